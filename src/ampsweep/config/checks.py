@@ -1,0 +1,131 @@
+"""What a composed config must satisfy before anything starts; what needs torch or the device is checked elsewhere."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.schema import (
+    AdamWConfig,
+    Config,
+    OptimizerConfig,
+    PrecisionConfig,
+    SchedulerConfig,
+    SGDConfig,
+    TrainerConfig,
+)
+
+DTYPES = ("float32", "bfloat16", "float16")
+_OWN = "ampsweep."
+_MAY_BE_ZERO = {"dropout", "label_smoothing"}
+
+
+def check(config: Config) -> None:
+    """Check every value and combination.
+
+    Raises:
+        UserError: the first fault, with its key, its value and what is allowed.
+    """
+    for fault in _faults(config):
+        raise UserError(fault)
+
+
+def _faults(config: Config) -> Iterator[str]:
+    yield from _precision(config.precision)
+    yield from _trainer(config.trainer)
+    yield from _optimizer(config.optimizer)
+    yield from _scheduler(config.scheduler)
+    for group in ("model", "data", "task"):
+        yield from _component(group, getattr(config, group))
+    yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
+    yield from _positive("report.margin_pct", config.report.margin_pct)
+    if not 0 <= config.seed < 2**32:
+        yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
+    if not re.fullmatch(r"auto|[a-z]+(:\d+)?", config.device):
+        yield f"device={config.device}: allowed are auto, cpu, cuda, cuda:N and mps"
+
+
+def _precision(precision: PrecisionConfig) -> Iterator[str]:
+    yield from _choice("precision.mode", precision.mode, tuple(PRECISION_MODES))
+    yield from _choice("precision.dtype", precision.dtype, DTYPES)
+    yield from _choice("precision.parameters", precision.parameters, DTYPES)
+    yield from _choice("precision.eval", precision.eval, ("full", "autocast"))
+    if precision.autocast and precision.dtype == "float32":
+        yield "precision.autocast=true with precision.dtype=float32: autocast computes in bfloat16 or float16"
+    if precision.grad_scaler and precision.parameters == "float16":
+        yield (
+            "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
+            "gradients; use amp_fp16, which keeps parameters in float32"
+        )
+    yield from _positive("precision.init_scale", precision.init_scale)
+    if not precision.growth_factor > 1:
+        yield f"precision.growth_factor={precision.growth_factor:g}: must be greater than 1"
+    if not 0 < precision.backoff_factor < 1:
+        yield f"precision.backoff_factor={precision.backoff_factor:g}: must lie between 0 and 1"
+    yield from _positive("precision.growth_interval", precision.growth_interval)
+
+
+def _trainer(trainer: TrainerConfig) -> Iterator[str]:
+    if trainer.steps is None and trainer.epochs is None:
+        yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
+    names = ("steps", "epochs", "max_seconds", "max_grad_norm", "eval_every", "checkpoint_every")
+    for name in (*names, "grad_accum_steps", "log_every"):
+        yield from _positive(f"trainer.{name}", getattr(trainer, name))
+    yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
+
+
+def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
+    yield from _positive("optimizer.lr", optimizer.lr)
+    yield from _not_negative("optimizer.weight_decay", optimizer.weight_decay)
+    if isinstance(optimizer, SGDConfig):
+        yield from _share("optimizer.momentum", optimizer.momentum)
+        if optimizer.nesterov and not optimizer.momentum:
+            yield "optimizer.nesterov=true needs optimizer.momentum greater than 0"
+    if isinstance(optimizer, AdamWConfig):
+        yield from _share("optimizer.beta1", optimizer.beta1)
+        yield from _share("optimizer.beta2", optimizer.beta2)
+        yield from _not_negative("optimizer.eps", optimizer.eps)
+
+
+def _scheduler(scheduler: SchedulerConfig) -> Iterator[str]:
+    yield from _choice("scheduler.name", scheduler.name, ("constant", "linear", "cosine"))
+    yield from _not_negative("scheduler.num_warmup_steps", scheduler.num_warmup_steps)
+    if not 0 <= scheduler.min_lr_ratio <= 1:
+        yield f"scheduler.min_lr_ratio={scheduler.min_lr_ratio:g}: must lie from 0 to 1"
+
+
+def _component(group: str, component: Any) -> Iterator[str]:
+    if not isinstance(component, dict) or "_target_" not in component:
+        yield f"{group} must have a _target_, the class to build"
+        return
+    batch_size = component.get("batch_size")
+    if group == "data" and not isinstance(batch_size, int):
+        yield f"data.batch_size={batch_size}: must be a whole number greater than 0"
+    if not str(component["_target_"]).startswith(_OWN):
+        return
+    for key, value in component.items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            yield from _positive(f"{group}.{key}", value)
+        elif isinstance(value, float):
+            yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
+
+
+def _choice(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    if value not in allowed:
+        yield f"{key}={value}: allowed are {', '.join(allowed)}"
+
+
+def _positive(key: str, value: float | None) -> Iterator[str]:
+    if value is not None and not value > 0:
+        yield f"{key}={value:g}: must be greater than 0"
+
+
+def _not_negative(key: str, value: float) -> Iterator[str]:
+    if not value >= 0:
+        yield f"{key}={value:g}: must not be negative"
+
+
+def _share(key: str, value: float, *, zero: bool = True) -> Iterator[str]:
+    if not (0 <= value < 1 and (zero or value > 0)):
+        yield f"{key}={value:g}: must be {'at least' if zero else 'greater than'} 0 and less than 1"

@@ -1,0 +1,75 @@
+"""Turns the ways in which a config can be wrong into one sentence naming the key and what is allowed."""
+
+import re
+from collections.abc import Iterable
+
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationKeyError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+
+class UserError(ValueError):
+    """The user's input is wrong: one clear sentence, exit code 2."""
+
+
+def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
+    """The sentence for an error that Hydra or OmegaConf raised while composing a config."""
+    cause = _innermost(error)
+    if isinstance(cause, MissingConfigException):
+        return UserError(_missing_option(cause))
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return UserError(_unknown_key(cause))
+    if isinstance(cause, MissingMandatoryValue):
+        return UserError(f"{cause.full_key or _quoted(cause)} must be given a value")
+    if isinstance(cause, InterpolationKeyError | InterpolationResolutionError):
+        return UserError(f"{cause.full_key}: {_first_line(cause)}; the chosen model, data and task do not fit together")
+    if isinstance(cause, ValidationError):
+        return UserError(f"{cause.full_key}: {_first_line(cause)}")
+    if isinstance(cause, ConfigCompositionException) and "Ambiguous value" in str(cause):
+        return UserError(f"{_first_line(cause)}; add -m to sweep over several values")
+    return UserError(" ".join(str(cause).split()))
+
+
+def unknown_key(key: str, allowed: Iterable[object]) -> str:
+    """The sentence for a key that does not exist, with its siblings."""
+    where, _, _ = key.rpartition(".")
+    names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
+    return f"unknown key {key}; {where or 'the config'} has {names}"
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error.__cause__, HydraException | OmegaConfBaseException):
+        error = error.__cause__
+    return error
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    missing = str(error.missing_cfg_file)
+    group, _, option = missing.rpartition("/")
+    if group and error.options:
+        return f"{group}={option}: no such option; allowed are {', '.join(sorted(error.options))}"
+    return _first_line(error)
+
+
+def _unknown_key(error: OmegaConfBaseException) -> str:
+    parent = error.parent_node
+    if isinstance(parent, DictConfig):
+        return unknown_key(str(error.full_key), (key for key in parent if key != "hydra"))
+    return f"unknown key {error.full_key}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _quoted(error: BaseException) -> str:
+    found = re.search(r"Missing mandatory value: (\S+)", str(error))
+    return found[1] if found else _first_line(error)

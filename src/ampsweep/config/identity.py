@@ -1,0 +1,105 @@
+"""What a run is called and when two configs are the same run: labels, hashes and flat facts."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ampsweep import __version__
+from ampsweep.config.precision_modes import arm_label
+from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import Config
+from ampsweep.record import Identity
+
+# Where and how results are kept and shown changes no result.
+_NOT_HASHED = ("name", "tracking", "report", "resume", "into", "dry_run", "output_dir")
+_CADENCE = ("log_every", "checkpoint_every")
+
+
+def resolved_values(config: Config) -> dict[str, Any]:
+    """The whole config as plain JSON-able values."""
+    return asdict(config)
+
+
+def config_hash(config: Config) -> str:
+    """Twelve hex digits that recognize a finished point: equal when every setting that can change its result is."""
+    return _digest(_result_settings(config))
+
+
+def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
+    """Twelve hex digits equal for runs that differ in `precision.*` alone, on the same device, data and code."""
+    settings = _result_settings(config)
+    del settings["precision"]
+    facts = [device_name, world_size, code_version(), data_fingerprint]
+    return _digest([settings, facts])
+
+
+@cache
+def code_version() -> str:
+    """Package version and a digest of the package's source files: the same with and without git."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:8]}"
+
+
+def run_directory_name(config: Config) -> str:
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
+    readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    safe = re.sub(r"[^A-Za-z0-9_.+=-]", "_", readable)
+    return f"{safe[:100]}-{config_hash(config)[:8]}"
+
+
+def identity(
+    config: Config,
+    *,
+    steps: int | None,
+    device: str,
+    device_name: str | None = None,
+    model_size: int | None = None,
+    world_size: int = 1,
+) -> Identity:
+    """The flat facts of a run; what only a built run knows is passed in."""
+    precision = config.precision
+    return Identity(
+        experiment=config.name,
+        precision_mode=precision.mode,
+        dtype=precision.dtype if precision.autocast else precision.parameters,
+        model=component_name(config.model),
+        model_size=model_size,
+        task=component_name(config.task),
+        data=component_name(config.data),
+        batch_size=config.data["batch_size"],
+        grad_accum_steps=config.trainer.grad_accum_steps,
+        seq_len=config.data.get("seq_len"),
+        steps=steps,
+        optimizer=config.optimizer.name,
+        lr=config.optimizer.lr,
+        compile=config.trainer.compile,
+        channels_last=config.trainer.channels_last,
+        seed=config.seed,
+        device=device,
+        device_name=device_name,
+        world_size=world_size,
+    )
+
+
+def _result_settings(config: Config) -> dict[str, Any]:
+    settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
+    settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    return settings
+
+
+def _without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,47 @@
+"""Tells Hydra about the schemas and the resolvers that `conf/` refers to; imported for that effect by every entry.
+
+Schemas of the groups live in groups of their own (`schema/model`), so that they never show up among the options
+of `model`.
+"""
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from ampsweep.config import schema
+from ampsweep.config.identity import run_directory_name
+from ampsweep.config.resolved import to_config
+
+_GROUPS: dict[str, dict[str, type]] = {
+    "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},
+    "data": {
+        "synthetic_regression": schema.SyntheticRegressionConfig,
+        "synthetic_tokens": schema.SyntheticTokensConfig,
+        "synthetic_images": schema.SyntheticImagesConfig,
+        "digits": schema.DigitsConfig,
+        "text": schema.TextConfig,
+        "tokens": schema.TokensConfig,
+    },
+    "task": {
+        "component": schema.ComponentConfig,
+        "classification": schema.ClassificationConfig,
+        "model_loss": schema.ModelLossConfig,
+    },
+    "optimizer": {"sgd": schema.SGDConfig, "adamw": schema.AdamWConfig},
+}
+
+
+def register() -> None:
+    """Make the schemas and resolvers known; calling it again changes nothing."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema.Config)
+    for group, nodes in _GROUPS.items():
+        for name, node in nodes.items():
+            store.store(name=name, node=node, group=f"schema/{group}")
+    OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
+
+
+def _run_directory(*, _root_: DictConfig) -> str:
+    return run_directory_name(to_config(_root_))
+
+
+register()

@@ -1,0 +1,223 @@
+"""Dataclass schemas of every config group. The YAML files in `conf/` fill them; Hydra refuses what they do not know."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass(kw_only=True)
+class PrecisionConfig:
+    """One precision mode, every part of it a field that can be changed or swept alone."""
+
+    mode: str = MISSING
+    """Name of the mode these values started from."""
+    parameters: str = "float32"
+    """dtype the parameters, gradients and optimizer state are kept in: float32, bfloat16 or float16."""
+    autocast: bool = False
+    dtype: str = "float32"
+    """dtype autocast computes in; without autocast the same as `parameters`."""
+    cache_enabled: bool = True
+    """Whether autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
+    grad_scaler: bool = False
+    init_scale: float = 65536.0
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    tf32: bool = False
+    """Whether float32 matmuls and convolutions may run in TF32."""
+    eval: str = "full"
+    """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
+
+
+@dataclass(kw_only=True)
+class ComponentConfig:
+    """Anything built from a `_target_`: the other keys are its constructor's arguments."""
+
+    _target_: str = MISSING
+    name: str = MISSING
+
+
+@dataclass(kw_only=True)
+class MLPConfig(ComponentConfig):
+    in_features: int = MISSING
+    hidden_size: int = MISSING
+    out_features: int = MISSING
+    num_layers: int = MISSING
+
+
+@dataclass(kw_only=True)
+class GPTConfig(ComponentConfig):
+    vocab_size: int = MISSING
+    seq_len: int = MISSING
+    num_layers: int = MISSING
+    hidden_size: int = MISSING
+    num_heads: int = MISSING
+    dropout: float = 0.0
+
+
+@dataclass(kw_only=True)
+class ResNetConfig(ComponentConfig):
+    depth: int = MISSING
+    num_classes: int = MISSING
+    in_channels: int = MISSING
+    image_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class DataConfig(ComponentConfig):
+    """`provides` holds facts a model may refer to (`${data.provides.vocab_size}`), not constructor arguments."""
+
+    batch_size: int = MISSING
+    provides: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class SyntheticRegressionConfig(DataConfig):
+    in_features: int = MISSING
+    out_features: int = MISSING
+    num_batches: int = MISSING
+
+
+@dataclass(kw_only=True)
+class SyntheticTokensConfig(DataConfig):
+    vocab_size: int = MISSING
+    seq_len: int = MISSING
+    num_batches: int = MISSING
+
+
+@dataclass(kw_only=True)
+class SyntheticImagesConfig(DataConfig):
+    image_size: int = MISSING
+    in_channels: int = MISSING
+    num_classes: int = MISSING
+    num_batches: int = MISSING
+
+
+@dataclass(kw_only=True)
+class DigitsConfig(DataConfig):
+    val_fraction: float = 0.2
+
+
+@dataclass(kw_only=True)
+class TextConfig(DataConfig):
+    path: str | None = None
+    seq_len: int = MISSING
+    val_fraction: float = 0.1
+    num_val_batches: int = MISSING
+
+
+@dataclass(kw_only=True)
+class TokensConfig(DataConfig):
+    path: str = MISSING
+    val_path: str | None = None
+    vocab_size: int = MISSING
+    seq_len: int = MISSING
+    dtype: str = "uint16"
+    val_fraction: float = 0.01
+    num_val_batches: int = MISSING
+
+
+@dataclass(kw_only=True)
+class ClassificationConfig(ComponentConfig):
+    label_smoothing: float = 0.0
+
+
+@dataclass(kw_only=True)
+class ModelLossConfig(ComponentConfig):
+    input_argument: str | None = None
+    target_argument: str | None = None
+    targets: str = "targets"
+
+
+@dataclass(kw_only=True)
+class OptimizerConfig:
+    name: str = MISSING
+    lr: float = MISSING
+    weight_decay: float = 0.0
+    fused: bool | None = None
+    """None: fused where the device has it."""
+
+
+@dataclass(kw_only=True)
+class SGDConfig(OptimizerConfig):
+    momentum: float = 0.0
+    nesterov: bool = False
+
+
+@dataclass(kw_only=True)
+class AdamWConfig(OptimizerConfig):
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+
+@dataclass(kw_only=True)
+class SchedulerConfig:
+    name: str = MISSING
+    """constant, linear or cosine: the shape after the linear warm-up, over applied steps."""
+    num_warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
+    """Share of the peak learning rate that linear and cosine end at."""
+
+
+@dataclass(kw_only=True)
+class TrainerConfig:
+    steps: int | None = MISSING
+    epochs: int | None = None
+    """Where set, the length in passes over the data; it replaces `steps`."""
+    max_seconds: float | None = None
+    """Training stops after the step in which this much time has passed since the first step began."""
+    warmup_steps: int = 10
+    """Steps left out of every figure (not of the training); at most half of a shorter run."""
+    grad_accum_steps: int = 1
+    max_grad_norm: float | None = None
+    log_every: int = 10
+    eval_every: int | None = None
+    """None: evaluate at the end only."""
+    checkpoint_every: int | None = None
+    """None: a checkpoint only when the run is interrupted."""
+    compile: bool = False
+    channels_last: bool = False
+    activation_checkpointing: bool = False
+
+
+@dataclass(kw_only=True)
+class TrackingConfig:
+    mode: str = "auto"
+    project: str = "ampsweep"
+    entity: str | None = None
+    group: str | None = None
+    """None: the name of the multirun's directory."""
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class ReportConfig:
+    baseline: str = "fp32"
+    """Arm the others are compared with."""
+    margin_pct: float = 1.0
+    """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
+
+
+@dataclass(kw_only=True)
+class Config:
+    """One training. `model`, `data` and `task` hold a ComponentConfig or, for the user's own, an open mapping."""
+
+    name: str = MISSING
+    """Experiment name: the folder under `output_dir` that runs go to."""
+    precision: PrecisionConfig = MISSING
+    model: Any = MISSING
+    data: Any = MISSING
+    task: Any = MISSING
+    optimizer: OptimizerConfig = MISSING
+    scheduler: SchedulerConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    tracking: TrackingConfig = MISSING
+    report: ReportConfig = MISSING
+    seed: int = 0
+    device: str = "auto"
+    resume: str | None = None
+    into: str | None = None
+    dry_run: bool = False
+    output_dir: str = "outputs"

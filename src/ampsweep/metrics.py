@@ -1,0 +1,74 @@
+"""Every metric key of the suite: its unit, its meaning and which way is better.
+
+Code, history, W&B, sweeps, reports and the README use these names and no others.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Better = Literal["lower", "higher", "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One measured quantity."""
+
+    key: str
+    unit: str
+    meaning: str
+    better: Better = "neither"
+
+
+_METRICS = (
+    Metric("train/loss", "", "mean training loss of the step", "lower"),
+    Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
+    Metric("train/lr", "", "learning rate the step was taken with"),
+    Metric("val/loss", "", "mean validation loss", "lower"),
+    Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
+    Metric("amp/scale", "", "factor the loss was multiplied by in this step"),
+    Metric("amp/growth_tracker", "steps", "applied steps since the scale last changed"),
+    Metric("amp/skipped_steps", "steps", "steps skipped so far for non-finite gradients", "lower"),
+    Metric("amp/applied_steps", "steps", "steps applied so far", "higher"),
+    Metric("perf/step_ms", "ms", "time of a step; in the summary the median after warm-up", "lower"),
+    Metric("perf/step_ms_iqr", "ms", "interquartile range of the step time after warm-up", "lower"),
+    Metric("perf/step_ms_p95", "ms", "95th percentile of the step time after warm-up", "lower"),
+    Metric("perf/samples_per_sec", "1/s", "training samples per second", "higher"),
+    Metric("perf/tokens_per_sec", "1/s", "training tokens per second", "higher"),
+    Metric("perf/tflops_per_sec", "TFLOP/s", "achieved matmul and convolution arithmetic", "higher"),
+    Metric("perf/mfu_pct", "%", "achieved share of the device's dense peak for the dtype", "higher"),
+    Metric("memory/peak_allocated_gib", "GiB", "peak of allocated tensor bytes after warm-up", "lower"),
+    Metric("memory/peak_allocated_run_gib", "GiB", "peak of allocated tensor bytes over the whole run", "lower"),
+    Metric("memory/peak_reserved_gib", "GiB", "peak of memory reserved by the allocator", "lower"),
+    Metric(
+        "memory/process_gib",
+        "GiB",
+        "peak memory of the process (CPU: resident set; GPU: as the driver sees it)",
+        "lower",
+    ),
+    Metric("memory/parameters_gib", "GiB", "parameters at the peak of the traced step", "lower"),
+    Metric("memory/gradients_gib", "GiB", "gradients at the peak of the traced step", "lower"),
+    Metric("memory/optimizer_state_gib", "GiB", "optimizer state at the peak of the traced step", "lower"),
+    Metric("memory/activations_gib", "GiB", "activations at the peak of the traced step", "lower"),
+    Metric(
+        "memory/autocast_weights_gib", "GiB", "half-precision copies of weights at the peak of the traced step", "lower"
+    ),
+    Metric("memory/temporary_gib", "GiB", "temporaries at the peak of the traced step", "lower"),
+    Metric("memory/other_gib", "GiB", "everything else at the peak of the traced step", "lower"),
+    Metric(
+        "device/utilization_pct",
+        "%",
+        "share of time the device was busy (CPU: this process, of all its cores)",
+        "higher",
+    ),
+    Metric("device/memory_used_gib", "GiB", "memory in use on the device by all processes", "lower"),
+    Metric("device/power_w", "W", "power drawn by the device"),
+    Metric("device/energy_j", "J", "energy used by the device since the run began", "lower"),
+    Metric("device/temperature_c", "°C", "temperature of the device"),
+    Metric("device/clock_mhz", "MHz", "clock of the device's compute units"),
+    Metric("instrumentation/overhead_pct", "%", "host time inside the suite's own calls over step time", "lower"),
+)
+
+METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
+
+STEP: Final = "step"
+"""The step axis of every history row: optimizer steps attempted so far, starting at 1."""
