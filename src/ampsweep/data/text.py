@@ -1,0 +1,58 @@
+"""Text as bytes: real language with a vocabulary of 256 and no tokenizer."""
+
+import numpy as np
+import torch
+
+from ampsweep.data.checks import readable_file, require_fraction
+from ampsweep.data.digest import digest
+from ampsweep.data.token_crops import TokenCrops
+
+
+class Text(TokenCrops):
+    """The bytes of a text file, or of real English that ships with Python.
+
+    Without a path the text is that of the module ``pydoc_data.topics``: the chapters of the Python language reference
+    that ``help()`` prints, about 460,000 bytes. They differ a little between Python versions; the fingerprint tells.
+    The text is held in the host's memory, a byte a token, and each batch is copied to the device.
+    """
+
+    vocab_size = 256
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        seq_len: int,
+        val_fraction: float = 0.1,
+        num_val_batches: int = 8,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        """Hold out the last ``val_fraction`` of the bytes for validation.
+
+        A file that is missing, unreadable, empty or too short for one batch is a ``ValueError``.
+        """
+        require_fraction(val_fraction=val_fraction)
+        content = _python_topics() if path is None else readable_file(path).read_bytes()
+        tokens = np.frombuffer(content, dtype=np.uint8)
+        num_train = round(len(tokens) * (1 - val_fraction))
+        self.fingerprint = digest(content)
+        super().__init__(
+            tokens[:num_train],
+            tokens[num_train:],
+            source="the text of pydoc_data.topics" if path is None else f"data file {path}",
+            seq_len=seq_len,
+            num_val_batches=num_val_batches,
+            batch_size=batch_size,
+            seed=seed,
+            device=device,
+        )
+
+
+def _python_topics() -> bytes:
+    try:
+        from pydoc_data.topics import topics
+    except ModuleNotFoundError as error:
+        raise ValueError("this Python comes without pydoc_data.topics, the default text: give a path") from error
+    return "\n".join(topics.values()).encode()

@@ -1,0 +1,81 @@
+"""Windows cut from one long sequence of tokens: at random for training, evenly spaced for validation."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ampsweep.data.base import Batch
+from ampsweep.data.checks import require_positive
+from ampsweep.data.randomness import generator
+from ampsweep.data.transfer import to_device
+
+
+class TokenSequence(Protocol):
+    """A one-dimensional integer array, or a file that can be read like one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, positions: NDArray[np.int64], /) -> NDArray[Any]:
+        """The tokens at these positions, in an array of their shape."""
+
+
+class TokenCrops:
+    """Batches of token ids (B, seq_len) and the ids that follow them, int64.
+
+    Training crops start anywhere, so there are no epochs. Validation is ``num_val_batches`` batches of crops spread
+    evenly over the held-out tokens, fewer where these do not have as many different crops.
+    """
+
+    num_train_batches: int | None = None
+
+    def __init__(
+        self,
+        train: TokenSequence,
+        val: TokenSequence,
+        *,
+        source: str,
+        seq_len: int,
+        num_val_batches: int,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        """Sizes below 1, and sequences without a training batch and a validation crop, are a ``ValueError``.
+
+        ``source`` names the data in that sentence.
+        """
+        require_positive(seq_len=seq_len, num_val_batches=num_val_batches, batch_size=batch_size)
+        for part, tokens, needed in (("training", train, batch_size * seq_len + 1), ("validation", val, seq_len + 1)):
+            if len(tokens) < needed:
+                raise ValueError(
+                    f"{source} has {len(tokens)} tokens for {part}, but batches of {batch_size} with seq_len {seq_len} "
+                    f"need at least {needed}"
+                )
+        self.batch_size = batch_size
+        self.tokens_per_batch = batch_size * seq_len
+        self._train = train
+        self._val = val
+        self._seed = seed
+        self._device = device
+        self._window = np.arange(seq_len + 1)
+        num_crops = min(num_val_batches * batch_size, len(val) - seq_len)
+        self._val_starts = np.arange(num_crops) * (len(val) - seq_len) // num_crops
+
+    def train_batch(self, index: int) -> Batch:
+        """Crops at random starts drawn from (seed, index)."""
+        num_starts = len(self._train) - len(self._window) + 1
+        starts = torch.randint(num_starts, (self.batch_size,), generator=generator("crops", self._seed, index))
+        return self._cut(self._train, starts.numpy())
+
+    def val_batches(self) -> Iterator[Batch]:
+        """The evenly spaced crops, in the order of the text."""
+        for first in range(0, len(self._val_starts), self.batch_size):
+            yield self._cut(self._val, self._val_starts[first : first + self.batch_size])
+
+    def _cut(self, tokens: TokenSequence, starts: NDArray[np.int64]) -> Batch:
+        crops = tokens[starts[:, None] + self._window].astype(np.int64)
+        inputs, targets = torch.from_numpy(crops[:, :-1].copy()), torch.from_numpy(crops[:, 1:].copy())
+        return to_device(inputs, self._device), to_device(targets, self._device)

@@ -1,0 +1,33 @@
+"""A multilayer perceptron, as in the PyTorch AMP recipe."""
+
+from torch import Tensor, nn
+
+from ampsweep.models.checks import require_positive
+from ampsweep.models.recomputable import Recomputable
+
+
+class MLP(Recomputable):
+    """``num_layers`` linear layers with a ReLU between each two, initialized by torch's defaults.
+
+    Three layers of width 4096 are the network of https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html
+    (50,343,936 parameters). Gradient checkpointing gains nothing here in full precision, as all that a block keeps is
+    its output, the input of the next block; under autocast it drops the half-precision copies of the weights.
+    """
+
+    def __init__(self, in_features: int, hidden_size: int, out_features: int, num_layers: int) -> None:
+        """Build the network; a size below 1 is a ``ValueError``. With one layer ``hidden_size`` plays no part."""
+        super().__init__()
+        require_positive(
+            in_features=in_features, hidden_size=hidden_size, out_features=out_features, num_layers=num_layers
+        )
+        widths = [in_features] + [hidden_size] * (num_layers - 1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, hidden_size), nn.ReLU()) for width in widths[:-1])
+        self.head = nn.Linear(widths[-1], out_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map inputs (B, ...) with ``in_features`` values an item to outputs (B, out_features)."""
+        x = inputs.flatten(1)
+        for block in self.blocks:
+            x = self.run(block, x)
+        output: Tensor = self.head(x)
+        return output

@@ -1,0 +1,33 @@
+"""One of several classes for each item."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampsweep.tasks.full_precision import at_least_float32
+
+
+class Classification:
+    """Cross-entropy between logits (B, num_classes) of the model and classes (B,), int64; evaluates accuracy, too."""
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        """``label_smoothing`` in [0, 1) as in ``torch.nn.CrossEntropyLoss``; it counts in the evaluated loss, too."""
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1, got {label_smoothing}")
+        self.label_smoothing = label_smoothing
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The mean cross-entropy over the batch."""
+        inputs, classes = batch
+        return self._cross_entropy(model(inputs), classes)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
+        """``loss`` and ``accuracy`` (0 to 1) over the items of the batch."""
+        inputs, classes = batch
+        logits = model(inputs)
+        accuracy = (logits.argmax(-1) == classes).float().mean()
+        return {"loss": self._cross_entropy(logits, classes), "accuracy": accuracy}, len(classes)
+
+    def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
+        return F.cross_entropy(at_least_float32(logits), classes, label_smoothing=self.label_smoothing)

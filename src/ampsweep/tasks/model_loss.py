@@ -1,0 +1,69 @@
+"""Models that compute their loss themselves."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+class ModelLoss:
+    """The loss is whatever the model returns: a scalar, the first item of a tuple or list, ``["loss"]`` or ``.loss``.
+
+    A mapping batch is passed as keywords. A pair (inputs, targets) is passed by position or under the given names; with
+    ``targets="inputs"`` the inputs are their own targets. Hugging Face language models, which shift the labels
+    themselves, take ``ModelLoss(input_argument="input_ids", target_argument="labels", targets="inputs")``.
+    """
+
+    def __init__(
+        self,
+        input_argument: str | None = None,
+        target_argument: str | None = None,
+        targets: Literal["targets", "inputs"] = "targets",
+    ) -> None:
+        """An argument without a name is passed by position; a name for the inputs alone is a ``ValueError``."""
+        if targets not in ("targets", "inputs"):
+            raise ValueError(f'targets must be "targets" or "inputs", got {targets!r}')
+        if input_argument is not None and target_argument is None:
+            raise ValueError(f"target_argument must be named when input_argument is, got {input_argument!r} and None")
+        self.input_argument = input_argument
+        self.target_argument = target_argument
+        self.targets = targets
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The model's own mean loss over the batch; an output that holds no scalar loss is a ``ValueError``."""
+        if isinstance(batch, Mapping):
+            return _loss_of(model(**batch))
+        inputs, targets = batch
+        positional, named = [], {}
+        for argument, value in (
+            (self.input_argument, inputs),
+            (self.target_argument, inputs if self.targets == "inputs" else targets),
+        ):
+            if argument is None:
+                positional.append(value)
+            else:
+                named[argument] = value
+        return _loss_of(model(*positional, **named))
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
+        """``loss`` over the items (the first dimension) of the batch."""
+        first = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+        return {"loss": self.loss(model, batch)}, len(first)
+
+
+def _loss_of(output: Any) -> Tensor:
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    elif isinstance(output, (tuple, list)):
+        loss = output[0] if output else None
+    else:
+        loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise ValueError(
+            f"the model must return its loss, or something that holds it, got {type(output).__name__} without a loss"
+        )
+    if loss.dim() != 0:
+        raise ValueError(f"the model's loss must be a scalar, got shape {tuple(loss.shape)}")
+    return loss

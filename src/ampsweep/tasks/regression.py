@@ -1,0 +1,27 @@
+"""Real values for each item."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampsweep.tasks.full_precision import at_least_float32
+
+
+class Regression:
+    """Mean squared error between outputs of the model and targets of the same shape (B, ...)."""
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """The mean over all values; a shape that differs, which torch would broadcast, is a ``ValueError``."""
+        inputs, targets = batch
+        outputs = model(inputs)
+        if outputs.shape != targets.shape:
+            raise ValueError(
+                f"the model's outputs have shape {tuple(outputs.shape)}, the targets {tuple(targets.shape)}; "
+                "regression needs the same"
+            )
+        return F.mse_loss(at_least_float32(outputs), at_least_float32(targets))
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
+        """``loss`` over the items of the batch."""
+        return {"loss": self.loss(model, batch)}, len(batch[1])
