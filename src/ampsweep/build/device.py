@@ -1,0 +1,28 @@
+"""Which device a run uses."""
+
+import torch
+
+from ampsweep.config.errors import UserError
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the accelerator that torch reports, else the CPU; an accelerator always gets its index.
+
+    Raises:
+        UserError: torch does not know the device or does not see it here.
+    """
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name == "auto":
+        return torch.device("cpu") if accelerator is None else torch.device(accelerator.type, 0)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device={name}: torch knows no such device") from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if accelerator is None or accelerator.type != device.type:
+        raise UserError(f"device={name}: this machine has {'no accelerator' if accelerator is None else accelerator}")
+    index = device.index or 0
+    if index >= torch.accelerator.device_count():
+        raise UserError(f"device={name}: this machine has {torch.accelerator.device_count()} of them, from 0")
+    return torch.device(device.type, index)

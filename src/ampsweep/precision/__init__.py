@@ -1,0 +1,8 @@
+"""Precision modes: usable alone in any training loop.
+
+from ampsweep.precision import Precision
+"""
+
+from ampsweep.precision.precision import Precision
+
+__all__ = ["Precision"]

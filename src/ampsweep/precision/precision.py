@@ -1,0 +1,114 @@
+"""One precision mode as an object that a training loop calls at fixed places, whatever the mode."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.support import unsupported_reason
+
+
+class Precision:
+    """Autocast, gradient scaling, parameter dtype and TF32 switches of one mode.
+
+    Parts that a mode does not use are no-ops, so the loop has no branches:
+
+    >>> precision = Precision("amp_bf16", device="cpu")
+    >>> model = precision.convert(nn.Linear(4, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with precision.flags():
+    ...     with precision.autocast():
+    ...         loss = model(torch.ones(2, 4)).square().mean()
+    ...     precision.backward(loss)
+    ...     precision.unscale_(optimizer)  # only needed before clipping or reading gradients
+    ...     precision.step(optimizer)
+    ...     precision.update()
+
+    Args:
+        mode: a mode's name (`ampsweep.config.precision_modes.PRECISION_MODES`) or settings of one's own.
+        device: where the model trains.
+
+    Raises:
+        ValueError: no such mode, or the device cannot do it.
+    """
+
+    def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
+        if isinstance(mode, str):
+            if mode not in PRECISION_MODES:
+                raise ValueError(f"precision mode {mode!r} does not exist; allowed are {', '.join(PRECISION_MODES)}")
+            mode = PRECISION_MODES[mode]
+        self.config = mode
+        self.device = torch.device(device)
+        if reason := unsupported_reason(mode, self.device):
+            raise ValueError(f"{arm_label(mode)} is not supported: {reason}")
+        self.parameters_dtype: torch.dtype = getattr(torch, mode.parameters)
+        self.autocast_dtype: torch.dtype = getattr(torch, mode.dtype)
+        self.scaler = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=mode.init_scale,
+            growth_factor=mode.growth_factor,
+            backoff_factor=mode.backoff_factor,
+            growth_interval=mode.growth_interval,
+            enabled=mode.grad_scaler,
+        )
+        self._one = torch.ones((), device=self.device)
+
+    @contextmanager
+    def flags(self) -> Iterator[None]:
+        """Set the mode's process-wide arithmetic switches, and restore what was set on leaving."""
+        with fp32_arithmetic(tf32=self.config.tf32):
+            yield
+
+    def convert(self, model: nn.Module) -> nn.Module:
+        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place."""
+        return model.to(device=self.device, dtype=self.parameters_dtype)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Context for the forward pass and the loss; the backward pass belongs outside it."""
+        if not self.config.autocast:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.autocast_dtype, cache_enabled=self.config.cache_enabled)
+
+    def eval_autocast(self) -> AbstractContextManager[None]:
+        """Context for evaluation: the training's autocast, or none (`precision.eval`)."""
+        return self.autocast() if self.config.eval == "autocast" else nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass of the scaled loss (scalar, attached to its graph)."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale in place; once per effective batch, before clipping."""
+        self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the optimizer step, or skip it when the scaler found a non-finite gradient."""
+        self.scaler.step(optimizer)
+
+    def update(self) -> None:
+        """Let the scaler grow or back off; once per effective batch."""
+        self.scaler.update()
+
+    def scale(self) -> Tensor | None:
+        """The current scale as a 0-dim float32 tensor on the device, without waiting for it; None without scaler."""
+        if not self.scaler.is_enabled():
+            return None
+        return self.scaler.scale(self._one)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaler's state; empty without scaler. Waits for the device."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> str | None:
+        """Restore the scaler; returns a sentence for the user when `state` was made with another use of a scaler."""
+        if self.scaler.is_enabled() and state:
+            self.scaler.load_state_dict(state)
+            return None
+        if self.scaler.is_enabled():
+            return f"the checkpoint has no GradScaler state; a fresh one starts at scale {self.config.init_scale:g}"
+        return "the checkpoint's GradScaler state is ignored; this run has no scaler" if state else None

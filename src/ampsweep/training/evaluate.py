@@ -1,0 +1,40 @@
+"""Evaluation on the validation batches."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.data.base import Data
+from ampsweep.precision import Precision
+from ampsweep.tasks.base import Task
+
+
+class Prepare(Protocol):
+    """Brings a batch into the dtype and layout the model takes."""
+
+    def __call__(self, batch: Any, /) -> Any: ...
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, prepare: Prepare) -> dict[str, float]:
+    """Mean of each of the task's values over all validation items, keyed `val/...`; one read of the device.
+
+    Sums are kept in float64 where the device has it, so that their order of magnitude costs no digits.
+    """
+    was_training = model.training
+    model.eval()
+    sums: dict[str, Tensor] = {}
+    num_items = 0
+    for batch in data.val_batches():
+        with precision.eval_autocast():
+            values, count = task.evaluate(model, prepare(batch))
+        for name, value in values.items():
+            weighted = value.to(torch.float32 if value.device.type == "mps" else torch.float64) * count
+            sums[name] = sums[name] + weighted if name in sums else weighted
+        num_items += count
+    model.train(was_training)
+    if not sums:
+        return {}
+    means = (torch.stack(list(sums.values())) / num_items).tolist()
+    return {f"val/{name}": mean for name, mean in zip(sums, means, strict=True)}

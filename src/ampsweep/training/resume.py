@@ -1,0 +1,54 @@
+"""Between a trainer and its checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampsweep.training.checkpoint import Checkpoint, restore_rng_state, rng_state, save_checkpoint
+from ampsweep.training.trainer import Trainer
+
+
+def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str) -> Path:
+    """Write the trainer's whole state to `directory`; waits for the device."""
+    return save_checkpoint(
+        Checkpoint(
+            step=trainer.step,
+            next_batch=trainer.next_batch,
+            applied_steps=int(trainer.instruments.applied_steps()),
+            config_hash=config_hash,
+            model_name=model_name,
+            arm=arm,
+            model=trainer.model.state_dict(),
+            optimizer_class=type(trainer.optimizer).__name__,
+            optimizer=trainer.optimizer.state_dict(),
+            scaler=trainer.precision.state_dict(),
+            scale_monitor=trainer.instruments.state_dict(),
+            rng=rng_state(trainer.precision.device),
+        ),
+        directory,
+    )
+
+
+def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
+    """Put the trainer where the checkpoint was taken; returns sentences for the user about what did not carry over."""
+    notes = []
+    trainer.model.load_state_dict(checkpoint.model)
+    own = type(trainer.optimizer).__name__
+    if checkpoint.optimizer_class == own:
+        _load_optimizer(trainer.optimizer, checkpoint.optimizer)
+    else:
+        notes.append(f"the checkpoint's {checkpoint.optimizer_class} state is ignored; {own} starts fresh")
+    note = trainer.precision.load_state_dict(checkpoint.scaler)
+    notes += [] if note is None else [note]
+    trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
+    restore_rng_state(checkpoint.rng, trainer.precision.device)
+    trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
+    return notes
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the per-parameter state; hyperparameters are this run's own, not the checkpoint's."""
+    for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        saved.update({key: value for key, value in own.items() if key != "params"})
+    optimizer.load_state_dict(state)
