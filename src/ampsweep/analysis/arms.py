@@ -1,0 +1,179 @@
+"""What one arm came to in a workload, against the baseline where there are pairs."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.quantities import first_line, plural
+from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.statistics import Estimate, Spread, mean_difference, mean_ratio, spread
+
+STEP_MS: Final = "perf/step_ms"
+PEAK_MEMORY: Final = "memory/peak_allocated_gib"
+VAL_LOSS: Final = "val/loss"
+VAL_ACCURACY: Final = "val/accuracy"
+SKIPPED_STEPS: Final = "amp/skipped_steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmComparison:
+    """One arm of a workload. A figure that was not measured is None.
+
+    Step time and peak memory are of completed runs, cut short or not; losses and accuracy of those not cut short.
+    """
+
+    arm: str
+    is_baseline: bool
+    num_runs: int
+    num_pairs: int
+    """Pairs with the baseline that give speed and memory, cut short or not."""
+    num_completed_pairs: int
+    """Pairs in which both arms took all of their steps."""
+    num_expected_pairs: int
+    """Pairs there would be had this arm and the baseline completed for every seed that either was run with."""
+    num_without_partner: int
+    """Completed runs of this arm without a completed baseline run of their pair key."""
+    statuses: dict[str, int]
+    """Number of runs by status, `completed` without and `cut short` with a reason to stop early."""
+    step_ms: float | None
+    """Median over runs of each run's median step time."""
+    speedup: Estimate | None
+    """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs."""
+    peak_memory_bytes: float | None
+    """Median over runs of the peak of allocated tensor bytes after warm-up."""
+    memory_saved_bytes: Estimate | None
+    """Baseline's peak minus this arm's: negative where this arm needs more."""
+    memory_saved_pct: Estimate | None
+    val_loss: Spread | None
+    loss_gap: Estimate | None
+    """This arm's final validation loss minus the baseline's: positive is worse."""
+    loss_gap_pct: float | None
+    """The mean gap in percent of the mean loss of the baseline's runs in these pairs."""
+    val_accuracy: Spread | None
+    skipped_steps: int | None
+    """Total over the arm's runs that report it."""
+    notes: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        """'completed' where every run did, else how many ended how."""
+        if len(self.statuses) == 1:
+            return next(iter(self.statuses))
+        return ", ".join(f"{count} {status}" for status, count in self.statuses.items())
+
+
+def summarise_arm(
+    arm: str, runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair], unpaired: Mapping[Path, str]
+) -> ArmComparison:
+    """Summarise the `runs` of one arm in one workload.
+
+    Args:
+        arm: the arm's label.
+        runs: its runs, at least one.
+        baseline_runs: the workload's runs of the baseline, the same ones for the baseline itself.
+        pairs: the arm's pairs with the baseline, none for the baseline itself.
+        unpaired: run directory -> why that run is in no pair.
+    """
+    is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
+    paired = {pair.pair_key for pair in pairs}
+    measured = [run for run in runs if run.measured]
+    finished = [run for run in runs if run.finished]
+    memory = [(b * GIB, a * GIB) for b, a in _pair_figures(pairs, PEAK_MEMORY) if b > 0]
+    losses = [figures for pair in pairs if (figures := pair.final_figures(VAL_LOSS)) is not None]
+    gap = mean_difference([a - b for b, a in losses]) if losses else None
+    skipped = [value for run in runs if (value := run.figure(SKIPPED_STEPS)) is not None]
+    times = [(b, a) for b, a in _pair_figures(pairs, STEP_MS) if b > 0 and a > 0]
+    return ArmComparison(
+        arm=arm,
+        is_baseline=is_baseline,
+        num_runs=len(runs),
+        num_pairs=len(pairs),
+        num_completed_pairs=sum(pair.completed for pair in pairs),
+        num_expected_pairs=0 if is_baseline else _num_expected_pairs(runs, baseline_runs, pairs),
+        num_without_partner=0 if is_baseline else sum(run.record.pair_key not in paired for run in measured),
+        statuses=_statuses(runs),
+        step_ms=_median(measured, STEP_MS),
+        speedup=mean_ratio(times) if times else None,
+        peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
+        memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
+        memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
+        val_loss=_over_seeds(finished, VAL_LOSS),
+        loss_gap=gap,
+        loss_gap_pct=_gap_pct(gap, losses),
+        val_accuracy=_over_seeds(finished, VAL_ACCURACY),
+        skipped_steps=round(sum(skipped)) if skipped else None,
+        notes=tuple(_notes(runs, unpaired)),
+    )
+
+
+def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair]) -> int:
+    paired_seeds = {pair.arm_runs[0].seed for pair in pairs}
+    return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
+
+
+def _pair_figures(pairs: Sequence[Pair], key: str) -> list[tuple[float, float]]:
+    return [figures for pair in pairs if (figures := pair.figures(key)) is not None]
+
+
+def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> float | None:
+    if gap is None:
+        return None
+    baseline_loss = statistics.fmean(baseline for baseline, _ in losses)
+    return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
+
+
+def _median(runs: Sequence[Run], key: str) -> float | None:
+    values = [value for run in runs if (value := run.figure(key)) is not None]
+    return statistics.median(values) if values else None
+
+
+def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:
+    """Mean and spread over pair keys (seeds), repeats of one averaged first: they are no further seeds."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        if (value := run.figure(key)) is not None:
+            values[run.record.pair_key].append(value)
+    return spread([statistics.fmean(repeats) for repeats in values.values()])
+
+
+def _statuses(runs: Sequence[Run]) -> dict[str, int]:
+    counted = Counter("cut short" if run.measured and not run.finished else run.record.status for run in runs)
+    return dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0])))
+
+
+def _notes(runs: Sequence[Run], unpaired: Mapping[Path, str]) -> list[str]:
+    """What a reader of the figures must know: early ends, repeats, figures left out; a cause once, with its seeds."""
+    seeds: dict[str, list[int]] = defaultdict(list)
+    repeats: Counter[tuple[str, int]] = Counter()
+    for run in runs:
+        record = run.record
+        if record.status != "completed":
+            reason = f": {first_line(record.error)}" if record.error else ""
+            seeds[f"{record.status}{reason}"].append(run.seed)
+        elif record.cut_short is not None:
+            seeds[f"cut short, hence no loss to compare: {first_line(record.cut_short)}"].append(run.seed)
+        if run.measured and run.directory in unpaired:
+            seeds[f"not paired: {unpaired[run.directory]}"].append(run.seed)
+        for key in run.non_finite_keys():
+            seeds[f"{key} is no finite number ({record.summary[key]}) and left out"].append(run.seed)
+        if run.measured:
+            repeats[record.pair_key, run.seed] += 1
+    notes = [f"{note} ({_seed_list(of)})" for note, of in seeds.items()]
+    for (_, seed), count in repeats.items():
+        if count > 1:
+            notes.append(f"{plural(count, 'run')} of seed {seed} are repeats and averaged")
+    several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
+    if several:
+        notes.append(
+            f"under several pair keys, each a pair of its own: other code, data or device ({_seed_list(several)})"
+        )
+    return notes
+
+
+def _seed_list(seeds: Sequence[int]) -> str:
+    unique = sorted(set(seeds))
+    return f"{'seed' if len(unique) == 1 else 'seeds'} {', '.join(map(str, unique))}"

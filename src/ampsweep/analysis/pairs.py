@@ -1,0 +1,112 @@
+"""Pairing of every arm with the baseline arm: runs that share a `pair_key` differ in nothing but precision."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.quantities import first_line
+from ampsweep.analysis.runs import Run, Scalar
+
+_MAX_DIFFERENCES: Final = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The measured runs of the baseline and of one other arm under one pair key; several of an arm are repeats."""
+
+    pair_key: str
+    arm: str
+    baseline_runs: tuple[Run, ...]
+    arm_runs: tuple[Run, ...]
+
+    @property
+    def completed(self) -> bool:
+        """Whether both arms took all of their steps."""
+        return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
+
+    def figures(self, key: str) -> tuple[float, float] | None:
+        """(baseline, arm) of summary metric `key`, each the mean over its repeats; None where either lacks it."""
+        return _both(_mean_figure(self.baseline_runs, key), _mean_figure(self.arm_runs, key))
+
+    def final_figures(self, key: str) -> tuple[float, float] | None:
+        """As `figures`, of the runs that took all of their steps."""
+        baseline, arm = ([run for run in runs if run.finished] for runs in (self.baseline_runs, self.arm_runs))
+        return _both(_mean_figure(baseline, key), _mean_figure(arm, key))
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What could be paired, and why the rest could not: a reason for each of `unpaired`."""
+
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[tuple[Run, str], ...]
+
+
+def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
+    """Pair the runs of every arm with those of the arm `baseline` that have the same pair key.
+
+    Runs cut short pair (for speed and memory); runs with another status than `completed` do not.
+    """
+    measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if run.measured:
+            measured[run.record.pair_key][run.arm].append(run)
+    pairs = tuple(
+        Pair(pair_key, arm, tuple(by_arm[baseline]), tuple(of_arm))
+        for pair_key, by_arm in measured.items()
+        if baseline in by_arm
+        for arm, of_arm in by_arm.items()
+        if arm != baseline
+    )
+    paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
+    left = [run for run in runs if not run.measured or (run.record.pair_key, run.arm) not in paired]
+    baselines = [run for run in runs if run.arm == baseline]
+    return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
+
+
+def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> str:
+    if not run.measured:
+        return f"{run.record.status}: {first_line(run.record.error)}" if run.record.error else run.record.status
+    if run.arm == baseline:
+        return "no other arm has a completed run with its pair key"
+    if not baselines:
+        return f"there is no {baseline} run"
+    partners = [other for other in baselines if other.record.pair_key == run.record.pair_key]
+    if partners:
+        return f"the {baseline} run with its pair key is {partners[0].record.status}"
+    candidates = [other for other in baselines if other.seed == run.seed]
+    if not candidates:
+        return f"there is no {baseline} run with seed {run.seed}"
+    differences = min((_differences(run, other) for other in candidates), key=len)
+    if not differences:
+        return f"its pair key is that of no {baseline} run, for a reason the records do not name"
+    rest = f" and {len(differences) - _MAX_DIFFERENCES} more" if len(differences) > _MAX_DIFFERENCES else ""
+    return f"the nearest {baseline} run differs in {', '.join(differences[:_MAX_DIFFERENCES])}{rest}"
+
+
+def _differences(run: Run, other: Run) -> list[str]:
+    """What tells two runs of one seed apart, most telling first: identity, else config, else environment."""
+    mine, theirs = run.record.environment, other.record.environment
+    for left, right in ((run.facts, other.facts), (run.settings, other.settings), (mine, theirs)):
+        found = [
+            f"{key} ({right[key]} there, {value} here)"
+            for key, value in left.items()
+            if _known(value) and _known(right.get(key)) and right[key] != value
+        ]
+        if found:
+            return found
+    return []
+
+
+def _known(value: Scalar) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _mean_figure(runs: Sequence[Run], key: str) -> float | None:
+    values = [value for run in runs if (value := run.figure(key)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _both(baseline: float | None, arm: float | None) -> tuple[float, float] | None:
+    return None if baseline is None or arm is None else (baseline, arm)

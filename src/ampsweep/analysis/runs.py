@@ -1,0 +1,91 @@
+"""One run as the analysis sees it: its record and where it lies."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from ampsweep.record import RunRecord
+
+Scalar = str | int | float | bool | None
+
+GIB: Final = 2**30
+
+_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed"})
+_NOT_WORKLOAD: Final = frozenset(
+    {"precision", "seed", "tracking", "report", "name", "device", "resume", "into", "dry_run", "output_dir"}
+    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
+)
+"""Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory and the record in it."""
+
+    directory: Path
+    record: RunRecord
+
+    @property
+    def arm(self) -> str:
+        return self.record.arm
+
+    @property
+    def seed(self) -> int:
+        return self.record.identity.seed
+
+    @property
+    def measured(self) -> bool:
+        """Whether speed and memory of this run may be compared: it trained without failing, to the end or cut short."""
+        return self.record.kind == "measured" and self.record.status == "completed"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it took all of its steps, so that its final loss may be compared too."""
+        return self.measured and self.record.cut_short is None
+
+    @cached_property
+    def facts(self) -> dict[str, Scalar]:
+        """What the run computed on what: the identity without arm and seed."""
+        return {key: value for key, value in asdict(self.record.identity).items() if key not in _ARM_OR_SEED}
+
+    @cached_property
+    def settings(self) -> dict[str, Scalar]:
+        """The resolved config's leaves that belong to the workload, by dotted key."""
+        return {key: value for key, value in _leaves(self.record.config) if not _left_out(key)}
+
+    def figure(self, key: str) -> float | None:
+        """The summary's value of metric `key`; None where it was not measured or is not a finite number."""
+        value = self.record.summary.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return float(value)
+
+    def num_bytes(self, key: str) -> float | None:
+        """The summary's value of a `_gib` metric in bytes, exact: a whole number of bytes over 2**30 is a double."""
+        assert key.endswith("_gib"), key
+        value = self.figure(key)
+        return None if value is None else value * GIB
+
+    def non_finite_keys(self) -> list[str]:
+        """Summary keys that hold something other than a finite number."""
+        return [key for key in self.record.summary if self.figure(key) is None]
+
+
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
+    leaves: list[tuple[str, Scalar]] = []
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            leaves += _leaves(value, f"{prefix}{key}.")
+        elif value is None or isinstance(value, str | int | float | bool):
+            leaves.append((f"{prefix}{key}", value))
+        else:
+            leaves.append((f"{prefix}{key}", json.dumps(value, default=str)))
+    return leaves
+
+
+def _left_out(key: str) -> bool:
+    return key in _NOT_WORKLOAD or key.partition(".")[0] in _NOT_WORKLOAD

@@ -1,0 +1,100 @@
+"""Means of paired differences with Student t-intervals."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from scipy.special import stdtrit
+
+CONFIDENCE: Final = 0.95
+MIN_PAIRS: Final = 3
+"""Fewer pairs than this give no interval: at n = 2 the t-quantile is 12.7, an interval that says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over `n` pairs, in the unit of its name, and its two-sided 95% interval where there is one."""
+
+    value: float
+    n: int
+    low: float | None = None
+    high: float | None = None
+    exact: bool = False
+    """All of two or more values are identical: nothing to be uncertain about, hence no interval."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def __neg__(self) -> "Estimate":
+        low, high = (None, None) if self.interval is None else (-self.interval[1], -self.interval[0])
+        return replace(self, value=-self.value, low=low, high=high)
+
+    def resolves(self, null: float) -> bool:
+        """Whether the data tell the value from `null`: the interval leaves it out, or it is exact and another."""
+        if self.exact:
+            return self.value != null
+        return self.interval is not None and not self.interval[0] <= null <= self.interval[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Values of one arm over seeds: their mean and sample standard deviation (None for a single seed)."""
+
+    mean: float
+    n: int
+    sd: float | None = None
+
+
+def mean_difference(differences: Sequence[float]) -> Estimate:
+    """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n).
+
+    Source: W. S. Gosset ("Student"), The probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH
+    e-Handbook of Statistical Methods, 7.3.1.1 and 1.3.5.2. `s` is the sample standard deviation (n - 1).
+
+    Args:
+        differences: one finite number a pair, at least one.
+    """
+    n = len(differences)
+    assert n > 0, "no pairs"
+    if n > 1 and len(set(differences)) == 1:
+        return Estimate(value=differences[0], n=n, exact=True)
+    mean = math.fsum(differences) / n
+    if n < MIN_PAIRS:
+        return Estimate(value=mean, n=n)
+    half_width = _t_quantile(n - 1) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
+    return Estimate(value=mean, n=n, low=mean - half_width, high=mean + half_width)
+
+
+def mean_ratio(pairs: Sequence[tuple[float, float]]) -> Estimate:
+    """Geometric mean of the ratios numerator / denominator, with the t-interval of their logarithms transformed back.
+
+    A ratio's logarithm treats twice as fast and half as fast alike, and a mean of logarithms is the same whichever
+    arm is the denominator. Source: D. G. Altman and J. M. Bland, Transformations, means, and confidence intervals,
+    BMJ 312:1079 (1996).
+
+    Args:
+        pairs: (numerator, denominator), both positive, at least one pair.
+    """
+    ratios = [numerator / denominator for numerator, denominator in pairs]
+    if len(ratios) > 1 and len(set(ratios)) == 1:
+        return Estimate(value=ratios[0], n=len(ratios), exact=True)
+    logs = mean_difference([math.log(ratio) for ratio in ratios])
+    interval = logs.interval
+    if interval is None:
+        return Estimate(value=math.exp(logs.value), n=logs.n)
+    return Estimate(value=math.exp(logs.value), n=logs.n, low=math.exp(interval[0]), high=math.exp(interval[1]))
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and sample standard deviation of `values`; None where there are none."""
+    if not values:
+        return None
+    mean = math.fsum(values) / len(values)
+    return Spread(mean=mean, n=len(values), sd=statistics.stdev(values, xbar=mean) if len(values) > 1 else None)
+
+
+def _t_quantile(degrees_of_freedom: int) -> float:
+    return float(stdtrit(degrees_of_freedom, 0.5 + CONFIDENCE / 2))

@@ -1,0 +1,7 @@
+"""Reports of a comparison: console, Markdown, JSON. The columns are defined once, in `columns`."""
+
+from ampsweep.report.console import print_comparison
+from ampsweep.report.files import write_comparison
+from ampsweep.report.run_summary import print_run_summary
+
+__all__ = ["print_comparison", "print_run_summary", "write_comparison"]

@@ -1,0 +1,155 @@
+"""The columns of a comparison table: header, unit, how a cell reads and how its figure was taken. Defined once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.quantities import estimate, loss, milliseconds, num_bytes, percent
+from ampsweep.analysis.statistics import Estimate, Spread
+
+ABSENT: Final = "-"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell: the figure, and below or after it what qualifies it (interval, share, spread)."""
+
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `explanation` says how its figure was taken, with what its detail is; empty for plain facts."""
+
+    header: str
+    render: Callable[[ArmComparison], Cell]
+    explanation: str = ""
+    numeric: bool = True
+    optional: bool = False
+    """Left out of a table in which no arm has it."""
+
+
+def columns_for(arms: Sequence[ArmComparison]) -> list[Column]:
+    """The columns of a table of `arms`."""
+    return [
+        column for column in COLUMNS if not column.optional or any(column.render(arm).value != ABSENT for arm in arms)
+    ]
+
+
+def _step_time(arm: ArmComparison) -> Cell:
+    return Cell(ABSENT if arm.step_ms is None else milliseconds(arm.step_ms))
+
+
+def _speedup(arm: ArmComparison) -> Cell:
+    return _estimate(arm.speedup, arm.num_pairs, unit="x")
+
+
+def _peak_memory(arm: ArmComparison) -> Cell:
+    return Cell(ABSENT if arm.peak_memory_bytes is None else num_bytes(arm.peak_memory_bytes))
+
+
+def _memory_saved(arm: ArmComparison) -> Cell:
+    if arm.memory_saved_bytes is None or arm.memory_saved_pct is None:
+        return Cell(ABSENT)
+    _, ends = estimate(arm.memory_saved_pct)
+    share = percent(arm.memory_saved_pct.value) if ends is None else f"[{ends[0]}, {ends[1]}]%"
+    return Cell(num_bytes(arm.memory_saved_bytes.value), share)
+
+
+def _val_loss(arm: ArmComparison) -> Cell:
+    return _spread(arm.val_loss, loss)
+
+
+def _val_accuracy(arm: ArmComparison) -> Cell:
+    return _spread(arm.val_accuracy, lambda share: f"{share:.4f}")
+
+
+def _loss_gap(arm: ArmComparison) -> Cell:
+    if arm.loss_gap is not None and arm.loss_gap.value == 0 and arm.loss_gap.exact:
+        return Cell("0", "identical")
+    return _estimate(arm.loss_gap, arm.num_pairs, digits=2, sign=True)
+
+
+def _skipped_steps(arm: ArmComparison) -> Cell:
+    return Cell(ABSENT if arm.skipped_steps is None else str(arm.skipped_steps))
+
+
+def _pairs(arm: ArmComparison) -> Cell:
+    return Cell(ABSENT if arm.is_baseline else str(arm.num_pairs))
+
+
+def _estimate(of: Estimate | None, num_pairs: int, *, digits: int = 3, sign: bool = False, unit: str = "") -> Cell:
+    if of is None:
+        return Cell(ABSENT)
+    value, ends = estimate(of, digits=digits, sign=sign)
+    details = [] if ends is None else [f"[{ends[0]}, {ends[1]}]"]
+    if of.n != num_pairs:
+        details.append(f"n={of.n}")
+    return Cell(f"{value}{unit}", " ".join(details))
+
+
+def _spread(of: Spread | None, text: Callable[[float], str]) -> Cell:
+    if of is None:
+        return Cell(ABSENT)
+    return Cell(text(of.mean), "" if of.sd is None else f"sd {text(of.sd)}")
+
+
+ARM: Final = Column("arm", lambda arm: Cell(arm.arm), numeric=False)
+COLUMNS: Final = (
+    ARM,
+    Column(
+        "step time",
+        _step_time,
+        "median over runs of each run's median time of a step after warm-up; evaluation and checkpoints are outside",
+    ),
+    Column(
+        "speedup",
+        _speedup,
+        "step time of the baseline over that of the arm, geometric mean over pairs (above 1x is faster) "
+        "[95% t-interval of the mean log ratio]",
+    ),
+    Column(
+        "peak memory",
+        _peak_memory,
+        "median over runs of the peak of allocated tensor bytes after warm-up (allocator statistics on an accelerator, "
+        "the tensors of one traced step on a CPU)",
+    ),
+    Column(
+        "memory saved",
+        _memory_saved,
+        "peak of the baseline minus that of the arm, mean over pairs (negative: the arm needs more), with its share of "
+        "the baseline's peak, or where pairs differ [the 95% t-interval of that share]",
+    ),
+    Column(
+        "val loss",
+        _val_loss,
+        "validation loss at the end of training, mean over seeds, with its standard deviation over seeds; "
+        "runs cut short have none",
+    ),
+    Column(
+        "loss gap",
+        _loss_gap,
+        "final validation loss of the arm minus that of the baseline, mean over pairs (positive is worse) "
+        "[95% t-interval]",
+    ),
+    Column(
+        "val accuracy",
+        _val_accuracy,
+        "share of validation items classified correctly at the end of training, mean over seeds, with its standard "
+        "deviation over seeds",
+        optional=True,
+    ),
+    Column(
+        "skipped steps",
+        _skipped_steps,
+        "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
+    ),
+    Column("status", lambda arm: Cell(arm.status), "how the arm's runs ended", numeric=False),
+    Column(
+        "n",
+        _pairs,
+        "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
+    ),
+)

@@ -1,0 +1,96 @@
+"""The comparison as tables on a terminal, or in a pipe or log file."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.report.columns import ARM, Cell, Column, columns_for
+from ampsweep.report.palette import arm_colour
+
+PLAIN_WIDTH: Final = 110
+"""Least width, in characters, where there is no terminal whose width could be asked."""
+_UNBOUNDED: Final = 10_000
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print a table and the conclusion of each workload.
+
+    A terminal too narrow for the table gets it turned, a column an arm. A console that is no terminal is widened
+    so that no figure is folded: a log file has no edge.
+    """
+    if not comparison.workloads:
+        console.print("No runs to compare.")
+    for workload in comparison.workloads:
+        _print_workload(workload, comparison.baseline, console)
+    for note in comparison.notes:
+        console.print(Text(f"Note: {note}."))
+
+
+def _print_workload(workload: WorkloadComparison, baseline: str, console: Console) -> None:
+    notes = [Text(f"{arm.arm}: {note}") for arm in workload.arms for note in arm.notes]
+    layouts = [_arms_as_rows(workload.arms), _arms_as_columns(workload.arms)]
+    widths = [console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum for table in layouts]
+    with _at_least(console, max(PLAIN_WIDTH, widths[0])):
+        fitting = [table for table, width in zip(layouts, widths, strict=True) if width <= console.width]
+        table = fitting[0] if fitting else layouts[widths.index(min(widths))]
+        console.print(Text(f"\n{workload.title}: against {baseline}", style="bold"), table, *notes, sep="\n")
+        console.print(Text(workload.conclusion.sentence, style="bold"))
+
+
+@contextmanager
+def _at_least(console: Console, width: int) -> Iterator[None]:
+    """Give a console that is no terminal at least this width for a while."""
+    if console.is_terminal:
+        yield
+        return
+    before = console.width
+    console.width = max(before, width)
+    try:
+        yield
+    finally:
+        console.width = before
+
+
+def _arms_as_rows(arms: Sequence[ArmComparison]) -> Table:
+    table = _empty_table()
+    columns = columns_for(arms)
+    for column in columns:
+        header = Text(column.header.replace(" ", "\n"))
+        table.add_column(header, justify="right" if column.numeric else "left", overflow="fold")
+    for arm in arms:
+        table.add_row(*(_text(column, column.render(arm), arm) for column in columns))
+    return table
+
+
+def _arms_as_columns(arms: Sequence[ArmComparison]) -> Table:
+    """The same table turned, for a narrow terminal: the figures below each other, a column an arm."""
+    table = _empty_table()
+    name, *figures = columns_for(arms)
+    assert name is ARM
+    table.add_column("")
+    for arm in arms:
+        table.add_column(_text(name, name.render(arm), arm), justify="right", overflow="fold")
+    for column in figures:
+        table.add_row(Text(column.header), *(_text(column, column.render(arm), arm) for arm in arms))
+    return table
+
+
+def _empty_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+
+
+def _text(column: Column, cell: Cell, arm: ArmComparison) -> Text:
+    """A cell over as many lines as keep its column narrow."""
+    style = (arm_colour(arm.arm) or "") if column is ARM else ""
+    value = cell.value if column.numeric else cell.value.replace(", ", "\n").replace("+", "\n+")
+    text = Text(value, style=style)
+    if cell.detail:
+        text.append(f"\n{cell.detail}", style="dim")
+    return text

@@ -1,0 +1,48 @@
+"""A few lines about one run, for the end of a single training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from ampsweep.analysis.quantities import loss, milliseconds, num_bytes, number
+from ampsweep.analysis.runs import Run
+from ampsweep.record import RunRecord
+
+_LABEL_WIDTH: Final = 12
+_THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
+
+
+def print_run_summary(directory: Path, record: RunRecord, console: Console) -> None:
+    """Print what the run in `directory` came to; what was not measured has no line."""
+    for label, text in _lines(Run(directory, record)):
+        console.print(Text(f"{label:<{_LABEL_WIDTH}}{text}"), soft_wrap=True)
+
+
+def _lines(run: Run) -> Iterator[tuple[str, str]]:
+    record = run.record
+    reason = record.error or record.cut_short
+    status = "cut short" if record.status == "completed" and record.cut_short else record.status
+    yield "run", f"{record.arm}, {record.identity.model}, seed {run.seed}"
+    yield "status", f"{status}: {reason.strip()}" if reason and reason.strip() else status
+    if (value := run.figure("val/loss")) is not None:
+        accuracy = run.figure("val/accuracy")
+        yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
+    if (value := run.figure("perf/step_ms")) is not None:
+        yield "step time", milliseconds(value) + _throughput(run)
+    if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
+        yield "peak memory", num_bytes(value)
+    if (value := run.figure("amp/skipped_steps")) is not None:
+        yield "skipped", f"{value:.0f} steps"
+    yield "directory", str(run.directory)
+    if place := record.wandb.get("url") or record.wandb.get("directory"):
+        yield "W&B", str(place)
+
+
+def _throughput(run: Run) -> str:
+    for key, unit in _THROUGHPUT:
+        if (value := run.figure(key)) is not None:
+            return f" ({number(value)} {unit})"
+    return ""

@@ -1,0 +1,94 @@
+"""Records with a known truth, as a sweep would leave them."""
+
+from pathlib import Path
+from typing import Any
+
+from ampsweep.record import Identity, RunRecord
+
+MIB_IN_GIB = 2**20 / 2**30
+
+Entry = tuple[Path, RunRecord]
+
+
+def run(
+    arm: str,
+    seed: int = 0,
+    *,
+    step_ms: float | None = 100.0,
+    peak_mib: float | None = 1000.0,
+    val_loss: float | None = 2.0,
+    skipped: int | None = None,
+    accuracy: float | None = None,
+    num_operators: int | None = 400,
+    pair_key: str | None = None,
+    directory: str | None = None,
+    config: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
+    **record: Any,
+) -> Entry:
+    """One run in its directory: a completed one unless `record` says otherwise."""
+    settings = {"precision": {"mode": arm}, "seed": seed, "optimizer": {"weight_decay": 0.0}, **(config or {})}
+    identity = Identity(
+        **{
+            "experiment": "fp32_vs_amp",
+            "precision_mode": arm.partition("+")[0],
+            "dtype": "float32",
+            "model": "gpt_tiny",
+            "model_size": 1_000_000,
+            "task": "language_modelling",
+            "data": "text",
+            "batch_size": 8,
+            "grad_accum_steps": 1,
+            "steps": 40,
+            "optimizer": "adamw",
+            "lr": 1e-3,
+            "compile": False,
+            "channels_last": False,
+            "seed": seed,
+            "device": "cpu",
+            "seq_len": 64,
+            "device_name": "a CPU",
+            **(facts or {}),
+        }
+    )
+    figures = {
+        "perf/step_ms": step_ms,
+        "memory/peak_allocated_gib": None if peak_mib is None else peak_mib * MIB_IN_GIB,
+        "val/loss": val_loss,
+        "val/accuracy": accuracy,
+        "amp/skipped_steps": skipped,
+    }
+    key = pair_key or f"{identity.model}-{identity.batch_size}-{identity.device_name}-{settings['optimizer']}-{seed}"
+    name = directory or f"{arm}-{identity.model}-{identity.batch_size}-s{seed}"
+    return Path("runs") / name, RunRecord(
+        **{
+            "run_id": name,
+            "arm": arm,
+            "pair_key": key,
+            "config_hash": name,
+            "identity": identity,
+            "config": settings,
+            "status": "completed",
+            "summary": {key: value for key, value in figures.items() if value is not None},
+            "proof": {} if num_operators is None else {"num_operators": num_operators},
+            **record,
+        }
+    )
+
+
+def failed(arm: str, seed: int, status: str, error: str | None = None, **more: Any) -> Entry:
+    """A run that ended without figures."""
+    figures = {"step_ms": None, "peak_mib": None, "val_loss": None, "num_operators": None}
+    return run(arm, seed, status=status, error=error, **(figures | more))
+
+
+def sweep(arm: str, step_ms: list[float], **figures: Any) -> list[Entry]:
+    """Runs of seeds 0, 1, ...; a figure given as a list has one value a seed."""
+
+    def of_seed(value: Any, seed: int) -> Any:
+        return value[seed] if isinstance(value, list) else value
+
+    return [
+        run(arm, seed, step_ms=time, **{key: of_seed(value, seed) for key, value in figures.items()})
+        for seed, time in enumerate(step_ms)
+    ]

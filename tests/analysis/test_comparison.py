@@ -1,0 +1,195 @@
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from synthetic_records import failed, run, sweep
+
+from ampsweep.analysis import compare
+
+MIB = 2**20
+
+
+def arms(entries, **options):
+    (workload,) = compare(entries, **({"baseline": "fp32", "margin_pct": 1.0} | options)).workloads
+    return {arm.arm: arm for arm in workload.arms}
+
+
+def test_a_planted_speedup_is_found_with_its_interval():
+    found = arms(sweep("fp32", [150.0, 153.0, 147.0]) + sweep("amp_bf16", [100.0, 101.0, 99.0]))["amp_bf16"]
+    assert found.speedup.value == pytest.approx(1.5, rel=0.01)
+    assert found.speedup.n == 3
+    assert 1 < found.speedup.low <= found.speedup.value <= found.speedup.high
+    assert found.step_ms == 100.0
+
+
+def test_a_slower_arm_is_slower_and_added_memory_is_negative_saving():
+    found = arms(sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_fp16", [100.0, 111.0, 119.0], peak_mib=1100.0))
+    slow = found["amp_fp16"]
+    assert slow.speedup.high < 0.2
+    assert slow.memory_saved_bytes.value == -100 * MIB
+    assert slow.memory_saved_bytes.exact
+    assert slow.memory_saved_bytes.interval is None
+    assert slow.memory_saved_pct.value == -10.0
+
+
+def test_memory_that_differs_between_seeds_has_an_interval():
+    found = arms(sweep("fp32", [10.0] * 3) + sweep("amp_bf16", [9.0] * 3, peak_mib=[700.0, 710.0, 690.0]))["amp_bf16"]
+    assert found.memory_saved_bytes.value == pytest.approx(300 * MIB)
+    assert found.memory_saved_bytes.low < 300 * MIB < found.memory_saved_bytes.high
+    assert found.peak_memory_bytes == 700 * MIB
+
+
+def test_no_effect_is_not_resolved():
+    found = arms(sweep("fp32", [100.0, 103.0, 98.0]) + sweep("tf32", [101.0, 99.0, 101.0]))["tf32"]
+    assert not found.speedup.resolves(1.0)
+
+
+def test_the_loss_gap_is_paired_by_seed():
+    losses = [1.0, 2.0, 3.0]
+    found = arms(
+        sweep("fp32", [1.0] * 3, val_loss=losses) + sweep("amp_bf16", [1.0] * 3, val_loss=[x + 0.02 for x in losses])
+    )
+    assert found["amp_bf16"].loss_gap.value == pytest.approx(0.02)
+    assert found["amp_bf16"].loss_gap_pct == pytest.approx(1.0)
+    assert found["fp32"].val_loss.sd == pytest.approx(1.0)
+    half_width = (found["amp_bf16"].loss_gap.high or 0.02) - 0.02
+    assert half_width < 1e-6, "the spread over seeds is not in the spread of the gap"
+
+
+def test_the_baseline_has_figures_but_is_compared_with_nothing():
+    baseline = arms(sweep("fp32", [10.0, 11.0, 12.0]) + sweep("tf32", [10.0, 11.0, 12.0]))["fp32"]
+    assert baseline.is_baseline
+    assert baseline.step_ms == 11.0
+    assert (baseline.speedup, baseline.memory_saved_bytes, baseline.loss_gap) == (None, None, None)
+    assert baseline.num_pairs == 0
+
+
+def test_arms_stand_in_canonical_order_with_the_baseline_first():
+    labels = ["fp32", "tf32", "amp_bf16", "amp_bf16+cache_enabled=false", "amp_fp16", "pure_bf16", "mine"]
+    assert list(arms([run(label) for label in reversed(labels)])) == labels
+    assert next(iter(arms([run(label) for label in labels], baseline="amp_fp16"))) == "amp_fp16"
+
+
+def test_missing_pairs_lower_n_and_take_the_interval_away():
+    found = arms(
+        sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_fp16", [5.0, 5.6]) + [failed("amp_fp16", 2, "diverged", "nan")]
+    )["amp_fp16"]
+    assert (found.num_runs, found.num_pairs, found.num_completed_pairs, found.num_expected_pairs) == (3, 2, 2, 3)
+    assert found.speedup.n == 2
+    assert found.speedup.interval is None
+    assert found.status == "2 completed, 1 diverged"
+    assert found.notes == ("diverged: nan (seed 2)",)
+
+
+def test_a_run_cut_short_counts_for_speed_and_memory_and_gives_no_loss():
+    short = sweep("amp_fp16", [100.0] * 3, cut_short="trainer.max_seconds=20 passed", val_loss=9.0)
+    found = arms(sweep("fp32", [10.0, 11.0, 12.0]) + short)["amp_fp16"]
+    assert found.status == "cut short"
+    assert (found.num_pairs, found.num_completed_pairs) == (3, 0)
+    assert found.speedup.n == 3
+    assert found.memory_saved_bytes.exact
+    assert (found.val_loss, found.loss_gap, found.loss_gap_pct) == (None, None, None)
+    assert found.notes == ("cut short, hence no loss to compare: trainer.max_seconds=20 passed (seeds 0, 1, 2)",)
+
+
+def test_repeats_are_averaged_and_said_to_be_repeats():
+    again = [run("amp_bf16", 0, step_ms=6.0, val_loss=2.2, directory="again")]
+    found = arms([run("fp32", 0, step_ms=10.0), run("amp_bf16", 0, step_ms=4.0, val_loss=2.0), *again])["amp_bf16"]
+    assert found.speedup.value == pytest.approx(2.0)
+    assert (found.num_runs, found.num_pairs) == (2, 1)
+    assert found.val_loss.mean == pytest.approx(2.1)
+    assert found.val_loss.sd is None, "a repeat is no second seed"
+    assert found.notes == ("2 runs of seed 0 are repeats and averaged",)
+
+
+def test_runs_under_several_pair_keys_are_said_to_be():
+    old = [run(arm, 0, pair_key="old code", directory=f"old-{arm}") for arm in ("fp32", "amp_bf16")]
+    found = arms([run("fp32", 0), run("amp_bf16", 0), *old])["amp_bf16"]
+    assert found.num_pairs == 2
+    assert "several pair keys" in found.notes[0]
+
+
+def test_skipped_steps_are_the_total_over_runs_and_absent_where_nothing_counts_them():
+    found = arms(sweep("fp32", [1.0] * 3) + sweep("amp_fp16", [1.0] * 3, skipped=[3, 0, 4]))
+    assert found["amp_fp16"].skipped_steps == 7
+    assert found["fp32"].skipped_steps is None
+
+
+def test_what_was_not_measured_is_none_never_zero():
+    found = arms([failed("fp32", 0, "oom"), run("amp_bf16", 0, step_ms=None, peak_mib=None, val_loss=None)])
+    for arm in found.values():
+        figures = (arm.step_ms, arm.speedup, arm.peak_memory_bytes, arm.memory_saved_bytes, arm.val_loss, arm.loss_gap)
+        assert figures == (None,) * 6
+
+
+def test_a_figure_that_is_not_finite_is_left_out_and_said():
+    broken = run("amp_bf16", 0)
+    broken[1].summary["val/loss"] = float("nan")
+    found = arms([run("fp32", 0), broken])["amp_bf16"]
+    assert found.loss_gap is None
+    assert found.notes == ("val/loss is no finite number (nan) and left out (seed 0)",)
+
+
+def test_accuracy_is_compared_where_there_is_one():
+    found = arms(sweep("fp32", [1.0] * 2, accuracy=[0.9, 0.92]) + sweep("tf32", [1.0] * 2))
+    assert found["fp32"].val_accuracy.mean == pytest.approx(0.91)
+    assert found["tf32"].val_accuracy is None
+
+
+def test_models_are_compared_each_with_its_own_baseline():
+    entries = [
+        entry
+        for model, factor in (("small", 1.0), ("large", 4.0))
+        for arm, time in (("fp32", 8.0), ("amp_bf16", 8.0 / factor))
+        for entry in sweep(arm, [time] * 3, facts={"model": model})
+    ]
+    comparison = compare(entries, baseline="fp32", margin_pct=1.0)
+    assert [(workload.title, workload.arms[1].speedup.value) for workload in comparison.workloads] == [
+        ("model small", pytest.approx(1.0)),
+        ("model large", pytest.approx(4.0)),
+    ]
+
+
+def test_every_run_is_listed_with_where_it_is_and_why_it_is_in_no_pair():
+    entries = [run("fp32", 0, wandb={"url": "https://wandb.ai/x"}), failed("tf32", 0, "unsupported", "no GPU.\nmore")]
+    entries += [run("amp_bf16", 0, wandb={"mode": "offline", "directory": "wandb/offline-1"}, cut_short="time")]
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
+    fp32, tf32, bf16 = workload.runs
+    assert (fp32.tracked_at, bf16.tracked_at, tf32.tracked_at) == ("https://wandb.ai/x", "wandb/offline-1", None)
+    assert (fp32.not_paired, tf32.not_paired, bf16.not_paired) == (None, "unsupported: no GPU", None)
+    assert [entry.status for entry in workload.runs] == ["completed", "unsupported", "cut short"]
+
+
+def test_a_directory_given_twice_counts_once_and_predictions_do_not_count():
+    entries = [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")]
+    comparison = compare(entries, baseline="fp32", margin_pct=1.0)
+    assert [entry.arm for entry in comparison.workloads[0].runs] == ["fp32", "amp_bf16"]
+    assert comparison.notes == (
+        "1 run given more than once, counted once",
+        "1 predicted run left out: only measured runs are compared",
+    )
+
+
+def test_directories_are_told_from_where_the_comparison_lies():
+    comparison = compare([run("fp32", 0)], baseline="fp32", margin_pct=1.0)
+    assert comparison.relative_to(Path("runs")).workloads[0].runs[0].directory == "fp32-gpt_tiny-8-s0"
+    assert Path(comparison.relative_to(Path("elsewhere")).workloads[0].runs[0].directory).is_absolute()
+
+
+def test_a_comparison_is_strict_json():
+    entries = sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_bf16", [5.0, 5.1, 5.3]) + [failed("tf32", 0, "oom")]
+    content = asdict(compare(entries, baseline="fp32", margin_pct=1.0))
+    read = json.loads(json.dumps(content, allow_nan=False))
+    assert read["schema"] == 1
+    assert read["workloads"][0]["arms"][2]["speedup"]["n"] == 3
+
+
+def test_no_runs_make_an_empty_comparison():
+    assert compare([], baseline="fp32", margin_pct=1.0).workloads == ()
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, float("nan")])
+def test_a_margin_that_is_no_margin_is_refused(margin):
+    with pytest.raises(ValueError, match=r"report\.margin_pct is .*; it must be above 0"):
+        compare([], baseline="fp32", margin_pct=margin)

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+from synthetic_records import failed, run
+
+from ampsweep.analysis.pairs import pair_runs
+from ampsweep.analysis.runs import Run
+
+STEP_MS, VAL_LOSS = "perf/step_ms", "val/loss"
+
+
+def pair(*entries, baseline="fp32"):
+    return pair_runs([Run(directory, record) for directory, record in entries], baseline)
+
+
+def reasons(pairing):
+    return {(run.arm, run.seed): reason for run, reason in pairing.unpaired}
+
+
+def test_runs_pair_by_their_key_whatever_their_order():
+    pairing = pair(run("amp_bf16", 1), run("fp32", 0), run("amp_bf16", 0), run("fp32", 1))
+    assert {(pair.baseline_runs[0].seed, pair.arm_runs[0].seed) for pair in pairing.pairs} == {(0, 0), (1, 1)}
+    assert pairing.unpaired == ()
+
+
+def test_any_arm_can_be_the_baseline():
+    pairing = pair(run("fp32"), run("amp_bf16"), run("amp_fp16"), baseline="amp_bf16")
+    assert {pair.arm for pair in pairing.pairs} == {"fp32", "amp_fp16"}
+
+
+def test_repeats_are_averaged():
+    pairing = pair(
+        run("fp32", step_ms=10.0), run("amp_bf16", step_ms=4.0), run("amp_bf16", step_ms=6.0, directory="again")
+    )
+    (only,) = pairing.pairs
+    assert only.figures(STEP_MS) == (10.0, 5.0)
+
+
+def test_a_run_cut_short_gives_speed_but_no_final_figures():
+    (only,) = pair(run("fp32"), run("amp_fp16", step_ms=900.0, cut_short="trainer.max_seconds")).pairs
+    assert only.figures(STEP_MS) == (100.0, 900.0)
+    assert only.final_figures(VAL_LOSS) is None
+    assert not only.completed
+
+
+def test_a_figure_that_either_side_lacks_is_absent():
+    (only,) = pair(run("fp32"), run("amp_bf16", val_loss=None)).pairs
+    assert only.completed
+    assert only.final_figures(VAL_LOSS) is None
+
+
+@pytest.mark.parametrize("status", ["oom", "diverged", "unsupported", "interrupted", "failed"])
+def test_a_run_that_did_not_complete_is_in_no_pair_and_says_so(status):
+    pairing = pair(run("fp32"), failed("amp_fp16", 0, status, "the reason\nand a traceback"))
+    assert pairing.pairs == ()
+    assert reasons(pairing)["amp_fp16", 0] == f"{status}: the reason"
+    assert "no other arm" in reasons(pairing)["fp32", 0]
+
+
+def test_a_failed_baseline_is_the_reason_of_its_partner():
+    pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0))
+    assert reasons(pairing) == {("fp32", 0): "oom", ("amp_bf16", 0): "the fp32 run with its pair key is oom"}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"facts": {"device_name": "another CPU"}}, "device_name (another CPU there, a CPU here)"),
+        ({"environment": {"git_commit": "aaa"}, "pair_key": "old"}, "git_commit (aaa there, bbb here)"),
+        ({"config": {"optimizer": {"weight_decay": 0.1}}}, "optimizer.weight_decay (0.1 there, 0.0 here)"),
+    ],
+    ids=["device", "code version", "setting"],
+)
+def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
+    pairing = pair(run("fp32", **other), run("amp_bf16", environment={"git_commit": "bbb"}))
+    assert reasons(pairing)["amp_bf16", 0] == f"the nearest fp32 run differs in {named}"
+
+
+def test_a_missing_baseline_and_a_missing_seed_are_told_apart():
+    assert reasons(pair(run("amp_bf16", 0)))["amp_bf16", 0] == "there is no fp32 run"
+    assert reasons(pair(run("fp32", 1), run("amp_bf16", 0)))["amp_bf16", 0] == "there is no fp32 run with seed 0"
+
+
+def test_keys_that_differ_for_no_recorded_reason_are_not_explained_away():
+    pairing = pair(run("fp32", pair_key="a"), run("amp_bf16", pair_key="b", directory="x"))
+    assert "a reason the records do not name" in reasons(pairing)["amp_bf16", 0]
+    assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}

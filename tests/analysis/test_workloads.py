@@ -1,0 +1,69 @@
+from synthetic_records import failed, run
+
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.workloads import group_workloads
+
+
+def group(*entries):
+    return group_workloads([Run(directory, record) for directory, record in entries])
+
+
+def sizes(workloads):
+    return [len(workload.runs) for workload in workloads]
+
+
+def test_arms_and_seeds_share_a_workload():
+    assert sizes(group(*(run(arm, seed) for seed in (0, 1) for arm in ("fp32", "amp_bf16")))) == [4]
+
+
+def test_models_and_batch_sizes_are_workloads_of_their_own_named_by_what_varies():
+    workloads = group(
+        *(run("fp32", facts={"model": model, "batch_size": size}) for model in ("mlp", "gpt") for size in (8, 16))
+    )
+    assert [workload.title for workload in workloads] == [
+        "model mlp, batch_size 8",
+        "model mlp, batch_size 16",
+        "model gpt, batch_size 8",
+        "model gpt, batch_size 16",
+    ]
+
+
+def test_a_single_workload_is_named_by_what_it_is():
+    (only,) = group(run("fp32"))
+    assert only.title == "model gpt_tiny, data text, batch_size 8, seq_len 64, device_name a CPU"
+
+
+def test_a_run_refused_before_its_model_was_built_stays_with_its_workload():
+    refused = failed("tf32", 0, "unsupported", facts={"model_size": None, "device_name": None}, pair_key="other")
+    (only,) = group(refused, run("fp32"), run("amp_bf16"))
+    assert len(only.runs) == 3
+    assert only.facts["model_size"] == 1_000_000
+
+
+def test_a_run_of_unknown_device_is_not_assigned_to_one_of_two():
+    unknown = failed("tf32", 0, "unsupported", facts={"device_name": None}, pair_key="other")
+    workloads = group(run("fp32"), run("fp32", facts={"device_name": "another"}, directory="b"), unknown)
+    assert sizes(workloads) == [1, 1, 1]
+
+
+def test_a_swept_setting_outside_the_identity_splits_the_workload():
+    decays = [{"optimizer": {"weight_decay": decay}} for decay in (0.0, 0.1)]
+    entries = [
+        run(arm, seed, config=config, directory=f"{arm}{seed}{config['optimizer']['weight_decay']}")
+        for config in decays
+        for arm in ("fp32", "amp_bf16")
+        for seed in (0, 1)
+    ]
+    workloads = group(*entries)
+    assert [workload.title for workload in workloads] == ["optimizer.weight_decay 0.0", "optimizer.weight_decay 0.1"]
+    assert sizes(workloads) == [4, 4]
+
+
+def test_logging_and_tracking_settings_do_not_split_a_workload():
+    quiet = {"trainer": {"log_every": 1}, "tracking": {"mode": "offline"}}
+    assert sizes(group(run("fp32"), run("fp32", config=quiet, pair_key="other code", directory="b"))) == [2]
+
+
+def test_a_setting_that_follows_the_seed_does_not_split_a_workload():
+    entries = [run(arm, s, config={"data": {"order": s}}) for s in (0, 1) for arm in ("fp32", "amp_bf16")]
+    assert sizes(group(*entries)) == [4]

@@ -1,0 +1,56 @@
+import json
+from dataclasses import asdict
+
+import pytest
+from synthetic_records import run
+
+from ampsweep.analysis import compare
+from ampsweep.record import find_records
+from ampsweep.report import write_comparison
+from ampsweep.report.files import comparison_json
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def as_json(value):
+    return json.loads(json.dumps(value))
+
+
+def test_the_json_is_strict_and_holds_all_of_the_comparison(comparison):
+    content = json.loads(comparison_json(comparison), parse_constant=refuse_constant)
+    assert content == as_json(asdict(comparison))
+    assert content["schema"] == 1
+    arm = content["workloads"][0]["arms"][2]
+    assert arm["speedup"].keys() == {"value", "n", "low", "high", "exact"}
+    assert content["workloads"][0]["arms"][1]["step_ms"] is None
+
+
+def test_a_comparison_is_rebuilt_from_the_records_beside_it(tmp_path):
+    for arm, step_ms in (("fp32", 10.0), ("amp_bf16", 5.0)):
+        path, record = run(arm, step_ms=step_ms)
+        (tmp_path / path.name).mkdir()
+        record.write(tmp_path / path.name)
+    write_comparison(compare(find_records(tmp_path), baseline="fp32", margin_pct=1.0), tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"comparison.json", "comparison.md"}
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    assert [entry["directory"] for entry in content["workloads"][0]["runs"]] == [
+        "amp_bf16-gpt_tiny-8-s0",
+        "fp32-gpt_tiny-8-s0",
+    ]
+    assert content["workloads"][0]["arms"][1]["speedup"]["value"] == 2.0
+    assert "2.00x" in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+
+
+def test_writing_again_replaces_the_files_and_leaves_nothing_else(tmp_path, comparison):
+    (tmp_path / "comparison.md").write_text("old")
+    write_comparison(comparison, tmp_path)
+    write_comparison(comparison, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["comparison.json", "comparison.md"]
+    assert "old" not in (tmp_path / "comparison.md").read_text(encoding="utf-8").split()
+
+
+def test_a_directory_that_does_not_exist_is_an_error(tmp_path, comparison):
+    with pytest.raises(FileNotFoundError):
+        write_comparison(comparison, tmp_path / "missing")

@@ -1,0 +1,44 @@
+import io
+
+from rich.console import Console
+from synthetic_records import failed, run
+
+from ampsweep.report import print_run_summary
+
+
+def lines(entry):
+    directory, record = entry
+    stream = io.StringIO()
+    print_run_summary(directory, record, Console(file=stream, width=40))
+    return dict(line.split(maxsplit=1) for line in stream.getvalue().replace("peak m", "peak_m").splitlines())
+
+
+def test_a_completed_run_tells_its_figures_and_where_it_is():
+    entry = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97)
+    entry[1].summary["perf/tokens_per_sec"] = 41500.0
+    entry[1].wandb["url"] = "https://wandb.ai/team/ampsweep/runs/a1"
+    text = lines(entry)
+    assert text["run"] == "amp_fp16, gpt_tiny, seed 1"
+    assert text["status"] == "completed"
+    assert text["val"] == "loss    2.5000, accuracy 0.9700"
+    assert text["step"] == "time   12.3 ms (41500 tokens/s)"
+    assert text["peak_memory"] == "300 MiB"
+    assert text["skipped"] == "3 steps"
+    assert text["directory"] == "runs/amp_fp16-gpt_tiny-8-s1"
+    assert text["W&B"] == "https://wandb.ai/team/ampsweep/runs/a1"
+
+
+def test_samples_are_the_throughput_where_there_are_no_tokens():
+    entry = run("fp32")
+    entry[1].summary["perf/samples_per_sec"] = 512.0
+    assert lines(entry)["step"].endswith("(512 samples/s)")
+
+
+def test_a_failed_run_tells_why_and_has_no_lines_for_what_was_not_measured():
+    text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
+    assert text["status"] == "diverged: the loss was nan in step [12]"
+    assert text.keys() == {"run", "status", "directory"}
+
+
+def test_a_run_cut_short_says_so():
+    assert lines(run("fp32", cut_short="trainer.max_seconds=20 passed"))["status"].startswith("cut short: trainer.max")
