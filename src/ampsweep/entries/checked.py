@@ -1,0 +1,15 @@
+"""What is known of a point before it runs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The finding about one point."""
+
+    problem: str | None = None
+    """One sentence: the user's input is wrong."""
+    unsupported: str | None = None
+    """One sentence: this device cannot do it. An outcome in a sweep, a problem in a single run."""
+    num_steps: int | None = None
+    num_parameters: int | None = None

@@ -1,0 +1,30 @@
+"""What runs in child processes; imports torch only there, so that the parent of a sweep stays light."""
+
+from collections.abc import Callable, Sequence
+
+from ampsweep.config.schema import Config
+from ampsweep.entries.checked import Checked
+from ampsweep.entries.request import RunRequest
+from ampsweep.launch.signals import StopRequest
+from ampsweep.record import Status
+
+
+def train(request: RunRequest, *, send: Callable[[object], None], stop: StopRequest) -> Status:
+    """`ampsweep.entries.run.run_once`."""
+    from ampsweep.entries.run import run_once
+
+    return run_once(request, send=send, stop=stop)
+
+
+def check(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[Checked]:
+    """`ampsweep.entries.check.check_points`."""
+    from ampsweep.entries.check import check_points
+
+    return check_points(configs)
+
+
+def estimate(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[float | None]:
+    """`ampsweep.entries.estimate.estimate_seconds`."""
+    from ampsweep.entries.estimate import estimate_seconds
+
+    return estimate_seconds(configs, stop=stop)

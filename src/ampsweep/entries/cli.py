@@ -1,0 +1,58 @@
+"""The `ampsweep` command: what is done with runs once they exist."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ampsweep import __version__
+from ampsweep.config.errors import UserError
+from ampsweep.entries.compare import compare_directories
+from ampsweep.report.console import print_comparison
+from ampsweep.report.files import comparison_json, write_comparison
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0, or 2 for wrong input)."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return _report(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ampsweep", description="Compare, from their records, runs of train.py.")
+    parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
+    report.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a multirun's directory")
+    report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
+    report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
+    report.add_argument("--format", choices=("console", "json"), default="console")
+    return parser
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    if arguments.margin_pct is not None and not arguments.margin_pct > 0:
+        raise UserError(f"--margin-pct {arguments.margin_pct:g}: must be greater than 0")
+    directories = [directory.resolve() for directory in arguments.directories]
+    comparison = compare_directories(directories, baseline=arguments.baseline, margin_pct=arguments.margin_pct)
+    if len(directories) == 1:
+        try:
+            write_comparison(comparison, directories[0])
+        except OSError as error:
+            raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
+    if arguments.format == "json":
+        print(comparison_json(comparison))
+    else:
+        print_comparison(comparison, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""`dry_run=true`: what would run, whether it can, and how long it would take."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ampsweep.config.identity import run_directory_name
+from ampsweep.config.precision_modes import arm_label
+from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import Config
+from ampsweep.entries import children
+from ampsweep.entries.checked import Checked
+from ampsweep.entries.directories import finished
+from ampsweep.launch.isolated import run_isolated
+
+
+def print_plan(
+    configs: Sequence[Config], checked: Sequence[Checked], console: Console, into: Path | None = None
+) -> int:
+    """Print one line a point and the time all of them would take, from a few steps timed here and now."""
+    todo = [
+        config
+        for config, one in zip(configs, checked, strict=True)
+        if one.unsupported is None and not _done(config, into)
+    ]
+    seconds = dict(zip(map(run_directory_name, todo), _estimated(todo), strict=True))
+    table = Table("#", "arm", "model", "data", "seed", "steps", "parameters", "time", "note", box=None, pad_edge=False)
+    for number, (config, one) in enumerate(zip(configs, checked, strict=True)):
+        estimate = seconds.get(run_directory_name(config))
+        note = one.unsupported or ("finished earlier" if _done(config, into) else "")
+        table.add_row(
+            str(number),
+            arm_label(config.precision),
+            component_name(config.model),
+            component_name(config.data),
+            str(config.seed),
+            f"{one.num_steps:,}",
+            f"{one.num_parameters:,}",
+            "" if estimate is None else _duration(estimate),
+            note,
+        )
+    console.print(table)
+    known = [value for value in seconds.values() if value is not None]
+    console.print(
+        f"{len(configs)} points, {len(todo)} to train; about {_duration(sum(known))}, from steps timed just now; "
+        "nothing was trained or written",
+        highlight=False,
+    )
+    return 0
+
+
+def _estimated(configs: Sequence[Config]) -> list[float | None]:
+    if not configs:
+        return []
+    ended = run_isolated(children.estimate, (configs,))
+    if ended.interrupted:
+        raise KeyboardInterrupt
+    if ended.result is None:
+        raise RuntimeError(f"the estimate did not end: {ended.error}")
+    result: list[float | None] = ended.result  # type: ignore[assignment]
+    return result
+
+
+def _done(config: Config, into: Path | None) -> bool:
+    return into is not None and finished(into, config) is not None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

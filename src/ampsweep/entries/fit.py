@@ -1,0 +1,84 @@
+"""Whether model, data and task fit together: asked of a batch and a model that holds no memory."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ampsweep.build.built import build_model
+from ampsweep.build.instantiate import build_component
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import Config
+from ampsweep.data.base import Data
+from ampsweep.training.batches import as_model_input
+
+_REHEARSE_UP_TO = 50_000_000
+"""Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""
+
+
+def check_fit(config: Config, data: Data) -> nn.Module:
+    """Compute the loss of one batch without its arithmetic; returns the model on the meta device.
+
+    No random state is changed.
+
+    Raises:
+        UserError: a part refuses its settings, or the model cannot take the batch.
+    """
+    task = build_component("task", config.task)
+    batch = as_model_input(_on_meta(data.train_batch(0)), torch.float32, channels_last=config.trainer.channels_last)
+    with torch.random.fork_rng(), torch.device("meta"):
+        model = build_model(config)
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            task.loss(_uncompiled(model), batch)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+        if str(config.model["_target_"]).startswith("ampsweep."):
+            raise UserError(_misfit(config, error)) from error
+        _rehearse(config, data, model, task)
+    return model
+
+
+def _rehearse(config: Config, data: Data, on_meta: nn.Module, task: Any) -> None:
+    """Try a model that the meta device cannot carry (it may look at values) for real, if it is small."""
+    if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
+        return
+    with torch.random.fork_rng():
+        model = _uncompiled(build_model(config))
+        batch = _on_cpu(data.train_batch(0))
+        try:
+            with torch.no_grad():
+                task.loss(model, batch)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+            raise UserError(_misfit(config, error)) from error
+
+
+def _misfit(config: Config, error: BaseException) -> str:
+    names = f"model={_name(config.model)} cannot be trained on data={_name(config.data)} with task={_name(config.task)}"
+    return f"{names}: {' '.join(str(error).split())[:300]}"
+
+
+def _name(component: dict[str, Any]) -> str:
+    return str(component.get("name") or component["_target_"])
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    model._compiled_call_impl = None  # undoes Module.compile(): this is one forward pass, not worth compiling
+    return model
+
+
+def _on_meta(batch: Any) -> Any:
+    return _moved(batch, "meta")
+
+
+def _on_cpu(batch: Any) -> Any:
+    return _moved(batch, "cpu")
+
+
+def _moved(batch: Any, device: str) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(_moved(value, device) for value in batch)
+    return batch

@@ -1,0 +1,180 @@
+"""`python train.py`: plan, check, hand over to Hydra, compare."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import hydra
+from rich.console import Console
+
+from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, conf_dir
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash, run_directory_name
+from ampsweep.config.schema import Config
+from ampsweep.entries import children
+from ampsweep.entries.arguments import Arguments, parse, quoted
+from ampsweep.entries.checked import Checked
+from ampsweep.entries.compare import compare_directories
+from ampsweep.entries.directories import existing_multirun, new_directory, unfinished_run
+from ampsweep.entries.dry_run import print_plan
+from ampsweep.entries.job import Job
+from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.launch.isolated import run_isolated, warm_up
+from ampsweep.record import OUTCOMES, RunRecord, find_records
+from ampsweep.report.console import print_comparison
+from ampsweep.report.files import write_comparison
+from ampsweep.report.run_summary import print_run_summary
+
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        with _sigterm_as_interrupt():
+            return _run(parse(arguments, CONFIG_NAME), arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: Arguments, argv: Sequence[str]) -> int:
+    if arguments.for_hydra:
+        _call_hydra(Job(), argv, arguments.config_name)
+        return 0
+    points = compose_points(
+        arguments.overrides,
+        multirun=arguments.multirun,
+        config_name=arguments.config_name,
+        on_multirun=warm_up,
+    )
+    return _multirun(arguments, points) if points.multirun else _single(arguments, points.points[0].config)
+
+
+def _single(arguments: Arguments, config: Config) -> int:
+    # torch is imported here and not above: the parent of a sweep does without it.
+    from ampsweep.build.device import resolve_device
+    from ampsweep.entries.single import SingleRun
+    from ampsweep.launch.device_lock import device_lock
+
+    if config.into is not None:
+        raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
+    if config.dry_run:
+        return print_plan([config], _checked([config]), Console())
+    device = resolve_device(config.device)
+    with ProgressDisplay(1) as display, device_lock(str(device), on_wait=display.say):
+        directory, resume = _resumed(config, display)
+        run = SingleRun(config, device, resume)
+        directory = directory or new_directory(config) / run_directory_name(config)
+
+        def train(request: object) -> None:
+            display.run_begins(directory.name)
+            run.train(request, display.on_message)  # type: ignore[arg-type]
+
+        _call_hydra(Job(single=train), [*arguments.overrides, _set("hydra.run.dir", directory)], arguments.config_name)
+    record = RunRecord.read(directory)
+    print_run_summary(directory, record, Console())
+    return 0 if record.status in OUTCOMES else 1
+
+
+def _resumed(config: Config, display: ProgressDisplay) -> tuple[Path | None, Path | None]:
+    """The directory to go on in (None: a new one) and what to resume from (None: nothing)."""
+    if config.resume is None:
+        return None, None
+    if config.resume != "auto":
+        return None, Path(config.resume).expanduser()
+    directory = unfinished_run(config)
+    display.say(
+        "resume=auto: no unfinished run of this config; starting afresh"
+        if directory is None
+        else f"resuming {directory}"
+    )
+    return directory, directory
+
+
+def _multirun(arguments: Arguments, points: Points) -> int:
+    configs = [point.config for point in points.points]
+    first = configs[0]
+    if first.resume is not None:
+        raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
+    into = None if first.into is None else existing_multirun(first.into)
+    checked = _checked(configs)
+    if first.dry_run:
+        return print_plan(configs, checked, Console(), into)
+    directory = into or new_directory(first)
+    overrides = [*arguments.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
+    interrupted = False
+    with ProgressDisplay(len(configs)) as display:
+        try:
+            _call_hydra(Job(display), ["--multirun", *overrides], arguments.config_name)
+        except KeyboardInterrupt:
+            interrupted = True
+    _compare(directory, first)
+    return 1 if interrupted else _exit_code(directory, configs)
+
+
+def _checked(configs: Sequence[Config]) -> list[Checked]:
+    """The checks that need torch, in a child; the first problem ends everything before it starts."""
+    ended = run_isolated(children.check, (configs,))
+    if ended.interrupted:
+        raise KeyboardInterrupt
+    if ended.result is None:
+        raise RuntimeError(f"the checks did not end: {ended.error}")
+    checked: list[Checked] = ended.result  # type: ignore[assignment]
+    for one in checked:
+        if one.problem is not None:
+            raise UserError(one.problem)
+    return checked
+
+
+def _compare(directory: Path, config: Config) -> None:
+    if not find_records(directory):
+        return
+    comparison = compare_directories([directory], baseline=config.report.baseline, margin_pct=config.report.margin_pct)
+    write_comparison(comparison, directory)
+    console = Console()
+    print_comparison(comparison, console)
+    console.print(f"\n{directory / 'comparison.md'}", highlight=False, soft_wrap=True)
+
+
+def _exit_code(directory: Path, configs: Sequence[Config]) -> int:
+    """0 when every point of the command line has an outcome."""
+    outcomes = {record.config_hash for _, record in find_records(directory) if record.status in OUTCOMES}
+    return 0 if all(config_hash(config) in outcomes for config in configs) else 1
+
+
+def _call_hydra(job: Job, argv: Sequence[str], config_name: str) -> None:
+    """Let Hydra run `job` on this command line; the points were composed before, so nothing is left to refuse."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions as they are, not Hydra's rendering of them
+    before = sys.argv
+    sys.argv = [before[0], *argv]
+    try:
+        hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(job)()
+    finally:
+        sys.argv = before
+
+
+def _set(key: str, value: Path) -> str:
+    return f"{key}={quoted(str(value))}"
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM between two runs ends the sweep as Ctrl-C does: with its comparison so far."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

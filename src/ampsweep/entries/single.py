@@ -1,0 +1,43 @@
+"""A single run, trained in this process: checked, built and only then given a directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ampsweep.build.built import Built, build
+from ampsweep.config.errors import UserError
+from ampsweep.config.precision_modes import arm_label
+from ampsweep.config.schema import Config
+from ampsweep.entries.check import build_checked_data, check_checkpoint
+from ampsweep.entries.fit import check_fit
+from ampsweep.entries.request import RunRequest
+from ampsweep.entries.run import train_built
+from ampsweep.launch.signals import StopRequest
+from ampsweep.precision.support import unsupported_reason
+
+
+class SingleRun:
+    """One run of `config` on `device`, ready to train.
+
+    Args:
+        resume: what `resume=` means: a checkpoint, or a run directory with one.
+
+    Raises:
+        UserError: the device cannot do it, a part refuses its settings, or the checkpoint does not fit.
+    """
+
+    def __init__(self, config: Config, device: torch.device, resume: Path | None) -> None:
+        if reason := unsupported_reason(config.precision, device):
+            raise UserError(f"precision={arm_label(config.precision)}: {reason}")
+        data = build_checked_data(config, device, thorough=True)
+        model = check_fit(config, data)
+        self._checkpoint = None if resume is None else check_checkpoint(config, resume, model)
+        self._device = device
+        self._built: Built = build(config, device, data)
+
+    def train(self, request: RunRequest, send: Callable[[object], None]) -> None:
+        """Train in the request's directory; a stop signal ends it with a checkpoint."""
+        request = RunRequest(request.config, request.directory, request.group, self._checkpoint)
+        with StopRequest() as stop:
+            train_built(request, self._built, self._device, send=send, stop=stop)

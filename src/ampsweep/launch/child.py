@@ -1,0 +1,122 @@
+"""The child's side of an isolated run: its environment, what it tells the parent, and how it ends."""
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import psutil
+
+from ampsweep.launch.signals import StopRequest, release_stop_signals
+
+Kind = Literal["message", "result", "error", "declined"]
+
+# Variables that torch and the libraries under it read while they are imported: in a preloaded process, too late.
+_READ_AT_IMPORT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
+
+
+class _Outbox:
+    """Sends from a thread of its own, so that a parent that is slow, stopped or gone never holds up a training."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._letters: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._deliver, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, kind: Kind, value: object) -> None:
+        self._letters.put(pickle.dumps((kind, value)))
+
+    def close(self) -> None:
+        """Returns when everything put was taken by the parent, or the parent is gone."""
+        self._letters.put(None)
+        self._thread.join()
+
+    def _deliver(self) -> None:
+        for letter in iter(self._letters.get, None):
+            try:
+                self._pipe.send_bytes(letter)
+            except OSError:
+                return  # the parent is gone: there is nobody to tell
+
+
+def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, preloaded: bool) -> None:
+    """The main function of a child: calls the pickled `(target, args)` of `order` and reports through `pipe`.
+
+    A `preloaded` child, forked from a server that has imported torch, declines an environment it can no longer honour.
+    """
+    outbox = _Outbox(pipe)
+    if preloaded and (too_late := _changed_too_late(environment)):
+        outbox.put("declined", too_late)
+        outbox.close()
+        return
+    os.environ.clear()
+    os.environ.update(environment)
+    # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
+    multiprocessing.set_start_method(None, force=True)
+    with StopRequest() as stop:
+        release_stop_signals()
+        threading.Thread(target=_obey_parent, args=(pipe, stop, grace_s), name="parent", daemon=True).start()
+        try:
+            _call(order, outbox, stop)
+        except SystemExit as leave:
+            outbox.put("error", f"ended by sys.exit({leave.code!r})")
+            raise
+        except BaseException:  # noqa: BLE001  the edge of a process: whatever ended the run is what it reports
+            outbox.put("error", traceback.format_exc())
+            sys.exit(1)
+        finally:
+            outbox.close()
+            # A fork server's child leaves through os._exit, without the exit functions (wandb's teardown among them)
+            # that every other process runs. Where they run later all the same, they find their list empty.
+            atexit._run_exitfuncs()
+
+
+def _call(order: bytes, outbox: _Outbox, stop: StopRequest) -> None:
+    def send(message: object) -> None:
+        outbox.put("message", message)
+
+    # Unpickled only now: it imports the target's module, which must see the environment and the stop request in place.
+    target, args = pickle.loads(order)
+    outbox.put("result", target(*args, send=send, stop=stop))
+
+
+def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
+    """Names in `environment` that differ from what this process's libraries read when they were imported.
+
+    A number of OpenMP threads is not among them: torch can still apply it, and does here.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    # As the fork server was started, and as its imports left it: they set variables too, and so do the parent's.
+    read, left = psutil.Process().environ(), os.environ
+    changed = {
+        name
+        for name in {*read, *environment}
+        if name.startswith(_READ_AT_IMPORT) and environment.get(name) not in (read.get(name), left.get(name))
+    }
+    num_threads = environment.get("OMP_NUM_THREADS", "")
+    if "OMP_NUM_THREADS" in changed and num_threads.isdecimal() and int(num_threads) > 0:
+        torch.set_num_threads(int(num_threads))
+        changed.remove("OMP_NUM_THREADS")
+    return sorted(changed)
+
+
+def _obey_parent(pipe: Connection, stop: StopRequest, grace_s: float) -> None:
+    """Passes the parent's reasons to stop on. The end of the pipe is the parent's death: a grace, then ours."""
+    try:
+        while True:
+            stop.request(pipe.recv())
+    except (EOFError, OSError):
+        stop.request("the parent process died")
+        time.sleep(grace_s)
+        os._exit(1)

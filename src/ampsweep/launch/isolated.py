@@ -1,0 +1,170 @@
+"""One process a run: a training gets a fresh process, and whatever becomes of that process becomes a fact."""
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+
+from ampsweep.launch.child import serve
+from ampsweep.launch.processes import METHODS, PRELOAD, Method, start_process, warm_up
+from ampsweep.launch.signals import StopRequest
+
+__all__ = ["PRELOAD", "ChildExit", "run_isolated", "warm_up"]
+
+_LOGGER = logging.getLogger(__name__)
+
+# How soon a signal is seen while nothing happens (waiting resumes by itself after a signal handler).
+_TICK_S = 0.2
+
+# What multiprocessing reports when the fork server is gone, and with it the real exit code.
+_SERVER_LOST = 255
+
+
+@dataclass(frozen=True)
+class ChildExit:
+    """How an isolated run ended."""
+
+    exitcode: int
+    """0 fine, above 0 an exit code, below 0 killed by the signal of that number."""
+    result: object | None
+    """What the target returned; it stands even if the process died on its way out afterwards."""
+    error: str | None
+    """The target's traceback, or one sentence on how the process ended; None when all went well."""
+    interrupted: bool
+    """Whether this process was asked to stop (Ctrl-C, SIGTERM) while the run was going on."""
+
+
+def run_isolated(
+    target: Callable[..., object],
+    args: tuple[object, ...],
+    *,
+    on_message: Callable[[object], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+    grace_s: float = 60.0,
+) -> ChildExit:
+    """Calls `target(*args, send=..., stop=...)` in a process of its own and waits for that process's end.
+
+    `target` is a function of a module; `send(message)` hands a small picklable message to `on_message` and returns at
+    once; `stop` is the StopRequest that the target is to look at. The child has this process's working directory and
+    output streams, and `environment` (by default this process's own) in place of any other.
+
+    A stop signal to this process is passed on once. A child that has not ended `grace_s` seconds after it, after its
+    own result or after this process's death is killed, and at a second signal it is killed at once. Whatever happens to
+    the child is returned; only what `on_message` raises is raised, when the child has ended.
+    """
+    order = pickle.dumps((target, args))
+    environment = dict(os.environ if environment is None else environment)
+    fault = ""
+    with StopRequest() as stop:
+        for method in METHODS:
+            try:
+                child = _Child(method, order, environment, grace_s)
+            except (EOFError, OSError) as error:
+                _LOGGER.warning("no process by %s: %r", method, error)
+                fault = repr(error)
+                continue
+            child.follow(stop, on_message)
+            if not child.declined:
+                return child.exit(interrupted=stop.requested)
+            _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(child.declined))
+    return ChildExit(_SERVER_LOST, None, f"no process could be started: {fault}", stop.requested)
+
+
+class _Child:
+    def __init__(self, method: Method, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
+        self.declined: list[str] = []
+        self._grace_s = grace_s
+        self._deadline: float | None = None
+        self._returned = False
+        self._result: object | None = None
+        self._error: str | None = None
+        preloaded = method == "forkserver"
+        self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, preloaded))
+        self._pipe_ended = False
+
+    def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
+        """Returns when the child has ended."""
+        asked = False
+        try:
+            while self._process.is_alive():
+                self._hear(on_message, _TICK_S)
+                if stop.requested and not asked:
+                    asked = True
+                    self._ask(stop.reason)
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    self._kill(f"killed: it had not ended {self._grace_s:g} s after it was to")
+            while self._hear(on_message, 0):
+                pass
+        except KeyboardInterrupt:
+            self._kill("killed at the second signal")
+        finally:
+            # If an exception passes here the child is still there: to it the closed pipe is its parent's death.
+            self._pipe.close()
+            self._process.join(self._grace_s)
+            self._process.kill()
+            self._process.join()
+            self._end_orphan()
+
+    def exit(self, interrupted: bool) -> ChildExit:
+        exitcode = self._process.exitcode
+        assert exitcode is not None
+        error = self._error
+        if error is None and (exitcode != 0 or not self._returned):
+            error = _epitaph(exitcode)
+        return ChildExit(exitcode, self._result, error, interrupted)
+
+    def _hear(self, on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
+        """Waits for a message or the child's end and takes at most one message; whether one was taken."""
+        ears = (self._process.sentinel,) if self._pipe_ended else (self._process.sentinel, self._pipe)
+        if self._pipe not in connection.wait(ears, timeout_s):
+            return False
+        try:
+            kind, value = pickle.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):  # closed, or cut off within a message
+            self._pipe_ended = True
+            return False
+        match kind:
+            case "message" if on_message is not None:
+                on_message(value)
+            case "result":
+                self._returned, self._result = True, value
+            case "error":
+                self._error = value
+            case "declined":
+                self.declined = value
+        if kind != "message":
+            self._deadline = time.monotonic() + self._grace_s
+        return True
+
+    def _ask(self, reason: str) -> None:
+        # By the pipe, not by a signal: Ctrl-C reaches parent and child, and must not count as two in the child.
+        with suppress(OSError):  # it has just ended
+            self._pipe.send(reason)
+        self._deadline = time.monotonic() + self._grace_s
+
+    def _kill(self, error: str) -> None:
+        self._error = self._error or error
+        self._process.kill()
+        self._process.join()
+
+    def _end_orphan(self) -> None:
+        """Ends a child that outlived its fork server: it would train on beside the next run."""
+        if self._process.exitcode == _SERVER_LOST and sys.platform != "win32":
+            assert self._process.pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
+
+def _epitaph(exitcode: int) -> str:
+    if exitcode >= 0:
+        lost = " (or its fork server was killed)" if exitcode == _SERVER_LOST else ""
+        return f"ended with exit code {exitcode} before it returned{lost}"
+    name = signal.Signals(-exitcode).name
+    likely = " (often the system's out-of-memory killer)" if name == "SIGKILL" else ""
+    return f"killed by {name}{likely}"

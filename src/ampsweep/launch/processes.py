@@ -1,0 +1,76 @@
+"""Starting a process: forked from a warm server where that is sound, spawned elsewhere."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Literal
+
+from ampsweep.launch.signals import held_stop_signals
+
+Method = Literal["forkserver", "spawn"]
+
+# A fork of a process that has imported torch is sound on Linux only: on macOS system libraries forbid it.
+METHODS: tuple[Method, ...] = ("forkserver", "spawn") if sys.platform == "linux" else ("spawn",)
+"""Ways to start a process here, the quickest first."""
+
+PRELOAD = (
+    "torch",
+    "torch._dynamo",  # imported by the first optimizer
+    "torch.distributed._tools.mem_tracker",
+    "hydra",
+    "psutil",
+    "wandb",
+    # imported by the first wandb.init, together 0.7 s
+    "wandb.apis.public",
+    "requests",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+)
+"""Slow imports that a run needs and that touch no device; one that is not installed is left out."""
+
+
+def warm_up(preload: Sequence[str] = PRELOAD) -> None:
+    """Starts the fork server, whose imports go on while the caller does. Does nothing where it runs or cannot be."""
+    if "forkserver" not in METHODS:
+        return
+    multiprocessing.set_forkserver_preload(list(preload))
+    with held_stop_signals():
+        forkserver.ensure_running()
+
+
+def start_process(
+    method: Method, main: Callable[..., None], args: tuple[object, ...]
+) -> tuple[BaseProcess, Connection]:
+    """Calls `main(pipe, *args)` in a new process; returns that process and this side of the pipe.
+
+    The stop signals are blocked there until `release_stop_signals`. Raises OSError or EOFError where no process can be
+    had, because the system gives none or the fork server has died.
+    """
+    ours, theirs = multiprocessing.Pipe()
+    with theirs, _known_start_method():
+        if method == "forkserver":
+            warm_up()
+            process: BaseProcess = multiprocessing.get_context("forkserver").Process(target=main, args=(theirs, *args))
+            process.start()  # waits for the server's imports, so signals are not held here: the server holds them
+        else:
+            process = multiprocessing.get_context("spawn").Process(target=main, args=(theirs, *args))
+            with held_stop_signals():
+                process.start()
+    return process, ours
+
+
+@contextmanager
+def _known_start_method() -> Iterator[None]:
+    """multiprocessing names its parent's default method to a child, which knows none of a joblib worker's (loky)."""
+    default = multiprocessing.get_start_method(allow_none=True)
+    if default is None or default in multiprocessing.get_all_start_methods():
+        yield
+        return
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(default, force=True)

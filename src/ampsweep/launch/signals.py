@@ -1,0 +1,82 @@
+"""Stop signals: asked once, a training ends at its next step; asked again, it ends now."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from types import FrameType, TracebackType
+from typing import Self
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# Wrappers (GNU `timeout`, `wandb agent`, `uv run`) signal a process and then its whole group: one request, two signals.
+_ECHO_S = 0.5
+
+
+class StopRequest:
+    """A flag that SIGINT and SIGTERM raise while the context is entered; a second signal raises KeyboardInterrupt.
+
+    Handlers exist only for the main thread; entered in another one, the flag is raised by `request` alone.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        """What asked first, such as "SIGINT"; empty while nothing did."""
+        self._signalled_at: float | None = None
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+
+    @property
+    def requested(self) -> bool:
+        return bool(self.reason)
+
+    def request(self, reason: str) -> None:
+        """Asks without a signal, from any thread; never counts as the second signal."""
+        self.reason = self.reason or reason
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None stands for a handler that was not installed from Python and cannot be put back by it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+        elif now - self._signalled_at > _ECHO_S:
+            raise KeyboardInterrupt
+        self.request(signal.Signals(number).name)
+
+
+@contextmanager
+def held_stop_signals() -> Iterator[None]:
+    """Processes started inside are born with the stop signals blocked, so that none is killed before it can answer.
+
+    What arrives meanwhile stays pending: here until the context ends, there until `release_stop_signals`.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # multiprocessing starts it on demand, and would unblock the signals then
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def release_stop_signals() -> None:
+    """Delivers in this thread what `held_stop_signals` held back at its process's birth."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
