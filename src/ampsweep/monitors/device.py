@@ -1,0 +1,143 @@
+"""How busy the device is, and what it draws."""
+
+import time
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+
+from ampsweep.monitors.host import num_available_cores
+from ampsweep.monitors.nvml import NvmlDevice
+
+
+class DeviceSampler:
+    """Samples the device in the background between `with` and its end.
+
+    cuda: utilization, memory of all processes, power, energy, temperature and clock through NVML. CPU: utilization by
+    this process (without its children), its CPU time over the wall time of all cores it may use. Other devices tell
+    nothing. What cannot be read is absent.
+    """
+
+    def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
+        if not interval_s > 0:
+            raise ValueError(f"the sampling interval must be above 0 seconds, got {interval_s}")
+        self._device = device
+        self._interval_s = interval_s
+        self._stop: Event | None = None
+        self._thread: Thread | None = None
+        self._lock = Lock()
+        self._latest: dict[str, float] = {}
+        self._steady: dict[str, _Series] | None = None
+        self._straddles = False
+
+    def __enter__(self) -> Self:
+        source = _open(self._device)
+        if source is not None:
+            self._stop = Event()
+            self._thread = Thread(target=self._run, args=(source, self._stop), name="device-sampler", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+
+    def latest(self) -> dict[str, float]:
+        """The latest sample by metric key; energy since the sampling began. Empty before the first."""
+        with self._lock:
+            return dict(self._latest)
+
+    def after_warmup(self) -> None:
+        """Warm-up is over: summarize what is sampled from here on."""
+        with self._lock:
+            self._steady = {}
+            self._straddles = True
+
+    def summary(self) -> dict[str, float]:
+        """Means after warm-up by metric key, but the most memory used, and the energy since the sampling began."""
+        with self._lock:
+            return {key: series.figure(key) for key, series in (self._steady or {}).items()}
+
+    def _run(self, source: "_Source", stop: Event) -> None:
+        try:
+            while not stop.wait(self._interval_s):
+                self._take(source.read())
+        finally:
+            source.close()
+
+    def _take(self, sample: dict[str, float]) -> None:
+        with self._lock:
+            self._latest = sample
+            if self._straddles:  # it began before the end of warm-up
+                self._straddles = False
+            elif self._steady is not None:
+                for key, value in sample.items():
+                    self._steady.setdefault(key, _Series()).add(value)
+
+
+@dataclass(slots=True)
+class _Series:
+    count: int = 0
+    total: float = 0.0
+    most: float = 0.0
+    last: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        self.most = max(self.most, value)
+        self.last = value
+
+    def figure(self, key: str) -> float:
+        if key == "device/memory_used_gib":
+            return self.most
+        return self.last if key == "device/energy_j" else self.total / self.count
+
+
+class _Source(Protocol):
+    def read(self) -> dict[str, float]: ...
+
+    def close(self) -> None: ...
+
+
+class _Gpu:
+    def __init__(self, nvml: NvmlDevice) -> None:
+        self._nvml = nvml
+        self._energy_at_start_j = nvml.energy_j()
+
+    def read(self) -> dict[str, float]:
+        sample = self._nvml.readings()
+        energy_j = self._nvml.energy_j()
+        if energy_j is not None and self._energy_at_start_j is not None:
+            sample["device/energy_j"] = energy_j - self._energy_at_start_j
+        return sample
+
+    def close(self) -> None:
+        self._nvml.close()
+
+
+class _Cpu:
+    def __init__(self) -> None:
+        self._num_cores = num_available_cores()
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        share = (cpu_s - self._cpu_s) / ((wall_s - self._wall_s) * self._num_cores)
+        self._wall_s, self._cpu_s = wall_s, cpu_s
+        return {"device/utilization_pct": 100 * share}
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _open(device: torch.device) -> _Source | None:
+    if device.type == "cpu":
+        return _Cpu()
+    nvml = NvmlDevice.open(device)
+    return None if nvml is None else _Gpu(nvml)

@@ -1,0 +1,118 @@
+"""Where a run took place: versions, hardware, and the flags in effect."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ampsweep.monitors.host import cpu_name, num_available_cores
+from ampsweep.monitors.nvml import NvmlDevice
+
+_PACKAGES: Final = ("ampsweep", "torch", "wandb", "hydra-core", "omegaconf", "numpy")
+_VARIABLES: Final = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_CUDNN_V8_API_DISABLED",
+)
+"""Variables that change speed, memory or arithmetic behind a configuration's back."""
+
+
+def device_name(device: torch.device) -> str:
+    """The model of the device, as its driver or operating system names it."""
+    if device.type in ("cuda", "xpu"):
+        return str(torch.get_device_module(device).get_device_name(device))
+    return cpu_name()
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Facts about this process and machine, for the run record; those that do not exist here are left out.
+
+    Flags are as they stand: call it with the precision mode's flags set.
+    """
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "os": platform.platform(),
+        "cpu": cpu_name(),
+        "num_cores": num_available_cores(),
+        "num_threads": torch.get_num_threads(),
+        "device": device_name(device),
+        "flags": _flags(device),
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+    return facts | _accelerator(device) | _checkout()
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _flags(device: torch.device) -> dict[str, Any]:
+    backends: Any = torch.backends  # its flags are properties that type checkers do not see
+    flags: dict[str, Any] = {"deterministic_algorithms": torch.are_deterministic_algorithms_enabled()}
+    if device.type == "cpu":
+        return flags | {
+            "mkldnn_matmul_fp32_precision": backends.mkldnn.matmul.fp32_precision,
+            "mkldnn_conv_fp32_precision": backends.mkldnn.conv.fp32_precision,
+        }
+    if device.type == "cuda":
+        return flags | {
+            "matmul_fp32_precision": backends.cuda.matmul.fp32_precision,
+            "cudnn_conv_fp32_precision": backends.cudnn.conv.fp32_precision,
+            "cudnn_rnn_fp32_precision": backends.cudnn.rnn.fp32_precision,
+            "cudnn_benchmark": backends.cudnn.benchmark,
+            "cudnn_deterministic": backends.cudnn.deterministic,
+        }
+    return flags
+
+
+def _accelerator(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {}
+    major, minor = torch.cuda.get_device_capability(device)
+    backends: Any = torch.backends
+    facts = {"cuda": torch.version.cuda, "cudnn": backends.cudnn.version(), "capability": f"{major}.{minor}"}
+    nvml = NvmlDevice.open(device)
+    if nvml is not None:
+        facts["driver"] = nvml.driver_version()
+        nvml.close()
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _checkout() -> dict[str, Any]:
+    """Commit of the checkout this code runs from, and whether tracked files differ; empty for an installed package."""
+    here = Path(__file__)
+    # An installed package can lie inside somebody else's checkout: only a tracked file is one of the checkout's.
+    if _git("ls-files", "--error-unmatch", here.name, cwd=here.parent) is None:
+        return {}
+    commit = _git("rev-parse", "HEAD", cwd=here.parent)
+    changes = _git("status", "--porcelain", "--untracked-files=no", cwd=here.parent)
+    if commit is None or changes is None:
+        return {}
+    return {"git_commit": commit, "git_dirty": bool(changes)}
+
+
+def _git(*arguments: str, cwd: Path) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

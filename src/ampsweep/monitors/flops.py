@@ -1,0 +1,65 @@
+"""Floating-point operations of matrix multiplications, convolutions and attention."""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+Formula = Callable[..., int]
+"""Called with the operator's arguments and its result as `out_val`."""
+
+aten = torch.ops.aten
+
+
+def formulas() -> Mapping[Any, Formula]:
+    """Operations by operator: torch.utils.flop_counter's formulas, and ours where it counts nothing or wrongly.
+
+    A multiplication and an addition are two operations; biases, softmax and elementwise work are not counted, and
+    causal attention counts in full, as usual for model FLOPs (Megatron-LM, arXiv:2104.04473, appendix). Fused recurrent
+    layers are not counted.
+    """
+    known: dict[Any, Formula] = dict(FlopCounterMode(display=False).flop_registry)
+    return known | {
+        aten.mv: _matrix_vector,
+        aten.linear: _linear,
+        aten.linear_backward: _linear_backward,
+        aten.convolution: _convolution,
+        aten.convolution_backward: _convolution_backward,
+        aten._scaled_dot_product_flash_attention_for_cpu: known[aten._scaled_dot_product_flash_attention],
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: known[
+            aten._scaled_dot_product_flash_attention_backward
+        ],
+    }
+
+
+def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
+    return 2 * matrix.numel()
+
+
+def _linear(x: Tensor, weight: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
+    """Devices with a linear operator of their own (mps) do not break it up into matrix multiplications."""
+    return 2 * x.numel() * weight.shape[0]
+
+
+def _linear_backward(x: Tensor, _grad: Tensor, weight: Tensor, mask: list[bool], *, out_val: Any, **__: Any) -> int:
+    return 2 * x.numel() * weight.shape[0] * sum(mask[:2])
+
+
+def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **__: Any) -> int:
+    transposed = rest[4]
+    return _convolve(x if transposed else out_val, weight)
+
+
+def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, out_val: Any, **__: Any) -> int:
+    """As much as forward for either gradient; torch's formula forgets that groups divide the weight's gradient."""
+    transposed: bool = rest[4]
+    mask: list[bool] = rest[7]
+    return _convolve(x if transposed else grad, weight) * sum(mask[:2])
+
+
+def _convolve(positions: Tensor, weight: Tensor) -> int:
+    """At every position (N, _, *spatial) every weight is used once."""
+    return 2 * positions.shape[0] * prod(positions.shape[2:]) * weight.numel()

@@ -1,0 +1,128 @@
+"""Which bytes are alive on a device, since when, and what they hold."""
+
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Category = Literal[
+    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
+]
+CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """The bytes of one storage from one moment to another. Moments count births and deaths of storages."""
+
+    num_bytes: int
+    category: Category
+    born: int
+    died: int | None = None
+
+    def alive_at(self, moment: int) -> bool:
+        return self.born <= moment and (self.died is None or moment < self.died)
+
+
+class Ledger:
+    """The life of every storage that tensors on one device show it.
+
+    Storages, not tensors: views, tied weights and flattened parameters count once. A storage is in one category for
+    its whole life, the last it is given: what turns out to be a gradient was one from its first byte. Memory that
+    torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._allocations: list[Allocation] = []
+        self._known: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
+        self._moment = 0
+        self._live = 0
+        self.peak_bytes = 0
+        """The most bytes that were alive at once so far."""
+        self.peak_moment = 0
+        self._marked_bytes = -1
+        self._marked_moment = 0
+
+    def find(self, tensor: Tensor) -> Allocation | None:
+        """The allocation under a tensor, if it is known."""
+        if tensor.device != self._device or tensor.layout is not torch.strided:
+            return None
+        found = self._known.get(id(tensor.untyped_storage()))
+        return found[1] if found else None
+
+    def hold(self, tensor: Tensor, category: Category) -> None:
+        """Put the storage of a tensor into a category; one not known yet has been there since the beginning."""
+        known = self.find(tensor)
+        if known is not None:
+            known.category = category
+            return
+        allocation = self._add(tensor, category, born=0)
+        if allocation is not None:
+            self.peak_bytes += allocation.num_bytes
+            self._marked_bytes += allocation.num_bytes
+
+    def create(self, tensor: Tensor, category: Category) -> bool:
+        """Note what an operator returned; whether its storage is new."""
+        known = self.find(tensor)
+        if known is not None:
+            if known.num_bytes == tensor.untyped_storage().nbytes():
+                return False
+            category = known.category
+            self._free(id(tensor.untyped_storage()))
+        self._moment += 1
+        if self._add(tensor, category, born=self._moment) is None:
+            return False
+        if self._live > self.peak_bytes:
+            self.peak_bytes, self.peak_moment = self._live, self._moment
+        return known is None
+
+    def mark(self) -> None:
+        """Mark this moment, if more is alive now than at the moment marked before."""
+        if self._live > self._marked_bytes:
+            self._marked_bytes, self._marked_moment = self._live, self._moment
+
+    def at_peak(self) -> dict[Category, int]:
+        """Bytes by category when the most were alive; they add up to `peak_bytes`."""
+        return self._alive_at(self.peak_moment)
+
+    def at_mark(self) -> dict[Category, int]:
+        """Bytes by category at the marked moment."""
+        return self._alive_at(self._marked_moment)
+
+    def close(self) -> None:
+        """Stop watching storages."""
+        self._known.clear()
+
+    def _add(self, tensor: Tensor, category: Category, born: int) -> Allocation | None:
+        if tensor.device != self._device or tensor.layout is not torch.strided:
+            return None
+        storage = tensor.untyped_storage()
+        if storage.nbytes() == 0 or not storage.resizable():
+            return None
+        allocation = Allocation(storage.nbytes(), category, born)
+        self._allocations.append(allocation)
+        # A storage keeps one Python object for as long as it lives, so that its id and a weak reference follow it.
+        key = id(storage)
+        self._known[key] = weakref.ref(storage, partial(self._on_death, key)), allocation
+        self._live += allocation.num_bytes
+        return allocation
+
+    def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
+        self._free(key)
+
+    def _free(self, key: int) -> None:
+        _, allocation = self._known.pop(key)
+        self._moment += 1
+        allocation.died = self._moment
+        self._live -= allocation.num_bytes
+
+    def _alive_at(self, moment: int) -> dict[Category, int]:
+        alive: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+        for allocation in self._allocations:
+            if allocation.alive_at(moment):
+                alive[allocation.category] += allocation.num_bytes
+        return alive

@@ -1,0 +1,73 @@
+"""What the gradient scaler did, without asking the device."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class ScaleMonitor:
+    """Counts skipped and applied steps from the scale before and after each update; all of it stays on the device.
+
+    A step was skipped if the scale shrank. That is exact while the scale is a normal float32: below 2**-126 it can be
+    too small to shrink further.
+    """
+
+    def __init__(self, device: torch.device, growth_interval: int | None) -> None:
+        """`growth_interval`: the scaler's own (`GradScaler.get_growth_interval()`); None without a scaler, where there
+        is nothing to observe and every dict is empty.
+        """
+        self._num_observed = 0
+        self._growth_interval = growth_interval
+        self._scale: Tensor | None = None
+        self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
+
+    def observe(self, scale_before: Tensor, scale_after: Tensor) -> None:
+        """One step was attempted; the scale, 0-dim float32 on the device, before `GradScaler.update` and after.
+
+        `scaler.scale(torch.ones((), device=device))` gives it without a synchronization.
+        """
+        if self._growth_interval is None:
+            return
+        self._num_observed += 1
+        self._scale = scale_before
+        skipped = scale_after < scale_before
+        self._skipped_steps += skipped
+        # The tracker starts anew when the interval is full, also where the scale cannot grow because it would overflow.
+        self._growth_tracker += 1
+        self._growth_tracker *= (self._growth_tracker != self._growth_interval) & ~skipped
+
+    @property
+    def applied_steps(self) -> Tensor:
+        """Steps applied so far, 0-dim int64 on the device."""
+        return self._num_observed - self._skipped_steps
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Scale of the last step and the counts so far, 0-dim on the device (counts: int64); empty before any step."""
+        if self._scale is None:
+            return {}
+        return {
+            "amp/scale": self._scale,
+            "amp/growth_tracker": self._growth_tracker.clone(),
+            "amp/skipped_steps": self._skipped_steps.clone(),
+            "amp/applied_steps": self.applied_steps,
+        }
+
+    def state_dict(self) -> dict[str, int]:
+        """The counts as numbers; waits for the device."""
+        if self._growth_interval is None:
+            return {}
+        return {
+            "num_observed": self._num_observed,
+            "skipped_steps": int(self._skipped_steps),
+            "growth_tracker": int(self._growth_tracker),
+        }
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue counting where `state_dict` left off; without a scaler then or now there is nothing to continue."""
+        if self._growth_interval is None or not state:
+            return
+        self._num_observed = state["num_observed"]
+        self._skipped_steps.fill_(state["skipped_steps"])
+        self._growth_tracker.fill_(state["growth_tracker"])

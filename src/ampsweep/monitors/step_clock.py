@@ -1,0 +1,167 @@
+"""How long optimizer steps take."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+import torch
+
+_QUEUED: Final = ("cuda", "xpu", "mps")
+"""Devices that work behind the host's back and can note the time themselves."""
+
+
+class StepClock:
+    """Times optimizer steps between `begin` and `end`; what lies between two steps is not timed.
+
+    On cuda, xpu and mps a step lasts as long on the device as between two events in its queue, and nothing waits for
+    the device until `window` or `summary` reads them. Elsewhere it lasts as long as on the host.
+
+    Warm-up are the first `warmup_steps` steps in this process and every step marked: it is outside the summary.
+    """
+
+    def __init__(
+        self, device: torch.device, warmup_steps: int, samples_per_step: int, tokens_per_step: int | None
+    ) -> None:
+        self._timer: _Timer = _EventTimer(device) if device.type in _QUEUED else _HostTimer()
+        self._num_warmup_steps_left = warmup_steps
+        self._work = {"perf/samples_per_sec": samples_per_step}
+        if tokens_per_step is not None:
+            self._work["perf/tokens_per_sec"] = tokens_per_step
+        self._unread: list[_Step] = []
+        self._window_ms: list[float] = []
+        self._steady_ms = array("d")
+        self._began_s: float | None = None
+
+    def begin(self) -> None:
+        """The step begins: call it before fetching its data."""
+        if self._began_s is None:
+            self._began_s = perf_counter()
+        kind = _Kind.WARMUP if self._num_warmup_steps_left > 0 else _Kind.STEADY
+        self._num_warmup_steps_left -= 1
+        self._unread.append(_Step(kind, self._timer.now()))
+
+    def end(self) -> None:
+        """The step ends."""
+        self._unread[-1].end = self._timer.now()
+
+    def mark_warmup(self) -> None:
+        """The latest step was warm-up (a compilation, a growing allocator). Call it before the next `window`."""
+        self._mark(_Kind.WARMUP)
+
+    def mark_traced(self) -> None:
+        """The latest step was traced: it is warm-up, and no window tells its time. Call it before the next `window`."""
+        self._mark(_Kind.TRACED)
+
+    def _mark(self, kind: "_Kind") -> None:
+        assert self._unread, "no step since the last reading"
+        self._unread[-1].kind = kind
+
+    def window(self) -> dict[str, float]:
+        """Mean step time and throughput of the steps since the last window, warm-up included; empty without a step."""
+        self._read()
+        if not self._window_ms:
+            return {}
+        mean_ms = sum(self._window_ms) / len(self._window_ms)
+        self._window_ms.clear()
+        return self._figures(mean_ms)
+
+    def summary(self) -> dict[str, float]:
+        """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput at the median.
+
+        Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
+        Statistician 50, 1996: NumPy's default). Empty when no step came after warm-up.
+        """
+        self._read()
+        if not self._steady_ms:
+            return {}
+        ordered = sorted(self._steady_ms)
+        return self._figures(_quantile(ordered, 0.5)) | {
+            "perf/step_ms_iqr": _quantile(ordered, 0.75) - _quantile(ordered, 0.25),
+            "perf/step_ms_p95": _quantile(ordered, 0.95),
+        }
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds on the host since the first step began, whatever happened since; 0 before."""
+        return 0.0 if self._began_s is None else perf_counter() - self._began_s
+
+    def _figures(self, step_ms: float) -> dict[str, float]:
+        return {"perf/step_ms": step_ms} | {key: 1e3 * work / step_ms for key, work in self._work.items()}
+
+    def _read(self) -> None:
+        """Turn the steps that ended into times; one that began and has not ended stays, one that failed is dropped."""
+        running = self._unread[-1:] if self._unread and self._unread[-1].end is None else []
+        ended = [step for step in self._unread if step.end is not None]
+        self._unread = running
+        if ended:
+            self._timer.wait(ended[-1].end)
+        for step in ended:
+            step_ms = self._timer.elapsed_ms(step.start, step.end)
+            if step.kind is not _Kind.TRACED:
+                self._window_ms.append(step_ms)
+            if step.kind is _Kind.STEADY:
+                self._steady_ms.append(step_ms)
+
+
+class _Kind(Enum):
+    TRACED = 0
+    WARMUP = 1
+    STEADY = 2
+
+
+@dataclass(slots=True)
+class _Step:
+    kind: _Kind
+    start: Any
+    end: Any = None
+
+
+class _Timer(Protocol):
+    def now(self) -> Any: ...
+
+    def wait(self, moment: Any) -> None: ...
+
+    def elapsed_ms(self, start: Any, end: Any) -> float: ...
+
+
+class _HostTimer:
+    def now(self) -> float:
+        return perf_counter()
+
+    def wait(self, moment: float) -> None:
+        """The host's present is always over."""
+
+    def elapsed_ms(self, start: float, end: float) -> float:
+        return 1e3 * (end - start)
+
+
+class _EventTimer:
+    """Events in the device's current queue."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module = torch.get_device_module(device)
+
+    def now(self) -> Any:
+        event = self._module.Event(enable_timing=True)
+        if self._device.type == "mps":
+            event.record()
+        else:
+            event.record(self._module.current_stream(self._device))
+        return event
+
+    def wait(self, moment: Any) -> None:
+        moment.synchronize()
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end))
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    position = q * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])

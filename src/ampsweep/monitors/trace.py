@@ -1,0 +1,176 @@
+"""One training step traced in place: where its memory goes and in which dtypes it computes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from ampsweep.monitors.flops import formulas
+from ampsweep.monitors.ledger import Category, Ledger
+
+_DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """What one step did. Bytes are those of tensors, without an allocator's rounding and kernels' workspaces."""
+
+    peak_bytes: int
+    peak: dict[Category, int]
+    """Bytes by category when the most were alive; they add up to `peak_bytes`."""
+    end_of_forward: dict[Category, int]
+    """Bytes by category before backward; of several backward passes (micro-batches), before that with the most."""
+    num_operators: int
+    """Operators dispatched, views among them."""
+    flops: dict[str, int]
+    """Operations of matrix multiplications, convolutions and attention by dtype of their operands."""
+    outputs: dict[str, int]
+    """New floating-point tensors that operators returned, by dtype."""
+
+    def __post_init__(self) -> None:
+        assert sum(self.peak.values()) == self.peak_bytes
+
+
+class Trace:
+    """Holds the result once the step is over."""
+
+    def __init__(self) -> None:
+        self._result: TracedStep | None = None
+
+    @property
+    def result(self) -> TracedStep:
+        """What the step did; of a step that failed, what it did until then."""
+        assert self._result is not None, "the traced step is not over"
+        return self._result
+
+
+@contextmanager
+def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
+    """Trace the optimizer step taken inside; it computes bitwise what it would without.
+
+    Categories on the device of the model's parameters:
+    - parameters, gradients, optimizer_state: what they say, from their first byte on;
+    - activations: results of parameters while autograd records, also where a checkpoint computes them again;
+    - autocast_weights: copies of parameters in another dtype made while autograd records;
+    - temporary: everything made while autograd does not record: in backward and in the optimizer;
+    - other: buffers, batches and all else.
+
+    What kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced. The first step
+    of all has an optimizer without state until its end: a later one tells more.
+    """
+    parameters = [*model.parameters()]
+    parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    assert parameters, "a model without parameters cannot be trained"
+    ledger = Ledger(parameters[0].device)
+    for buffer in model.buffers():
+        ledger.hold(buffer, "other")
+    for parameter in parameters:
+        ledger.hold(parameter, "parameters")
+        _hold_gradient(ledger, parameter)
+    _hold_state(ledger, optimizers)
+    hold = partial(_hold_gradient, ledger)
+    trace, mode = Trace(), _Tracer(ledger)
+    try:
+        with ExitStack() as hooks, mode:
+            for parameter in {id(p): p for p in parameters if p.requires_grad}.values():
+                handle = parameter.register_post_accumulate_grad_hook(hold)  # type: ignore[no-untyped-call]
+                hooks.callback(handle.remove)
+            yield trace
+    finally:
+        _hold_state(ledger, optimizers)
+        trace._result = mode.result()
+        ledger.close()
+
+
+def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
+    if parameter.grad is not None:
+        ledger.hold(parameter.grad, "gradients")
+
+
+def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for tensor in _tensors(state):
+                ledger.hold(tensor, "optimizer_state")
+
+
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator below autograd and autocast, with the tensors it takes and returns."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ledger = ledger
+        self._formulas = formulas()
+        self._phase = ModuleTracker()
+        self._in_backward = False
+        self._num_operators = 0
+        self._flops: Counter[torch.dtype] = Counter()
+        self._outputs: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(t is not Tensor for t in types):
+            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
+        inputs = [*_tensors(args), *_tensors(kwargs)]
+        for tensor in inputs:
+            if self._ledger.find(tensor) is None:
+                self._ledger.hold(tensor, "other")
+        was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
+        if self._in_backward and not was_in_backward:
+            self._ledger.mark()
+        result = func(*args, **(kwargs or {}))
+        self._num_operators += 1
+        operator = getattr(func, "overloadpacket", func)
+        formula = self._formulas.get(operator)
+        if formula is not None:
+            self._flops[inputs[0].dtype] += formula(*args, **(kwargs or {}), out_val=result)
+        for tensor in _tensors(result):
+            if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
+                self._outputs[tensor.dtype] += 1
+        return result
+
+    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> Category:
+        if not torch.is_grad_enabled():
+            return "temporary"
+        sources = {found.category for tensor in inputs if (found := self._ledger.find(tensor))}
+        if not sources & _DERIVED_FROM_PARAMETERS:
+            return "other"
+        is_cast = operator is torch.ops.aten._to_copy and output.dtype != inputs[0].dtype
+        return "autocast_weights" if is_cast and sources == {"parameters"} else "activations"
+
+    def result(self) -> TracedStep:
+        return TracedStep(
+            peak_bytes=self._ledger.peak_bytes,
+            peak=self._ledger.at_peak(),
+            end_of_forward=self._ledger.at_mark(),
+            num_operators=self._num_operators,
+            flops=_by_name(self._flops),
+            outputs=_by_name(self._outputs),
+        )
+
+
+def _by_name(counts: Counter[torch.dtype]) -> dict[str, int]:
+    return {str(dtype).removeprefix("torch."): count for dtype, count in counts.items()}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,77 @@
+"""Whether a run is tracked on a W&B server, in files for later, or not at all."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.tracking.wandb_core import end_wandb, first_line
+
+Mode = Literal["online", "offline", "disabled"]
+
+_MODES: Final = ("online", "offline", "disabled")
+_LEGACY: Final = {"run": "online", "dryrun": "offline"}
+"""Older names that WANDB_MODE may still hold."""
+
+_SYNC: Final = "send runs later with `wandb sync RUN_DIRECTORY/wandb/offline-run-*`"
+
+
+def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
+    """The mode that ``config`` stands for here, and a line that tells the user (None where W&B is disabled).
+
+    `auto` is what WANDB_MODE says; without it online where wandb finds an API key for its server (WANDB_API_KEY, netrc,
+    its settings), else offline. Neither asks for a key nor uses the network; imports wandb only where a key has to be
+    found. Ends whatever wandb has going on in this process, so it is for before a run, not beside one.
+
+    Raises:
+        ValueError: an unknown mode, `online` without an API key, or invalid settings of wandb.
+    """
+    name, wanted = "tracking.mode", config.mode
+    allowed: tuple[str, ...] = ("auto", *_MODES)
+    if wanted == "auto" and (ordered := os.environ.get("WANDB_MODE")):
+        name, wanted, allowed = "WANDB_MODE", ordered, (*_MODES, *_LEGACY)
+    if wanted not in allowed:
+        raise ValueError(f"{name} is {wanted!r}; allowed are {', '.join(allowed)}")
+    wanted = _LEGACY.get(wanted, wanted)
+    if wanted == "disabled":
+        return "disabled", None
+    if wanted == "offline":
+        return "offline", f"W&B: offline, as {name} says; {_SYNC}"
+    missing = _missing_login({} if wanted == "auto" else {"WANDB_MODE": "online"})
+    if missing is None:
+        return "online", f"W&B: online, project {config.project}"
+    if wanted == "auto":
+        return "offline", f"W&B: offline, since {missing}; {_SYNC}"
+    raise ValueError(f"{name} is online, but {missing}; allowed without a login are auto, offline and disabled")
+
+
+def _missing_login(environment: Mapping[str, str]) -> str | None:
+    """Why wandb cannot log in to its server; None where it has an API key or token."""
+    import wandb
+
+    try:
+        # Where it is not silent, login says who is logged in, for which it asks the server.
+        with _environment({"WANDB_SILENT": "true", **environment}):
+            found = wandb.login(prompt=False, verify=False)
+    except wandb.Error as error:  # a key of the wrong length, or two kinds of login at once
+        return first_line(error)
+    except ValueError as error:
+        raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
+    finally:
+        end_wandb()  # what it has read was for this question only
+    return None if found else "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
