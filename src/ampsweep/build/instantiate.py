@@ -1,9 +1,10 @@
 """The one place that turns a `_target_` into an object."""
 
+import pkgutil
 from typing import Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_class, get_method, instantiate
+from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
 
@@ -18,14 +19,10 @@ def locate(group: str, component: dict[str, Any]) -> Any:
         UserError: it does not import.
     """
     target = str(component["_target_"])
-    for find in (get_class, get_method):
-        try:
-            return find(target)
-        except (ImportError, ValueError) as error:
-            reason = error
-        except Exception as error:
-            raise UserError(f"{group}._target_={target}: importing it raised {_one_line(error)}") from error
-    raise UserError(f"{group}._target_={target} does not import: {_one_line(reason)}")
+    try:
+        return pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{group}._target_={target} does not import: {_one_line(error)}") from error
 
 
 def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:

@@ -16,6 +16,7 @@ from ampsweep.data.base import Data, Validatable
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.fit import check_fit
 from ampsweep.precision.support import unsupported_reason
+from ampsweep.tracking.factory import make_trackers
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
 
 
@@ -24,7 +25,7 @@ def check_points(configs: Sequence[Config]) -> list[Checked]:
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     for config in configs:
-        parts = [config.model, config.data, config.task, config.trainer, config.device]
+        parts = [config.model, config.data, config.task, config.trainer, config.tracking, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
             memory[key] = _check_parts(config)
@@ -44,6 +45,18 @@ def check_checkpoint(config: Config, path: Path, model: torch.nn.Module) -> Path
     except CheckpointError as error:
         raise UserError(f"resume={path}: {error}") from error
     return file
+
+
+def check_tracking(config: Config) -> None:
+    """Refuse what W&B would: a mode without its key, a project or tag it does not take.
+
+    Raises:
+        UserError: the reason.
+    """
+    try:
+        make_trackers(config.tracking, group=None, say=lambda _: None)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def build_checked_data(config: Config, device: torch.device, *, thorough: bool) -> Data:
@@ -66,6 +79,7 @@ def build_checked_data(config: Config, device: torch.device, *, thorough: bool) 
 def _check_parts(config: Config) -> Checked:
     try:
         resolve_device(config.device)
+        check_tracking(config)
         data = build_checked_data(config, torch.device("cpu"), thorough=True)
         model = check_fit(config, data)
         return Checked(

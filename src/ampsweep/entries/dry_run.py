@@ -26,10 +26,12 @@ def print_plan(
         if one.unsupported is None and not _done(config, into)
     ]
     seconds = dict(zip(map(run_directory_name, todo), _estimated(todo), strict=True))
+    if not console.is_terminal:
+        console = Console(width=120)  # a pipe has no edge at 80 columns
     table = Table("#", "arm", "model", "data", "seed", "steps", "parameters", "time", "note", box=None, pad_edge=False)
     for number, (config, one) in enumerate(zip(configs, checked, strict=True)):
         estimate = seconds.get(run_directory_name(config))
-        note = one.unsupported or ("finished earlier" if _done(config, into) else "")
+        note = "unsupported" if one.unsupported else "finished earlier" if _done(config, into) else ""
         table.add_row(
             str(number),
             arm_label(config.precision),
@@ -42,6 +44,10 @@ def print_plan(
             note,
         )
     console.print(table)
+    for reason in sorted(
+        {f"{arm_label(c.precision)}: {o.unsupported}" for c, o in zip(configs, checked, strict=True) if o.unsupported}
+    ):
+        console.print(reason, highlight=False)
     known = [value for value in seconds.values() if value is not None]
     console.print(
         f"{len(configs)} points, {len(todo)} to train; about {_duration(sum(known))}, from steps timed just now; "

@@ -13,11 +13,13 @@ import torch
 from ampsweep.build.built import Built, build, build_data
 from ampsweep.build.device import resolve_device
 from ampsweep.build.optimizer import is_fused
+from ampsweep.config.identity import code_version
 from ampsweep.config.resolved import component_name
 from ampsweep.entries.assembly import assemble_trainer
 from ampsweep.entries.messages import Progress, Say
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.device_lock import device_lock
+from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, RunRecord, Status
@@ -25,10 +27,10 @@ from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.training.checkpoint import load_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
-from ampsweep.training.trainer import Stop, Trainer
+from ampsweep.training.trainer import Trainer
 
 
-def run_once(request: RunRequest, *, send: Callable[[object], None], stop: Stop) -> Status:
+def run_once(request: RunRequest, *, send: Callable[[object], None], stop: StopRequest) -> Status:
     """Train in this process; everything about the run ends up in its record and history.
 
     Raises:
@@ -42,18 +44,17 @@ def run_once(request: RunRequest, *, send: Callable[[object], None], stop: Stop)
         record.status, record.error, record.ended_at = "unsupported", reason, now()
         record.write(request.directory)
         return record.status
-    with device_lock(str(device), on_wait=lambda text: send(Say(text))):
+    with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
         built = build(config, device, build_data(config, device))
         return train_built(request, built, device, send=send, stop=stop)
 
 
 def train_built(
-    request: RunRequest, built: Built, device: torch.device, *, send: Callable[[object], None], stop: Stop
+    request: RunRequest, built: Built, device: torch.device, *, send: Callable[[object], None], stop: StopRequest
 ) -> Status:
     """Train what is built; see `run_once`."""
     config = request.config
     record = _start_record(request, built, device)
-    record.write(request.directory)
     trackers = make_trackers(config.tracking, group=request.group, say=lambda text: send(Say(text)))
     try:
         with _Session(request, built, device, record, trackers, send) as session:
@@ -109,6 +110,7 @@ class _Session:
         self._trackers.start(
             self._record, self._request.directory, resume_after=self.trainer.step if continues else None
         )
+        self._record.write(self._request.directory)
         self.trainer.instruments.__enter__()
         return self
 
@@ -134,9 +136,10 @@ def _start_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     )
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
-        record.run_id, record.attempts, record.started_at = earlier.run_id, earlier.attempts, earlier.started_at
+        record.run_id, record.started_at = earlier.run_id, earlier.started_at
+        record.attempts, record.wandb = earlier.attempts, earlier.wandb
     with built.precision.flags():
-        record.environment = environment(device)
+        record.environment = {"code_version": code_version(), **environment(device)}
     record.proof["optimizer_fused"] = is_fused(built.optimizer)
     return record
 

@@ -9,7 +9,7 @@ from ampsweep.build.built import Built, build
 from ampsweep.config.errors import UserError
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
-from ampsweep.entries.check import build_checked_data, check_checkpoint
+from ampsweep.entries.check import build_checked_data, check_checkpoint, check_tracking
 from ampsweep.entries.fit import check_fit
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.run import train_built
@@ -30,6 +30,7 @@ class SingleRun:
     def __init__(self, config: Config, device: torch.device, resume: Path | None) -> None:
         if reason := unsupported_reason(config.precision, device):
             raise UserError(f"precision={arm_label(config.precision)}: {reason}")
+        check_tracking(config)
         data = build_checked_data(config, device, thorough=True)
         model = check_fit(config, data)
         self._checkpoint = None if resume is None else check_checkpoint(config, resume, model)

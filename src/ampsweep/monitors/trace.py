@@ -63,8 +63,9 @@ def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
     - temporary: everything made while autograd does not record: in backward and in the optimizer;
     - other: buffers, batches and all else.
 
-    What kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced. The first step
-    of all has an optimizer without state until its end: a later one tells more.
+    What kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced, and computes
+    what the eager model would. The first step of all has an optimizer without state until its end: a later one tells
+    more.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -79,7 +80,8 @@ def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
     hold = partial(_hold_gradient, ledger)
     trace, mode = Trace(), _Tracer(ledger)
     try:
-        with ExitStack() as hooks, mode:
+        # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
+        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode:
             for parameter in {id(p): p for p in parameters if p.requires_grad}.values():
                 handle = parameter.register_post_accumulate_grad_hook(hold)  # type: ignore[no-untyped-call]
                 hooks.callback(handle.remove)

@@ -15,7 +15,7 @@ def fp32_arithmetic(*, tf32: bool) -> Iterator[None]:
     here keep torch's older and newer switches in agreement; setting only the newer ones makes reading the older ones
     raise (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"), which libraries still do.
     """
-    matmul, convolution = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
+    matmul, convolution = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     _set("high" if tf32 else "highest", tf32)
     try:
         yield
@@ -29,6 +29,6 @@ def _set(matmul: str, convolution_tf32: bool) -> None:
 
 
 def _matmul_precision() -> str:
-    if mkldnn.matmul.fp32_precision == "bf16":
+    if mkldnn.matmul.fp32_precision == "bf16":  # type: ignore[attr-defined]
         return "medium"
     return "high" if cuda.matmul.fp32_precision == "tf32" else "highest"

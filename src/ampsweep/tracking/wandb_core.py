@@ -23,7 +23,7 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     if len(lines) > 2 and "validation error" in lines[0]:  # pydantic: a headline, the field, what is wrong with it
         return f"{lines[1]}: {lines[2]}"
-    return lines[0] if lines else type(error).__name__
+    return lines[0] if lines else f"no answer from wandb-core, {type(error).__name__}"
 
 
 def end_wandb() -> None:

@@ -21,11 +21,11 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
     """The mode that ``config`` stands for here, and a line that tells the user (None where W&B is disabled).
 
     `auto` is what WANDB_MODE says; without it online where wandb finds an API key for its server (WANDB_API_KEY, netrc,
-    its settings), else offline. Neither asks for a key nor uses the network; imports wandb only where a key has to be
-    found. Ends whatever wandb has going on in this process, so it is for before a run, not beside one.
+    its settings), else offline. Neither asks for a key nor uses the network; imports wandb unless it is disabled. Ends
+    whatever wandb has going on in this process, so it is for before a run, not beside one.
 
     Raises:
-        ValueError: an unknown mode, `online` without an API key, or invalid settings of wandb.
+        ValueError: an unknown mode, `online` without an API key, or an invalid WANDB_* variable or setting.
     """
     name, wanted = "tracking.mode", config.mode
     allowed: tuple[str, ...] = ("auto", *_MODES)
@@ -36,9 +36,9 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
     wanted = _LEGACY.get(wanted, wanted)
     if wanted == "disabled":
         return "disabled", None
+    missing = _missing_login({} if wanted == "auto" else {"WANDB_MODE": wanted})
     if wanted == "offline":
         return "offline", f"W&B: offline, as {name} says; {_SYNC}"
-    missing = _missing_login({} if wanted == "auto" else {"WANDB_MODE": "online"})
     if missing is None:
         return "online", f"W&B: online, project {config.project}"
     if wanted == "auto":
@@ -47,7 +47,7 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
 
 
 def _missing_login(environment: Mapping[str, str]) -> str | None:
-    """Why wandb cannot log in to its server; None where it has an API key or token."""
+    """Why wandb, in this environment, cannot log in to its server; None where it has an API key or token."""
     import wandb
 
     try:

@@ -72,6 +72,7 @@ class WandbTracker:
             self._say(f"W&B: this run goes on offline, since it could not start on the server: {failure}")
             failure = self._open("offline", record, directory.resolve(), resume=resume)
         if failure is not None:
+            record.wandb["error"] = failure
             self._lose(failure)
 
     def log(self, row: Mapping[str, float], step: int) -> None:

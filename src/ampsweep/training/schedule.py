@@ -24,15 +24,15 @@ class Schedule:
     ) -> None:
         self.config = config
         self.num_steps = num_steps
-        self._groups = optimizer.param_groups
-        self._peaks = [float(group["lr"]) for group in self._groups]
+        self._optimizer = optimizer  # not its groups: loading a state replaces the list
+        self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
         self._table: Tensor | None = None
         constant = config.name == "constant" and config.num_warmup_steps == 0
         if on_device and not constant:
-            device = self._groups[0]["params"][0].device
+            device = self._optimizer.param_groups[0]["params"][0].device
             factors = [self.factor(step) for step in range(num_steps)]
             self._table = torch.tensor(factors, dtype=torch.float32, device=device)
-            for group, peak in zip(self._groups, self._peaks, strict=True):
+            for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
                 group["lr"] = torch.tensor(peak, dtype=torch.float32, device=device)
 
     def factor(self, applied_steps: int) -> float:
@@ -52,15 +52,15 @@ class Schedule:
         if self._table is None:
             if isinstance(applied_steps, int):
                 factor = self.factor(applied_steps)
-                for group, peak in zip(self._groups, self._peaks, strict=True):
+                for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
                     group["lr"] = peak * factor
             return
         index = torch.as_tensor(applied_steps, device=self._table.device).clamp(max=self.num_steps - 1)
         on_device = self._table.index_select(0, index.reshape(1)).squeeze(0)
-        for group, peak in zip(self._groups, self._peaks, strict=True):
+        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
             torch.mul(on_device, peak, out=group["lr"])
 
     def learning_rate(self) -> float | Tensor:
         """Learning rate of the first group, where it is kept: a number, or a 0-dim tensor on the device."""
-        value: float | Tensor = self._groups[0]["lr"]
+        value: float | Tensor = self._optimizer.param_groups[0]["lr"]
         return value.detach() if isinstance(value, Tensor) else value

@@ -1,0 +1,26 @@
+"""A process that runs one target in isolation and prints what it hears and how it ended, a line of JSON each."""
+
+import dataclasses
+import json
+import sys
+
+import isolated_targets
+
+from ampsweep.launch.isolated import run_isolated, warm_up
+
+
+def say(message):
+    print(json.dumps(message), flush=True)
+
+
+def main():
+    name, path, grace_s, preload = sys.argv[1:]
+    warm_up(preload.split(","))
+    say("ready")
+    end = run_isolated(getattr(isolated_targets, name), (path,), on_message=say, grace_s=float(grace_s))
+    say(dataclasses.asdict(end))
+    say(run_isolated(isolated_targets.echo, ("next",)).result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import ampsweep
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
+
+
+class Parent:
+    """A process of its own session, as one started from a shell, that runs a target in isolation."""
+
+    def __init__(self, target, path, grace_s=60.0, preload="json"):
+        script = Path(__file__).with_name("isolated_parent.py")
+        self.process = subprocess.Popen(
+            [sys.executable, script, target, path, str(grace_s), preload],
+            env={**os.environ, "PYTHONPATH": str(Path(ampsweep.__path__[0]).parent)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.hear() == "ready"
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline())
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def signal_all(self, number):
+        os.killpg(self.process.pid, number)
+
+
+@pytest.fixture
+def start(tmp_path):
+    parents = []
+
+    def start(target, **options):
+        parents.append(Parent(target, tmp_path / "end", **options))
+        return parents[-1]
+
+    yield start
+    for parent in parents:
+        parent.process.kill()
+        parent.process.communicate()
+
+
+def wait_for_end(pid, within_s):
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_ctrl_c_reaches_parent_and_child_and_is_one_request(start):
+    parent = start("train_until_stopped")
+    parent.hear()
+    parent.signal_all(signal.SIGINT)
+    assert parent.hear() == {"exitcode": 0, "result": "SIGINT", "error": None, "interrupted": True}
+    assert parent.hear() == "next"
+    assert parent.process.communicate(timeout=10)[1] == ""
+
+
+def test_a_signal_to_the_parent_alone_is_passed_on(start):
+    parent = start("train_until_stopped")
+    parent.hear()
+    parent.signal(signal.SIGTERM)
+    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": True}
+
+
+def test_a_signal_to_the_child_alone_ends_the_run_but_does_not_interrupt_the_parent(start):
+    parent = start("train_until_stopped")
+    os.kill(parent.hear(), signal.SIGTERM)
+    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": False}
+
+
+def test_a_signal_to_every_process_leaves_the_fork_server_to_report(start):
+    parent = start("train_until_stopped")
+    parent.hear()
+    for process in [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]:
+        process.send_signal(signal.SIGTERM)
+    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": True}
+
+
+def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):
+    parent = start("train_until_stopped", preload="torch")
+    time.sleep(0.2)  # it waits for its fork server, which imports torch for a second or more
+    parent.signal_all(signal.SIGINT)
+    parent.hear()
+    assert parent.hear() == {"exitcode": 0, "result": "SIGINT", "error": None, "interrupted": True}
+    assert parent.hear() == "next"
+    assert parent.process.communicate(timeout=10)[1] == ""
+
+
+def test_a_run_that_does_not_stop_in_its_grace_is_killed(start):
+    parent = start("never_stop", grace_s=0.4)
+    parent.hear()
+    parent.signal(signal.SIGTERM)
+    end = parent.hear()
+    assert (end["exitcode"], end["interrupted"]) == (-signal.SIGKILL, True)
+    assert end["error"] == "killed: it had not ended 0.4 s after it was to"
+
+
+def test_a_second_signal_kills_at_once(start):
+    parent = start("never_stop")
+    parent.hear()
+    parent.signal(signal.SIGTERM)
+    time.sleep(0.7)
+    parent.signal(signal.SIGTERM)
+    end = parent.hear()
+    assert (end["exitcode"], end["interrupted"]) == (-signal.SIGKILL, True)
+    assert end["error"] == "killed at the second signal"
+
+
+def test_the_child_of_a_killed_parent_stops_as_asked(start, tmp_path):
+    parent = start("train_until_stopped")
+    child = parent.hear()
+    parent.signal(signal.SIGKILL)
+    assert wait_for_end(child, within_s=5)
+    assert (tmp_path / "end").read_text() == "the parent process died"
+
+
+def test_the_child_of_a_killed_parent_that_does_not_stop_ends_after_its_grace(start):
+    parent = start("never_stop", grace_s=0.4)
+    child = parent.hear()
+    parent.signal(signal.SIGKILL)
+    assert wait_for_end(child, within_s=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
+def test_the_child_of_a_killed_fork_server_does_not_outlive_its_report(start):
+    parent = start("orphan")
+    child = parent.hear()
+    end = parent.hear()
+    assert end["error"] == "ended with exit code 255 before it returned (or its fork server was killed)"
+    assert wait_for_end(child, within_s=2)
+    assert parent.hear() == "next"

@@ -1,0 +1,71 @@
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from ampsweep.launch.signals import STOP_SIGNALS, StopRequest
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_only_raises_the_flag(number):
+    with StopRequest() as stop:
+        assert not stop.requested
+        signal.raise_signal(number)
+        assert stop.requested
+        assert stop.reason == number.name
+
+
+def test_a_second_signal_interrupts():
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.6)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop.reason == "SIGTERM"
+
+
+def test_a_signal_delivered_twice_at_once_is_one_request():
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+
+
+def test_a_request_without_a_signal_does_not_count_as_the_first():
+    with StopRequest() as stop:
+        stop.request("max_seconds")
+        time.sleep(0.6)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.reason == "max_seconds"
+
+
+def test_handlers_are_put_back():
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with StopRequest():
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+def test_outside_the_main_thread_no_handler_is_installed():
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    seen = []
+
+    def enter():
+        with StopRequest() as stop:
+            seen.extend(signal.getsignal(number) for number in STOP_SIGNALS)
+            stop.request("its owner")
+            seen.append(stop.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [*before, True]
+
+
+def test_a_stop_request_reaches_a_sleeping_process():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with StopRequest() as stop:
+        time.sleep(0.3)
+        assert stop.reason == "SIGINT"

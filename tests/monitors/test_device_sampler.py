@@ -1,0 +1,97 @@
+"""The device is sampled in the background; what it does not tell is absent."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from ampsweep.metrics import METRICS
+from ampsweep.monitors.device import DeviceSampler
+from ampsweep.monitors.host import num_available_cores
+
+CPU = torch.device("cpu")
+
+
+def keep_busy(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def samples_while(work):
+    with DeviceSampler(CPU, interval_s=0.02) as sampler:
+        sampler.after_warmup()
+        work()
+        return sampler.summary()
+
+
+def test_one_busy_thread_uses_at_most_its_share_of_the_cores():
+    busy = samples_while(lambda: keep_busy(0.3))["device/utilization_pct"]
+    idle = samples_while(lambda: time.sleep(0.3))["device/utilization_pct"]
+    assert idle < 10 < busy < 1.1 * 100 / num_available_cores() + 10
+
+
+def test_the_cpu_tells_its_utilization_and_nothing_else():
+    assert set(samples_while(lambda: keep_busy(0.1))) == {"device/utilization_pct"}
+
+
+def test_warmup_is_not_in_the_summary():
+    with DeviceSampler(CPU, interval_s=0.02) as sampler:
+        keep_busy(0.2)
+        assert sampler.summary() == {}
+        sampler.after_warmup()
+        time.sleep(0.2)
+        assert sampler.summary()["device/utilization_pct"] < 10
+
+
+def test_the_latest_sample_is_there_at_any_time():
+    sampler = DeviceSampler(CPU, interval_s=0.02)
+    assert sampler.latest() == {}
+    with sampler:
+        keep_busy(0.1)
+        busy = sampler.latest()["device/utilization_pct"]
+        time.sleep(0.1)
+        assert sampler.latest()["device/utilization_pct"] < busy
+
+
+def test_sampling_ends_with_the_context_and_also_when_it_fails():
+    def fail():
+        with DeviceSampler(CPU, interval_s=60):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert "device-sampler" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_device_that_tells_nothing_has_no_samples():
+    with DeviceSampler(torch.device("meta"), interval_s=0.01) as sampler:
+        sampler.after_warmup()
+        time.sleep(0.05)
+        assert sampler.latest() == sampler.summary() == {}
+
+
+@pytest.mark.parametrize("interval_s", [0, -1, float("nan")])
+def test_an_interval_that_is_none_is_refused(interval_s):
+    with pytest.raises(ValueError, match="interval must be above 0"):
+        DeviceSampler(CPU, interval_s)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_driver_tells_of_the_device_that_torch_uses():
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    held = torch.empty(2**30, dtype=torch.uint8, device=device)
+    x = torch.randn(4096, 4096, device=device)
+    with DeviceSampler(device, interval_s=0.05) as sampler:
+        sampler.after_warmup()
+        for _ in range(100):
+            x = torch.nn.functional.normalize(x @ x)
+            torch.cuda.synchronize(device)
+        time.sleep(0.3)
+        summary, latest = sampler.summary(), sampler.latest()
+    assert set(latest) <= set(METRICS)
+    assert summary["device/memory_used_gib"] > held.nbytes / 2**30
+    assert summary["device/memory_used_gib"] < torch.cuda.get_device_properties(device).total_memory / 2**30
+    assert 0 <= summary["device/utilization_pct"] <= 100

@@ -1,0 +1,118 @@
+"""Peaks of memory, each under its key or absent."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from ampsweep.metrics import METRICS
+from ampsweep.monitors.host import peak_resident_bytes
+from ampsweep.monitors.memory import MemoryMonitor
+from ampsweep.monitors.trace import TracedStep, trace_step
+
+CPU = torch.device("cpu")
+MIB, GIB = 2**20, 2**30
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def traced_step(device=CPU):
+    model = nn.Linear(8, 8, device=device)
+    with trace_step(model) as trace:
+        model(torch.ones(4, 8, device=device)).sum().backward()
+    return trace.result
+
+
+def test_on_the_cpu_the_traced_step_tells_the_tensors_and_the_system_the_process():
+    monitor = MemoryMonitor(CPU)
+    monitor.after_warmup()
+    traced = traced_step()
+    summary = monitor.summary(traced)
+    assert summary["memory/peak_allocated_gib"] * GIB == traced.peak_bytes
+    assert summary["memory/parameters_gib"] * GIB == 4 * (8 * 8 + 8)
+    assert summary["memory/process_gib"] > 0.1
+    assert "memory/peak_reserved_gib" not in summary
+    assert "memory/peak_allocated_run_gib" not in summary
+    assert set(summary) <= set(METRICS)
+
+
+def test_without_a_traced_step_only_the_process_is_known():
+    assert set(MemoryMonitor(CPU).summary()) == {"memory/process_gib"}
+
+
+def test_a_host_allocator_never_grows_on_the_device():
+    monitor = MemoryMonitor(CPU)
+    held = torch.ones(1000)
+    assert not monitor.grew()
+    del held
+
+
+def peak_after_holding(num_bytes, results):
+    before = peak_resident_bytes()
+    held = bytearray(b"x") * num_bytes
+    del held
+    results.put((before, peak_resident_bytes()))
+
+
+def test_the_peak_of_a_process_remembers_what_it_gave_back():
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    process = context.Process(target=peak_after_holding, args=(300 * MIB, results))
+    process.start()
+    before, after = results.get()
+    process.join()
+    assert after - before == pytest.approx(300 * MIB, rel=0.3)
+
+
+def test_the_peak_of_a_process_is_not_that_of_its_parent():
+    code = "from ampsweep.monitors.host import peak_resident_bytes as p; print(p())"
+    held = bytearray(b"x") * (400 * MIB)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(child.stdout) < 100 * MIB < 400 * MIB < peak_resident_bytes()
+    del held
+
+
+def test_a_traced_step_that_does_not_add_up_is_refused():
+    with pytest.raises(AssertionError):
+        TracedStep(peak_bytes=2, peak={"other": 1}, end_of_forward={}, num_operators=0, flops={}, outputs={})
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+def test_on_cuda_the_allocator_tells_the_peaks_of_the_run_and_of_the_steady_steps():
+    device = torch.device("cuda")
+    held = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+    monitor = MemoryMonitor(device)
+    assert "memory/peak_allocated_gib" not in monitor.summary()
+    spike = torch.empty(1024 * MIB, dtype=torch.uint8, device=device)
+    assert monitor.grew()
+    assert not monitor.grew()
+    del spike
+    monitor.after_warmup()
+    summary = monitor.summary(traced_step(device))
+    assert summary["memory/peak_allocated_run_gib"] >= 1
+    assert held.nbytes / GIB <= summary["memory/peak_allocated_gib"] < 1
+    assert summary["memory/peak_reserved_gib"] >= summary["memory/peak_allocated_run_gib"]
+    assert summary["memory/parameters_gib"] * GIB == 4 * (8 * 8 + 8)
+    assert set(summary) <= set(METRICS)
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+def test_the_traced_peak_is_the_allocators_but_for_rounding():
+    device = torch.device("cuda")
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    x = torch.randn(512, 1024, device=device)
+    for _ in range(2):
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        with trace_step(model, optimizer) as trace:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    held = x.nbytes + 3 * sum(p.nbytes for p in model.parameters())
+    grown = torch.cuda.max_memory_allocated(device) - before
+    assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)

@@ -1,0 +1,146 @@
+"""Step times are those of the steps alone, and the summary is that of the steady ones."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from ampsweep.monitors.step_clock import StepClock
+
+CPU = torch.device("cpu")
+
+
+def clock(warmup_steps=0, tokens_per_step=None):
+    return StepClock(CPU, warmup_steps, samples_per_step=8, tokens_per_step=tokens_per_step)
+
+
+def take_step(clock, seconds):
+    clock.begin()
+    time.sleep(seconds)
+    clock.end()
+
+
+def test_time_between_steps_is_not_counted():
+    c = clock()
+    for _ in range(3):
+        take_step(c, 0.002)
+        time.sleep(0.05)
+    assert 2 <= c.summary()["perf/step_ms"] < 50
+    assert c.elapsed_s > 0.15
+
+
+def test_throughput_belongs_to_the_step_time():
+    c = clock(tokens_per_step=512)
+    take_step(c, 0.001)
+    for figures in (c.window(), c.summary()):
+        assert figures["perf/samples_per_sec"] == pytest.approx(8e3 / figures["perf/step_ms"])
+        assert figures["perf/tokens_per_sec"] == pytest.approx(512e3 / figures["perf/step_ms"])
+
+
+def test_work_without_tokens_has_no_token_throughput():
+    c = clock()
+    take_step(c, 0)
+    assert "perf/tokens_per_sec" not in c.window() | c.summary()
+
+
+def test_warmup_is_in_the_rows_and_not_in_the_summary():
+    c = clock(warmup_steps=2)
+    for seconds in (0.05, 0.05, 0.001, 0.001):
+        take_step(c, seconds)
+    assert c.window()["perf/step_ms"] > 20
+    assert c.summary()["perf/step_ms"] < 40
+
+
+def test_a_marked_step_is_warmup():
+    c = clock()
+    take_step(c, 0.05)
+    c.mark_warmup()
+    take_step(c, 0.001)
+    assert c.window()["perf/step_ms"] > 20
+    assert c.summary()["perf/step_ms_p95"] < 40
+
+
+def test_a_traced_step_is_in_no_figure():
+    c = clock()
+    take_step(c, 0.05)
+    c.mark_traced()
+    assert c.window() == {}
+    assert c.summary() == {}
+    take_step(c, 0.001)
+    assert c.window()["perf/step_ms"] < 40
+
+
+def test_without_a_steady_step_there_is_no_summary():
+    c = clock(warmup_steps=10)
+    take_step(c, 0)
+    assert c.summary() == {}
+
+
+def test_a_window_begins_where_the_last_one_ended():
+    c = clock()
+    assert c.window() == {}
+    take_step(c, 0.05)
+    assert c.window()["perf/step_ms"] >= 50
+    take_step(c, 0.001)
+    assert c.window()["perf/step_ms"] < 40
+    assert c.window() == {}
+
+
+def test_a_step_that_failed_has_no_time():
+    c = clock()
+    c.begin()
+    assert c.window() == {}
+    take_step(c, 0.001)
+    assert c.window()["perf/step_ms"] < 40
+    assert c.summary()["perf/step_ms_iqr"] == 0
+
+
+def test_a_window_read_within_a_step_leaves_it_whole():
+    c = clock()
+    c.begin()
+    time.sleep(0.01)
+    assert c.window() == {}
+    c.end()
+    assert c.window()["perf/step_ms"] >= 10
+
+
+def test_quantiles_are_those_of_numpy():
+    c = clock()
+    times = []
+    for seconds in np.random.default_rng(0).uniform(0, 0.002, size=30):
+        take_step(c, seconds)
+        times.append(c.window()["perf/step_ms"])
+    summary = c.summary()
+    assert summary["perf/step_ms"] == pytest.approx(np.quantile(times, 0.5))
+    assert summary["perf/step_ms_p95"] == pytest.approx(np.quantile(times, 0.95))
+    assert summary["perf/step_ms_iqr"] == pytest.approx(np.quantile(times, 0.75) - np.quantile(times, 0.25))
+
+
+def test_no_time_has_passed_before_the_first_step():
+    assert clock().elapsed_s == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_a_step_lasts_as_long_as_its_kernels_and_nothing_waits_for_them():
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    c = StepClock(device, warmup_steps=1, samples_per_step=8, tokens_per_step=None)
+    x = torch.randn(4096, 4096, device=device)
+    x @ x
+    torch.cuda.synchronize(device)
+    torch.cuda.set_sync_debug_mode("error")
+    began = time.perf_counter()
+    try:
+        for _ in range(6):
+            c.begin()
+            for _ in range(20):
+                x @ x
+            c.end()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    issued_ms = 1e3 * (time.perf_counter() - began)
+    summary = c.summary()
+    total_ms = 1e3 * (time.perf_counter() - began)
+    assert issued_ms < total_ms / 2
+    assert 5 * summary["perf/step_ms"] == pytest.approx(total_ms * 5 / 6, rel=0.5)

@@ -1,0 +1,127 @@
+"""`history.jsonl` has each logged step once, whatever happens to the process."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ampsweep.record import RecordError, RunRecord, read_history
+from ampsweep.tracking.history import HistoryFile
+
+
+def write(directory: Path, steps: range, record: RunRecord, *, resume_after: int | None = None) -> HistoryFile:
+    history = HistoryFile()
+    history.start(record, directory, resume_after=resume_after)
+    for step in steps:
+        history.log({"train/loss": 1 / step}, step)
+    history.finish(record)
+    return history
+
+
+def steps_in(directory: Path) -> list[int]:
+    return [row["step"] for row in read_history(directory)]
+
+
+def test_a_row_is_on_file_when_log_returns(record: RunRecord, tmp_path: Path) -> None:
+    history = HistoryFile()
+    history.start(record, tmp_path, resume_after=None)
+    for step in (1, 2):
+        history.log({"train/loss": 0.1 + step, "amp/scale": 65536.0}, step)
+        assert (tmp_path / "history.jsonl").read_text().splitlines()[-1] == (
+            f'{{"step": {step}, "train/loss": {0.1 + step}, "amp/scale": 65536.0}}'
+        )
+    history.finish(record)
+
+
+def test_rows_survive_kill_9(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+from ampsweep.tracking.history import HistoryFile
+history = HistoryFile()
+history.start(None, Path(sys.argv[1]), resume_after=None)
+for step in range(1, 101):
+    history.log({"train/loss": 1 / step}, step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert read_history(tmp_path) == [{"step": step, "train/loss": 1 / step} for step in range(1, 101)]
+
+
+def test_non_finite_values_are_strict_json_and_come_back(record: RunRecord, tmp_path: Path) -> None:
+    history = HistoryFile()
+    history.start(record, tmp_path, resume_after=None)
+    history.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 1)
+    history.finish(record)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((tmp_path / "history.jsonl").read_text(), parse_constant=refuse)
+    (row,) = read_history(tmp_path)
+    assert math.isnan(row["train/loss"])
+    assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
+
+
+def test_a_resume_cuts_the_rows_after_its_checkpoint(record: RunRecord, tmp_path: Path) -> None:
+    write(tmp_path, range(1, 11), record)
+    before = (tmp_path / "history.jsonl").read_text().splitlines()
+    resumed = write(tmp_path, range(7, 9), record, resume_after=6)
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (tmp_path / "history.jsonl").read_text().splitlines()[:6] == before[:6]
+    assert resumed.reached == 10
+
+
+def test_a_torn_last_line_is_cut(record: RunRecord, tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4), record)
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"step": 4, "train/lo')
+    assert write(tmp_path, range(4, 6), record, resume_after=3).reached == 3
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_the_cut_is_atomic(record: RunRecord, tmp_path: Path) -> None:
+    """Who has the file open, or looks at it after a crash in between, sees the old rows or the new ones."""
+    write(tmp_path, range(1, 11), record)
+    path = tmp_path / "history.jsonl"
+    old = path.read_text()
+    with path.open() as reader:
+        write(tmp_path, range(0), record, resume_after=2)
+        assert reader.read() == old
+    assert steps_in(tmp_path) == [1, 2]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["history.jsonl"]
+
+
+def test_a_resume_without_rows_to_cut_leaves_the_file_alone(record: RunRecord, tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4), record)
+    inode = (tmp_path / "history.jsonl").stat().st_ino
+    write(tmp_path, range(4, 5), record, resume_after=3)
+    assert (tmp_path / "history.jsonl").stat().st_ino == inode
+
+
+def test_a_run_from_nothing_starts_an_empty_history(record: RunRecord, tmp_path: Path) -> None:
+    write(tmp_path, range(1, 6), record)
+    assert write(tmp_path, range(1, 3), record).reached == 5
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_file_of_something_else_is_refused(record: RunRecord, tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text('{"step": 1}\nloss,step\n')
+    with pytest.raises(RecordError, match=r"history\.jsonl line 2 is not a history row"):
+        HistoryFile().start(record, tmp_path, resume_after=1)
+
+
+def test_steps_only_grow(record: RunRecord, tmp_path: Path) -> None:
+    history = HistoryFile()
+    history.start(record, tmp_path, resume_after=None)
+    history.log({}, 2)
+    with pytest.raises(AssertionError, match="step 2 after step 2"):
+        history.log({}, 2)
+    history.finish(record)
+    history.finish(record)
+    HistoryFile().finish(record)
