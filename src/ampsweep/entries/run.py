@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -29,8 +28,10 @@ from ampsweep.training.checkpoint import load_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
+Send = Callable[[object], None]
 
-def run_once(request: RunRequest, *, send: Callable[[object], None], stop: StopRequest) -> Status:
+
+def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     """Train in this process; everything about the run ends up in its record and history.
 
     Raises:
@@ -49,83 +50,48 @@ def run_once(request: RunRequest, *, send: Callable[[object], None], stop: StopR
         return train_built(request, built, device, send=send, stop=stop)
 
 
-def train_built(
-    request: RunRequest, built: Built, device: torch.device, *, send: Callable[[object], None], stop: StopRequest
-) -> Status:
+def train_built(request: RunRequest, built: Built, device: torch.device, *, send: Send, stop: StopRequest) -> Status:
     """Train what is built; see `run_once`."""
-    config = request.config
-    record = _start_record(request, built, device)
-    trackers = make_trackers(config.tracking, group=request.group, say=lambda text: send(Say(text)))
+    directory = request.directory
+    record = _begin_record(request, built, device)
+    trackers = make_trackers(request.config.tracking, group=request.group, say=lambda text: send(Say(text)))
+    trainer = _trainer(request, built, device, record, trackers, send)
     try:
-        with _Session(request, built, device, record, trackers, send) as session:
-            ending = session.trainer.train(stop)
-            record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
+        _continue(trainer, request.checkpoint, record, send)
+        record.write(directory)
+        trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
+        record.write(directory)
+        with trainer.instruments:
+            ending = trainer.train(stop)
+        record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except Exception as error:
         record.status = "oom" if _is_out_of_memory(error) else "failed"
         record.error = f"{type(error).__name__}: {' '.join(str(error).split())}"[:1000]
         if record.status == "failed":
             raise
     finally:
+        _add_figures(record, trainer)
         record.ended_at = now()
-        record.write(request.directory)
+        record.write(directory)
         trackers.finish(record)
-        record.write(request.directory)
+        record.write(directory)
     return record.status
 
 
-class _Session:
-    """The trainer of a run with what surrounds it; on leaving, what was measured goes into the record."""
+def _trainer(
+    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
+) -> Trainer:
+    def progress(step: int, loss: float) -> None:
+        send(Progress(step, built.num_steps, loss))
 
-    def __init__(
-        self,
-        request: RunRequest,
-        built: Built,
-        device: torch.device,
-        record: RunRecord,
-        trackers: Trackers,
-        send: Callable[[object], None],
-    ) -> None:
-        self._request, self._record, self._trackers = request, record, trackers
+    def save(trainer: Trainer) -> None:
+        name = component_name(request.config.model)
+        take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
 
-        def save(trainer: Trainer) -> None:
-            name = component_name(request.config.model)
-            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
-
-        self.trainer = assemble_trainer(
-            request.config,
-            built,
-            device,
-            log=trackers.log,
-            progress=lambda step, loss: send(Progress(step, built.num_steps, loss)),
-            save=save,
-        )
-        self._notes = [] if request.checkpoint is None else resume(self.trainer, load_checkpoint(request.checkpoint))
-        for note in self._notes:
-            send(Say(note))
-
-    def __enter__(self) -> "_Session":
-        self._record.attempts.append(_attempt(self.trainer.step, self._request.checkpoint, self._notes))
-        self._record.write(self._request.directory)
-        continues = self._request.checkpoint is not None
-        self._trackers.start(
-            self._record, self._request.directory, resume_after=self.trainer.step if continues else None
-        )
-        self._record.write(self._request.directory)
-        self.trainer.instruments.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        instruments = self.trainer.instruments
-        instruments.__exit__(kind, error, trace)
-        finite = {key: value for key, value in self.trainer.values.items() if math.isfinite(value)}
-        self._record.summary = finite | instruments.summary()
-        self._record.memory = instruments.memory()
-        self._record.proof |= instruments.proof()
+    return assemble_trainer(request.config, built, device, log=trackers.log, progress=progress, save=save)
 
 
-def _start_record(request: RunRequest, built: Built, device: torch.device) -> RunRecord:
+def _begin_record(request: RunRequest, built: Built, device: torch.device) -> RunRecord:
     record = new_record(
         request.config,
         device=str(device),
@@ -144,17 +110,21 @@ def _start_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     return record
 
 
-def _attempt(from_step: int, checkpoint: Path | None, notes: list[str]) -> dict[str, Any]:
-    attempt: dict[str, Any] = {
-        "started_at": now(),
-        "from_step": from_step,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-    }
+def _continue(trainer: Trainer, checkpoint: Path | None, record: RunRecord, send: Send) -> None:
+    """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
+    attempt: dict[str, Any] = {"started_at": now(), "host": socket.gethostname(), "pid": os.getpid()}
     if checkpoint is not None:
-        attempt["checkpoint"] = str(checkpoint)
-        attempt["notes"] = notes
-    return attempt
+        attempt |= {"checkpoint": str(checkpoint), "notes": resume(trainer, load_checkpoint(checkpoint))}
+        for note in attempt["notes"]:
+            send(Say(note))
+    record.attempts.append(attempt | {"from_step": trainer.step})
+
+
+def _add_figures(record: RunRecord, trainer: Trainer) -> None:
+    finite = {key: value for key, value in trainer.values.items() if math.isfinite(value)}
+    record.summary = finite | trainer.instruments.summary()
+    record.memory = trainer.instruments.memory()
+    record.proof |= trainer.instruments.proof()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
