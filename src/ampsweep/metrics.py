@@ -32,10 +32,16 @@ _METRICS = (
     Metric("perf/step_ms", "ms", "time of a step; in the summary the median after warm-up", "lower"),
     Metric("perf/step_ms_iqr", "ms", "interquartile range of the step time after warm-up", "lower"),
     Metric("perf/step_ms_p95", "ms", "95th percentile of the step time after warm-up", "lower"),
+    Metric("perf/data_wait_ms", "ms", "mean host time a step spent on getting its data", "lower"),
     Metric("perf/samples_per_sec", "1/s", "training samples per second", "higher"),
     Metric("perf/tokens_per_sec", "1/s", "training tokens per second", "higher"),
-    Metric("perf/tflops_per_sec", "TFLOP/s", "achieved matmul and convolution arithmetic", "higher"),
-    Metric("perf/mfu_pct", "%", "achieved share of the device's dense peak for the dtype", "higher"),
+    Metric(
+        "perf/tflops_per_sec",
+        "TFLOP/s",
+        "model arithmetic done: matmul, convolution, attention; without what activation checkpointing does again",
+        "higher",
+    ),
+    Metric("perf/mfu_pct", "%", "model arithmetic done, as share of the device's dense peak for its dtypes", "higher"),
     Metric("memory/peak_allocated_gib", "GiB", "peak of allocated tensor bytes after warm-up", "lower"),
     Metric("memory/peak_allocated_run_gib", "GiB", "peak of allocated tensor bytes over the whole run", "lower"),
     Metric("memory/peak_reserved_gib", "GiB", "peak of memory reserved by the allocator", "lower"),
@@ -65,6 +71,12 @@ _METRICS = (
     Metric("device/energy_j", "J", "energy used by the device since the run began", "lower"),
     Metric("device/temperature_c", "°C", "temperature of the device"),
     Metric("device/clock_mhz", "MHz", "clock of the device's compute units"),
+    Metric(
+        "device/throttled_pct",
+        "%",
+        "share of samples in which heat or hardware protection slowed the device down",
+        "lower",
+    ),
     Metric("instrumentation/overhead_pct", "%", "host time inside the suite's own calls over step time", "lower"),
 )
 

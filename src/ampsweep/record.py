@@ -14,7 +14,8 @@ HISTORY_NAME: Final = "history.jsonl"
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
-"""A run directory's files; checkpoints are the newest and the one before."""
+SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
+"""A run directory's files; checkpoints are the newest and the one before. There is a snapshot only on request."""
 
 Kind = Literal["measured", "predicted"]
 Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
@@ -133,6 +134,11 @@ def history_line(row: dict[str, Any]) -> str:
     return json.dumps({key: _encode(value) for key, value in row.items()}, allow_nan=False) + "\n"
 
 
+def history_row(line: str) -> dict[str, Any]:
+    """The row that `history_line` made the line of."""
+    return {key: _NON_FINITE.get(value, value) for key, value in json.loads(line).items()}
+
+
 def read_history(directory: Path) -> list[dict[str, Any]]:
     """The rows of a run's `history.jsonl`; a last line torn by a killed process is left out."""
     path = directory / HISTORY_NAME
@@ -142,7 +148,7 @@ def read_history(directory: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if not line.endswith("\n"):
             break
-        rows.append({key: _NON_FINITE.get(value, value) for key, value in json.loads(line).items()})
+        rows.append(history_row(line))
     return rows
 
 

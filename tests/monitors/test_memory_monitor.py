@@ -76,7 +76,52 @@ def test_the_peak_of_a_process_is_not_that_of_its_parent():
 
 def test_a_traced_step_that_does_not_add_up_is_refused():
     with pytest.raises(AssertionError):
-        TracedStep(peak_bytes=2, peak={"other": 1}, end_of_forward={}, num_operators=0, flops={}, outputs={})
+        TracedStep(
+            peak_bytes=2,
+            peak={"other": 1},
+            end_of_forward={},
+            kept={},
+            held_bytes=0,
+            num_operators=0,
+            flops={},
+            recomputed_flops={},
+            outputs={},
+        )
+
+
+WORKSPACE = 1 << 20
+
+
+@torch.library.custom_op("ampsweep_tests::with_workspace", mutates_args=())
+def with_workspace(x: torch.Tensor) -> torch.Tensor:
+    """An operator that allocates for itself."""
+    workspace = torch.ones(WORKSPACE, dtype=torch.uint8, device=x.device)
+    return x + workspace[0]
+
+
+with_workspace.register_autograd(lambda context, grad: grad)
+
+
+def measured_step(monitor, work):
+    model = nn.Linear(256, 256, device=monitor._device)
+    x = torch.ones(64, 256, device=monitor._device)
+    with monitor.one_step(), trace_step(model) as trace:
+        work(model(x)).sum().backward()
+    return monitor.of_step(trace.result)
+
+
+def test_what_a_kernel_takes_for_itself_has_a_row_of_its_own():
+    plain, with_more = (measured_step(MemoryMonitor(CPU), work) for work in (torch.clone, with_workspace))
+    assert with_more["peak_bytes"] == pytest.approx(plain["peak_bytes"], abs=4096)
+    more = with_more["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert more == pytest.approx(WORKSPACE, rel=0.2)
+    for memory in (plain, with_more):
+        assert sum(memory["peak"].values()) + memory["unattributed_bytes"] == memory["allocator_peak_bytes"]
+
+
+def test_a_step_that_was_not_measured_has_no_allocator_peak():
+    memory = MemoryMonitor(CPU).of_step(traced_step())
+    assert set(memory) == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
 @pytest.mark.gpu
@@ -116,3 +161,26 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
     held = x.nbytes + 3 * sum(p.nbytes for p in model.parameters())
     grown = torch.cuda.max_memory_allocated(device) - before
     assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+def test_on_cuda_the_step_has_the_allocators_peak_and_the_run_keeps_its_own():
+    device = torch.device("cuda")
+    monitor = MemoryMonitor(device)
+    measured_step(monitor, torch.clone)  # the first matmul of all takes a workspace that stays
+    spike = torch.empty(512 * MIB, dtype=torch.uint8, device=device)
+    del spike
+    plain, with_more = (measured_step(monitor, work) for work in (torch.clone, with_workspace))
+    leaked = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+    with_a_leak = measured_step(monitor, torch.clone)
+    assert with_more["unattributed_bytes"] - plain["unattributed_bytes"] == pytest.approx(WORKSPACE, rel=0.5)
+    more = with_a_leak["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert more == pytest.approx(leaked.nbytes, rel=0.1)
+    summary = monitor.summary()
+    assert summary["memory/peak_allocated_run_gib"] >= 0.5 > plain["allocator_peak_bytes"] / GIB
+    monitor.after_warmup()
+    spike = torch.empty(256 * MIB, dtype=torch.uint8, device=device)
+    del spike
+    measured_step(monitor, torch.clone)
+    assert 0.25 <= monitor.summary()["memory/peak_allocated_gib"] < 0.5

@@ -105,6 +105,15 @@ def test_a_window_read_within_a_step_leaves_it_whole():
     assert c.window()["perf/step_ms"] >= 10
 
 
+def test_waiting_for_data_is_a_mean():
+    c = clock(warmup_steps=1)
+    for wait_s in (0.5, 0, 0, 0.03):
+        c.begin()
+        c.end(data_wait_s=wait_s)
+    assert c.window()["perf/data_wait_ms"] == pytest.approx(530 / 4)
+    assert c.summary()["perf/data_wait_ms"] == pytest.approx(10)
+
+
 def test_quantiles_are_those_of_numpy():
     c = clock()
     times = []

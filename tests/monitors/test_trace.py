@@ -133,7 +133,9 @@ def test_the_peak_is_that_of_the_allocator(make_recipe, tmp_path):
         recipe.step()
     profiled.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    peak = held_before + max(e["args"]["Total Allocated"] for e in events if e["name"] == "[memory]")
+    memory = sorted((e for e in events if e["name"] == "[memory]"), key=lambda e: e["ts"])
+    before = memory[0]["args"]["Total Allocated"] - memory[0]["args"]["Bytes"]  # by earlier profilers of this process
+    peak = held_before + max(e["args"]["Total Allocated"] for e in memory) - before
     # Operators make scalars of their own; in half precision they also make packed and widened copies.
     own = 64 if recipe.dtype is None else 4 * (4 * BATCH * WIDTH)
     assert traced.peak_bytes - 64 <= peak <= traced.peak_bytes + own
@@ -237,6 +239,82 @@ def test_a_checkpoint_computes_activations_again_instead_of_keeping_them():
     assert 6 * layer < results[True].peak["activations"] < 9 * layer  # those of one block and what lies between
     assert results[True].peak_bytes < results[False].peak_bytes
     assert results[True].flops["float32"] > results[False].flops["float32"]
+    assert results[True].model_flops == results[False].model_flops == results[False].flops
+
+
+@pytest.mark.parametrize(("use_reentrant", "num_layers_again"), [(True, 3), (False, 2)])
+def test_what_a_checkpoint_does_again_is_told_apart(use_reentrant, num_layers_again):
+    model = mlp()
+    x = torch.randn(BATCH, WIDTH, requires_grad=True)
+    with trace_step(model) as trace:
+        checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
+    layer = 2 * BATCH * WIDTH * WIDTH
+    # Without reentrance it stops where the last layer's input is there again.
+    assert trace.result.recomputed_flops == {"float32": num_layers_again * layer}
+    assert trace.result.model_flops == {"float32": 3 * 3 * layer}
+
+
+def test_a_gradient_of_a_gradient_is_no_recomputation():
+    model = nn.Linear(WIDTH, WIDTH)
+    x = torch.randn(BATCH, WIDTH, requires_grad=True)
+    with trace_step(model) as trace:
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        slope.square().sum().backward()
+    assert trace.result.recomputed_flops == {}
+    assert trace.result.flops["float32"] > 3 * 2 * BATCH * WIDTH * WIDTH
+
+
+def test_a_step_leaves_nothing_behind_but_what_it_returns():
+    recipe = RECIPES["adamw_fused"](mlp())
+    with trace_step(recipe.model, recipe.optimizer) as trace:
+        losses = recipe.step()
+    left = {"optimizer_state": 2 * 4 * NUM_PARAMETERS + 6 * 4, "activations": losses[0].nbytes}
+    assert trace.result.kept == dict.fromkeys(CATEGORIES, 0) | left
+    assert sum(recipe.traced_step().kept.values()) == 0
+
+
+class Leaking(nn.Module):
+    """Keeps the output of its first layer, every time."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, *rest = mlp()
+        self.rest = nn.Sequential(*rest)
+        self.kept = []
+
+    def forward(self, x):
+        hidden = self.first(x)
+        self.kept.append(hidden)
+        return self.rest(hidden)
+
+
+def test_a_tensor_held_alive_is_seen_in_one_step():
+    clean, leaking = (
+        Recipe(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batches=3).traced_step()
+        for model in (mlp(), Leaking())
+    )
+    hidden = 4 * BATCH * WIDTH
+    assert sum(clean.kept.values()) == 0
+    assert leaking.kept["activations"] == 3 * hidden
+    assert leaking.peak_bytes - clean.peak_bytes >= 2 * hidden  # those of the micro-batches before
+
+
+def test_what_an_earlier_step_left_and_this_one_uses_is_other():
+    class Memory(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = nn.Linear(WIDTH, WIDTH), torch.zeros(0, WIDTH)
+
+        def forward(self, x):
+            self.seen = torch.cat([self.seen, x.detach()])
+            return self.layer(x) + self.seen.mean()
+
+    model = Memory()
+    recipe = Recipe(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    steps = [recipe.traced_step() for _ in range(3)]
+    batch = 4 * BATCH * WIDTH
+    assert [step.kept["other"] for step in steps] == [batch, 2 * batch, 3 * batch]
+    assert [step.end_of_forward["other"] - steps[0].end_of_forward["other"] for step in steps] == [0, batch, 2 * batch]
 
 
 def test_storages_that_change_size_are_followed():

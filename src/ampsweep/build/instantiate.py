@@ -6,6 +6,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
+from ampsweep.build.out_of_memory import is_out_of_memory
 from ampsweep.config.errors import UserError
 
 # Keys of a component that speak to the suite, not to its constructor.
@@ -16,33 +17,36 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     """Import the class or function that `component` names, without calling it.
 
     Raises:
-        UserError: it does not import.
+        UserError: it does not import, or cannot be called.
     """
     target = str(component["_target_"])
     try:
-        return pkgutil.resolve_name(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{group}._target_={target} does not import: {_one_line(error)}") from error
+        found = pkgutil.resolve_name(target)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
+        raise UserError(f"{group}._target_={target} does not import: {one_line(error)}") from error
+    if not callable(found):
+        raise UserError(f"{group}._target_={target} is a {type(found).__name__}, not a class or function")
+    return found
 
 
 def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
     """Call the component's `_target_` with its other keys and `more`.
 
     Raises:
-        UserError: it does not import, or refused its arguments (its own ValueError or TypeError, in one line).
+        UserError: it does not import, or raised (in one line); a lack of memory is raised as it is.
     """
     locate(group, component)
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
     try:
         return instantiate(arguments, **more, _convert_="all")
     except InstantiationException as error:
-        cause = error.__cause__
-        if isinstance(cause, ValueError | TypeError):
-            raise UserError(f"{group}={component.get('name', component['_target_'])}: {_one_line(cause)}") from error
-        raise
+        cause = error.__cause__ or error
+        if is_out_of_memory(cause):
+            raise cause from error
+        raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(cause)}") from error
 
 
-def _one_line(error: BaseException) -> str:
-    return (
-        f"{type(error).__name__}: {' '.join(str(error).split())}" if not isinstance(error, ValueError) else str(error)
-    )
+def one_line(error: BaseException) -> str:
+    """What an error says; with its type, unless it is a ValueError, whose message is a sentence."""
+    text = " ".join(str(error).split())[:300]
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,7 +1,9 @@
 """What a composed config must satisfy before anything starts; what needs torch or the device is checked elsewhere."""
 
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from ampsweep.config.errors import UserError
@@ -32,16 +34,19 @@ def check(config: Config) -> None:
 
 
 def _faults(config: Config) -> Iterator[str]:
+    yield from _not_finite("", asdict(config))
     yield from _precision(config.precision)
     yield from _trainer(config.trainer)
     yield from _optimizer(config.optimizer)
     yield from _scheduler(config.scheduler)
-    for group in ("model", "data", "task"):
+    for group in ("data", "model", "task"):  # a model takes sizes from its data
         yield from _component(group, getattr(config, group))
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
+    if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
+        yield f"name={config.name}: must be the name of one folder, without slashes"
     if not re.fullmatch(r"auto|[a-z]+(:\d+)?", config.device):
         yield f"device={config.device}: allowed are auto, cpu, cuda, cuda:N and mps"
 
@@ -53,12 +58,16 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
     yield from _choice("precision.eval", precision.eval, ("full", "autocast"))
     if precision.autocast and precision.dtype == "float32":
         yield "precision.autocast=true with precision.dtype=float32: autocast computes in bfloat16 or float16"
+    if not precision.autocast and precision.dtype not in (precision.parameters, PRECISION_MODES[precision.mode].dtype):
+        yield f"precision.dtype={precision.dtype}: has no effect without precision.autocast=true"
     if precision.grad_scaler and precision.parameters == "float16":
         yield (
             "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
             "gradients; use amp_fp16, which keeps parameters in float32"
         )
     yield from _positive("precision.init_scale", precision.init_scale)
+    if precision.init_scale >= 2.0**128:
+        yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
     if not precision.growth_factor > 1:
         yield f"precision.growth_factor={precision.growth_factor:g}: must be greater than 1"
     if not 0 < precision.backoff_factor < 1:
@@ -76,6 +85,8 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
 
 
 def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
+    names = {SGDConfig: ("sgd",), AdamWConfig: ("adamw",)}
+    yield from _choice("optimizer.name", optimizer.name, names.get(type(optimizer), ("sgd", "adamw")))
     yield from _positive("optimizer.lr", optimizer.lr)
     yield from _not_negative("optimizer.weight_decay", optimizer.weight_decay)
     if isinstance(optimizer, SGDConfig):
@@ -109,6 +120,15 @@ def _component(group: str, component: Any) -> Iterator[str]:
             yield from _positive(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
+
+
+def _not_finite(key: str, value: Any) -> Iterator[str]:
+    """A record is strict JSON, which has no such numbers; and none is of use here."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{key}={value:g}: must be a finite number"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _not_finite(f"{key}.{name}".lstrip("."), item)
 
 
 def _choice(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[str]:

@@ -1,14 +1,11 @@
 """Composes every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -17,7 +14,16 @@ from omegaconf.errors import OmegaConfBaseException
 from ampsweep.config import registry  # noqa: F401  (registers the schemas)
 from ampsweep.config.checks import check
 from ampsweep.config.errors import UserError, unknown_key, user_error
-from ampsweep.config.resolved import COMPONENTS, to_config
+from ampsweep.config.overrides import (
+    check_overrides,
+    deferred,
+    first_values,
+    is_for_points,
+    line,
+    parse_overrides,
+    product,
+)
+from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
 
 CONFIG_NAME = "config"
@@ -39,6 +45,8 @@ class Points:
     multirun: bool
     points: tuple[Point, ...]
     """All points in the order they run; of a sweeper that chooses them as it goes, only the first can be known."""
+    overrides: tuple[str, ...]
+    """The command line as Hydra must get it (`ampsweep.config.overrides.deferred`)."""
 
 
 def conf_dir() -> Path:
@@ -66,21 +74,25 @@ def compose_points(
         UserError: one sentence about the first thing that is wrong.
     """
     with _hydra(), _as_user_errors():
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        _refuse_new_keys(parsed)
-        first = [_single(override) for override in parsed]
-        base = compose(config_name, first, return_hydra_config=True)
-        is_multirun = multirun or base.hydra.mode == RunMode.MULTIRUN
+        parsed = parse_overrides(overrides)
+        check_overrides(parsed, conf_dir())
         swept = [override for override in parsed if override.is_sweep_override()]
-        if not is_multirun and swept:
-            raise UserError(f"{swept[0].input_line} names several values; add -m to sweep over them")
-        if is_multirun and on_multirun is not None:
+        for_all = [line(override) for override in parsed if not is_for_points(override)]
+        base = _compose(config_name, for_all)
+        if not (multirun or base.hydra.mode == RunMode.MULTIRUN):
+            if swept:
+                raise UserError(f"{line(swept[0])} names several values; add -m to sweep over them")
+            composed = base if len(for_all) == len(parsed) else _compose(config_name, overrides)
+            return Points(False, (_point(composed, overrides),), tuple(overrides))
+        if on_multirun is not None:
             on_multirun()
-        if not is_multirun or base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
-            return Points(is_multirun, (_point(base, first),))
+        if base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
+            first = tuple(first_values(parsed))
+            return Points(True, (_point(_compose(config_name, first), first),), tuple(overrides))
+        lines = [deferred(override) for override in parsed]
         params = [f"{key}={value}" for key, value in (base.hydra.sweeper.params or {}).items()]
-        lines = _product(OverridesParser.create().parse_overrides([*params, *overrides]))
-        return Points(True, tuple(_point(compose(config_name, list(line)), line) for line in lines))
+        points = product(parse_overrides([*params, *lines]))
+        return Points(True, tuple(_point(_compose(config_name, point), point) for point in points), tuple(lines))
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:
@@ -101,33 +113,11 @@ def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
     return Point(tuple(overrides), config)
 
 
-def _product(overrides: Sequence[Override]) -> Iterator[tuple[str, ...]]:
-    """The points in the order of Hydra's basic sweeper: the first key varies slowest, a later value replaces."""
-    choices: dict[str, list[str]] = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if override.is_discrete_sweep():
-            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-        elif override.is_sweep_override():
-            raise UserError(f"{override.input_line}: the basic sweeper takes lists, not intervals")
-        else:
-            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
-    return itertools.product(*choices.values())
-
-
-def _single(override: Override) -> str:
-    """The override itself, or with its first value where it names several."""
-    if not override.is_discrete_sweep():
-        return str(override.input_line)
-    return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
-
-
-def _refuse_new_keys(overrides: Sequence[Override]) -> None:
-    for override in overrides:
-        top = override.key_or_group.partition(".")[0].partition("/")[0]
-        changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
-        if changes_shape and top not in (*COMPONENTS, "hydra"):
-            raise UserError(f"{override.input_line}: keys can be added or removed only in {', '.join(COMPONENTS)}")
+def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
+    try:
+        return compose(config_name, list(overrides), return_hydra_config=True)
+    except AssertionError as error:  # what OmegaConf raises for a key below a value that is None (`resume.x=1`)
+        raise UserError(f"{' '.join(overrides)}: one of the keys is below a value that has none") from error
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -22,6 +22,8 @@ class UserError(ValueError):
 
 def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
     """The sentence for an error that Hydra or OmegaConf raised while composing a config."""
+    if isinstance(error, OverrideParseException):
+        return UserError(_unreadable(error))
     cause = _innermost(error)
     if isinstance(cause, MissingConfigException):
         return UserError(_missing_option(cause))
@@ -30,7 +32,10 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
     if isinstance(cause, MissingMandatoryValue):
         return UserError(f"{cause.full_key or _quoted(cause)} must be given a value")
     if isinstance(cause, InterpolationKeyError | InterpolationResolutionError):
-        return UserError(f"{cause.full_key}: {_first_line(cause)}; the chosen model, data and task do not fit together")
+        hint = "; the chosen model, data and task do not fit together" if "data.provides" in str(cause) else ""
+        return UserError(f"{cause.full_key}: {_first_line(cause)}{hint}")
+    if isinstance(cause, ValidationError) and "is not Optional" in str(cause):
+        return UserError(f"{cause.full_key}=null: must be given a value")
     if isinstance(cause, ValidationError):
         return UserError(f"{cause.full_key}: {_first_line(cause)}")
     if isinstance(cause, ConfigCompositionException) and "Ambiguous value" in str(cause):
@@ -49,6 +54,14 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error.__cause__, HydraException | OmegaConfBaseException):
         error = error.__cause__
     return error
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    lines = (line.strip() for line in error.message.splitlines())
+    noise = ("Error parsing override", "LexerNoViableAltException", "See https://", "^")
+    found = " ".join(line for line in lines if not line.startswith(noise))
+    what = f" ({found})" if found else ""
+    return f"{error.override}: cannot be read as key=value{what}; a value with special characters needs quotes"
 
 
 def _missing_option(error: MissingConfigException) -> str:

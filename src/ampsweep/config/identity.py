@@ -17,7 +17,7 @@ from ampsweep.record import Identity
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "resume", "into", "dry_run", "output_dir")
-_CADENCE = ("log_every", "checkpoint_every")
+_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:

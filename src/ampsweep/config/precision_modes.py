@@ -32,4 +32,7 @@ def arm_label(precision: PrecisionConfig) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)  # arms that differ must not share a label
+    return str(value)

@@ -180,6 +180,8 @@ class TrainerConfig:
     compile: bool = False
     channels_last: bool = False
     activation_checkpointing: bool = False
+    memory_snapshot: bool = False
+    """Record every allocation of the first steps on a CUDA device, in `memory_snapshot.pickle`."""
 
 
 @dataclass(kw_only=True)

@@ -7,6 +7,7 @@ import torch
 from ampsweep.build.built import Built
 from ampsweep.build.optimizer import is_fused
 from ampsweep.config.schema import Config
+from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
@@ -20,8 +21,9 @@ def assemble_trainer(
     log: Callable[[Mapping[str, float], int], None],
     progress: Callable[[int, float], None],
     save: Callable[[Trainer], None],
+    snapshot: MemorySnapshot | None = None,
 ) -> Trainer:
-    """The trainer of a run; `log`, `progress` and `save` are described there."""
+    """The trainer of a run; `log`, `progress` and `save` are described there, `snapshot` at its instruments."""
     accumulate = config.trainer.grad_accum_steps
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
@@ -33,6 +35,8 @@ def assemble_trainer(
         tokens_per_step=None if tokens is None else tokens * accumulate,
         growth_interval=config.precision.growth_interval if config.precision.grad_scaler else None,
         is_fused=is_fused(built.optimizer),
+        tf32=config.precision.tf32,
+        snapshot=snapshot,
     )
     return Trainer(
         model=built.model,

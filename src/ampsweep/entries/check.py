@@ -15,6 +15,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.fit import check_fit
+from ampsweep.monitors.snapshot import why_no_snapshot
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
@@ -59,6 +60,16 @@ def check_tracking(config: Config) -> None:
         raise UserError(str(error)) from error
 
 
+def check_snapshot(config: Config, device: torch.device) -> None:
+    """Refuse a memory snapshot where the device has none.
+
+    Raises:
+        UserError: the reason.
+    """
+    if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
+        raise UserError(f"trainer.memory_snapshot=true: {reason}")
+
+
 def build_checked_data(config: Config, device: torch.device, *, thorough: bool) -> Data:
     """The data set; `thorough` reads all of it, as is right once before a sweep.
 
@@ -78,7 +89,7 @@ def build_checked_data(config: Config, device: torch.device, *, thorough: bool) 
 
 def _check_parts(config: Config) -> Checked:
     try:
-        resolve_device(config.device)
+        check_snapshot(config, resolve_device(config.device))
         check_tracking(config)
         data = build_checked_data(config, torch.device("cpu"), thorough=True)
         model = check_fit(config, data)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -16,17 +17,22 @@ from ampsweep.report.files import comparison_json, write_comparison
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0, or 2 for wrong input)."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
     try:
-        return _report(arguments)
+        return _report(_parser().parse_args(argv))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ampsweep", description="Compare, from their records, runs of train.py.")
+class _Parser(argparse.ArgumentParser):
+    """Refuses a command line as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="ampsweep", description="Compare, from their records, runs of train.py.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
@@ -48,7 +54,7 @@ def _report(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
     if arguments.format == "json":
-        print(comparison_json(comparison))
+        print(comparison_json(comparison), end="")
     else:
         print_comparison(comparison, Console())
     return 0

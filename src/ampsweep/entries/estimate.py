@@ -9,6 +9,7 @@ import torch
 
 from ampsweep.build.built import build, build_data
 from ampsweep.build.device import resolve_device
+from ampsweep.build.out_of_memory import is_out_of_memory
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.entries.assembly import assemble_trainer
@@ -41,7 +42,9 @@ def _measure(config: Config) -> float | None:
             built.model.train()
             step_s = _seconds_a_step(trainer, device)
             eval_s = _seconds(trainer.evaluate, device)
-    except torch.OutOfMemoryError:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         return None
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ampsweep.build.built import build_model
-from ampsweep.build.instantiate import build_component
+from ampsweep.build.instantiate import build_component, one_line
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
@@ -25,36 +25,40 @@ def check_fit(config: Config, data: Data) -> nn.Module:
         UserError: a part refuses its settings, or the model cannot take the batch.
     """
     task = build_component("task", config.task)
-    batch = as_model_input(_on_meta(data.train_batch(0)), torch.float32, channels_last=config.trainer.channels_last)
+    try:
+        batch = data.train_batch(0)
+    except Exception as error:  # the user's own data may raise anything
+        raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"model={_name(config.model)} has no parameters to train")
     try:
         with torch.random.fork_rng(), torch.no_grad():
-            task.loss(_uncompiled(model), batch)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+            task.loss(_uncompiled(model), _as_input(config, _moved(batch, "meta")))
+    except Exception as error:  # as may the user's own model
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
-        _rehearse(config, data, model, task)
+        _rehearse(config, batch, model, task)
     return model
 
 
-def _rehearse(config: Config, data: Data, on_meta: nn.Module, task: Any) -> None:
+def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None:
     """Try a model that the meta device cannot carry (it may look at values) for real, if it is small."""
     if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
         return
     with torch.random.fork_rng():
         model = _uncompiled(build_model(config))
-        batch = _on_cpu(data.train_batch(0))
         try:
             with torch.no_grad():
-                task.loss(model, batch)
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+                task.loss(model, _as_input(config, _moved(batch, "cpu")))
+        except Exception as error:  # as above
             raise UserError(_misfit(config, error)) from error
 
 
 def _misfit(config: Config, error: BaseException) -> str:
     names = f"model={_name(config.model)} cannot be trained on data={_name(config.data)} with task={_name(config.task)}"
-    return f"{names}: {' '.join(str(error).split())[:300]}"
+    return f"{names}: {one_line(error)}"
 
 
 def _name(component: dict[str, Any]) -> str:
@@ -66,12 +70,8 @@ def _uncompiled(model: nn.Module) -> nn.Module:
     return model
 
 
-def _on_meta(batch: Any) -> Any:
-    return _moved(batch, "meta")
-
-
-def _on_cpu(batch: Any) -> Any:
-    return _moved(batch, "cpu")
+def _as_input(config: Config, batch: Any) -> Any:
+    return as_model_input(batch, torch.float32, channels_last=config.trainer.channels_last)
 
 
 def _moved(batch: Any, device: str) -> Any:

@@ -12,9 +12,12 @@ from ampsweep.config.resolved import to_config
 from ampsweep.entries.children import train
 from ampsweep.entries.directories import checkpoint_of, finished
 from ampsweep.entries.progress import ProgressDisplay
-from ampsweep.entries.request import RunRequest, new_record
+from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord
+
+_ERROR_NAME = "error.txt"
+"""Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
 
 
 class Job:
@@ -59,6 +62,7 @@ def train_point(request: RunRequest, display: ProgressDisplay) -> None:
         KeyboardInterrupt: this process was asked to stop, after the run had ended.
     """
     display.run_begins(request.directory.name)
+    (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     ended = run_isolated(train, (request,), on_message=display.on_message)
     record = settle(request, ended)
     display.run_ends(f"{request.directory.name}: {_outcome(record)}")
@@ -76,9 +80,10 @@ def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
         record = new_record(request.config, device=request.config.device)
     if ended.result is None and not ended.interrupted:
         error = ended.error or "the process ended without a result"
-        (request.directory / "error.txt").write_text(error + "\n", encoding="utf-8")
+        (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
         record.status = "failed"
         record.error = record.error or error.strip().splitlines()[-1]
+        record.ended_at = record.ended_at or now()
     record.write(request.directory)
     return record
 

@@ -23,6 +23,7 @@ from ampsweep.entries.directories import existing_multirun, new_directory, unfin
 from ampsweep.entries.dry_run import print_plan
 from ampsweep.entries.job import Job
 from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
 from ampsweep.report.console import print_comparison
@@ -56,15 +57,17 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         config_name=arguments.config_name,
         on_multirun=warm_up,
     )
-    return _multirun(arguments, points) if points.multirun else _single(arguments, points.points[0].config)
+    run = _multirun if points.multirun else _single
+    return run(points, arguments.config_name)
 
 
-def _single(arguments: Arguments, config: Config) -> int:
+def _single(points: Points, config_name: str) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.build.device import resolve_device
     from ampsweep.entries.single import SingleRun
     from ampsweep.launch.device_lock import device_lock
 
+    config = points.points[0].config
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if config.dry_run:
@@ -75,11 +78,11 @@ def _single(arguments: Arguments, config: Config) -> int:
         run = SingleRun(config, device, resume)
         directory = directory or new_directory(config) / run_directory_name(config)
 
-        def train(request: object) -> None:
+        def train(request: RunRequest) -> None:
             display.run_begins(directory.name)
-            run.train(request, display.on_message)  # type: ignore[arg-type]
+            run.train(request, display.on_message)
 
-        _call_hydra(Job(single=train), [*arguments.overrides, _set("hydra.run.dir", directory)], arguments.config_name)
+        _call_hydra(Job(single=train), [*points.overrides, _set("hydra.run.dir", directory)], config_name)
     record = RunRecord.read(directory)
     print_run_summary(directory, record, Console())
     return 0 if record.status in OUTCOMES else 1
@@ -100,7 +103,7 @@ def _resumed(config: Config, display: ProgressDisplay) -> tuple[Path | None, Pat
     return directory, directory
 
 
-def _multirun(arguments: Arguments, points: Points) -> int:
+def _multirun(points: Points, config_name: str) -> int:
     configs = [point.config for point in points.points]
     first = configs[0]
     if first.resume is not None:
@@ -110,11 +113,11 @@ def _multirun(arguments: Arguments, points: Points) -> int:
     if first.dry_run:
         return print_plan(configs, checked, Console(), into)
     directory = into or new_directory(first)
-    overrides = [*arguments.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
+    overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
     interrupted = False
     with ProgressDisplay(len(configs)) as display:
         try:
-            _call_hydra(Job(display), ["--multirun", *overrides], arguments.config_name)
+            _call_hydra(Job(display), ["--multirun", *overrides], config_name)
         except KeyboardInterrupt:
             interrupted = True
     _compare(directory, first)

@@ -11,17 +11,24 @@ import torch
 
 from ampsweep.build.built import Built, build, build_data
 from ampsweep.build.device import resolve_device
+from ampsweep.build.instantiate import one_line
 from ampsweep.build.optimizer import is_fused
+from ampsweep.build.out_of_memory import is_out_of_memory
 from ampsweep.config.identity import code_version
 from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.data.base import Data
 from ampsweep.entries.assembly import assemble_trainer
 from ampsweep.entries.messages import Progress, Say
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
+from ampsweep.monitors.neighbours import busy_before
+from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.record import FILE_NAME, RunRecord, Status
+from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.training.checkpoint import load_checkpoint
@@ -41,19 +48,44 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     device = resolve_device(config.device)
     reason = unsupported_reason(config.precision, device)
     if reason is not None:
-        record = new_record(config, device=str(device), device_name=device_name(device))
-        record.status, record.error, record.ended_at = "unsupported", reason, now()
-        record.write(request.directory)
-        return record.status
+        return _end_unbuilt(request, device, "unsupported", reason)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        built = build(config, device, build_data(config, device))
-        return train_built(request, built, device, send=send, stop=stop)
+        return run_on(device, request, data=None, busy=busy_before(device), send=send, stop=stop)
 
 
-def train_built(request: RunRequest, built: Built, device: torch.device, *, send: Send, stop: StopRequest) -> Status:
-    """Train what is built; see `run_once`."""
+def run_on(
+    device: torch.device, request: RunRequest, *, data: Data | None, busy: str | None, send: Send, stop: StopRequest
+) -> Status:
+    """Build and train on a device that can do the mode and is nobody else's; see `run_once`.
+
+    Args:
+        data: the data set on its device, if it was built before.
+        busy: what `busy_before` said of the device before anything was built.
+    """
+    try:
+        built = build(request.config, device, build_data(request.config, device) if data is None else data)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return _end_unbuilt(request, device, "oom", f"while building: {one_line(error)}")
+    return train_built(request, built, device, busy=busy, send=send, stop=stop)
+
+
+def _end_unbuilt(request: RunRequest, device: torch.device, status: Status, error: str) -> Status:
+    record = new_record(request.config, device=str(device), device_name=device_name(device))
+    record.status, record.error, record.ended_at = status, error, now()
+    record.write(request.directory)
+    return status
+
+
+def train_built(
+    request: RunRequest, built: Built, device: torch.device, *, busy: str | None, send: Send, stop: StopRequest
+) -> Status:
+    """Train what is built; see `run_once`. `busy`: what `busy_before` said of the device before anything was built."""
     directory = request.directory
     record = _begin_record(request, built, device)
+    for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
+        send(Say(f"{record.arm}: {warning}"))
     trackers = make_trackers(request.config.tracking, group=request.group, say=lambda text: send(Say(text)))
     trainer = _trainer(request, built, device, record, trackers, send)
     try:
@@ -65,12 +97,12 @@ def train_built(request: RunRequest, built: Built, device: torch.device, *, send
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except Exception as error:
-        record.status = "oom" if _is_out_of_memory(error) else "failed"
-        record.error = f"{type(error).__name__}: {' '.join(str(error).split())}"[:1000]
+        record.status = "oom" if is_out_of_memory(error) else "failed"
+        record.error = one_line(error)
         if record.status == "failed":
             raise
     finally:
-        _add_figures(record, trainer)
+        _add_figures(record, trainer, request.config.precision, busy)
         record.ended_at = now()
         record.write(directory)
         trackers.finish(record)
@@ -88,7 +120,11 @@ def _trainer(
         name = component_name(request.config.model)
         take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
 
-    return assemble_trainer(request.config, built, device, log=trackers.log, progress=progress, save=save)
+    wanted = request.config.trainer.memory_snapshot
+    snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
+    return assemble_trainer(
+        request.config, built, device, log=trackers.log, progress=progress, save=save, snapshot=snapshot
+    )
 
 
 def _begin_record(request: RunRequest, built: Built, device: torch.device) -> RunRecord:
@@ -104,8 +140,12 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
         record.attempts, record.wandb = earlier.attempts, earlier.wandb
+    precision = request.config.precision
     with built.precision.flags():
         record.environment = {"code_version": code_version(), **environment(device)}
+        if precision.parameters == "float32":
+            record.proof["fp32_arithmetic"] = prove_arithmetic(device, convolutions=has_convolutions(built.model))
+    record.proof["contradictions"] = contradictions(precision, record.proof)
     record.proof["optimizer_fused"] = is_fused(built.optimizer)
     return record
 
@@ -120,15 +160,10 @@ def _continue(trainer: Trainer, checkpoint: Path | None, record: RunRecord, send
     record.attempts.append(attempt | {"from_step": trainer.step})
 
 
-def _add_figures(record: RunRecord, trainer: Trainer) -> None:
+def _add_figures(record: RunRecord, trainer: Trainer, precision: PrecisionConfig, busy: str | None) -> None:
     finite = {key: value for key, value in trainer.values.items() if math.isfinite(value)}
     record.summary = finite | trainer.instruments.summary()
     record.memory = trainer.instruments.memory()
     record.proof |= trainer.instruments.proof()
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # The CPU allocator has no exception type of its own.
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    record.proof["contradictions"] = contradictions(precision, record.proof)
+    record.contamination = trainer.instruments.contamination(busy)

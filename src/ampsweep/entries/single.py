@@ -1,24 +1,24 @@
-"""A single run, trained in this process: checked, built and only then given a directory."""
+"""A single run, trained in this process: checked, and only then given a directory."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from ampsweep.build.built import Built, build
 from ampsweep.config.errors import UserError
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
-from ampsweep.entries.check import build_checked_data, check_checkpoint, check_tracking
+from ampsweep.entries.check import build_checked_data, check_checkpoint, check_snapshot, check_tracking
 from ampsweep.entries.fit import check_fit
 from ampsweep.entries.request import RunRequest
-from ampsweep.entries.run import train_built
+from ampsweep.entries.run import run_on
 from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.neighbours import busy_before
 from ampsweep.precision.support import unsupported_reason
 
 
 class SingleRun:
-    """One run of `config` on `device`, ready to train.
+    """One run of `config` on `device`, checked and ready to train.
 
     Args:
         resume: what `resume=` means: a checkpoint, or a run directory with one.
@@ -30,15 +30,16 @@ class SingleRun:
     def __init__(self, config: Config, device: torch.device, resume: Path | None) -> None:
         if reason := unsupported_reason(config.precision, device):
             raise UserError(f"precision={arm_label(config.precision)}: {reason}")
+        check_snapshot(config, device)
         check_tracking(config)
-        data = build_checked_data(config, device, thorough=True)
-        model = check_fit(config, data)
+        self._busy = busy_before(device)
+        self._data = build_checked_data(config, device, thorough=True)
+        model = check_fit(config, self._data)
         self._checkpoint = None if resume is None else check_checkpoint(config, resume, model)
         self._device = device
-        self._built: Built = build(config, device, data)
 
     def train(self, request: RunRequest, send: Callable[[object], None]) -> None:
         """Train in the request's directory; a stop signal ends it with a checkpoint."""
         request = RunRequest(request.config, request.directory, request.group, self._checkpoint)
         with StopRequest() as stop:
-            train_built(request, self._built, self._device, send=send, stop=stop)
+            run_on(self._device, request, data=self._data, busy=self._busy, send=send, stop=stop)

@@ -21,6 +21,7 @@ _VARIABLES: Final = (
     "MKL_NUM_THREADS",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -49,7 +50,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "num_cores": num_available_cores(),
         "num_threads": torch.get_num_threads(),
         "device": device_name(device),
-        "flags": _flags(device),
+        "flags": effective_flags(device),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
     return facts | _accelerator(device) | _checkout()
@@ -65,7 +66,8 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _flags(device: torch.device) -> dict[str, Any]:
+def effective_flags(device: torch.device) -> dict[str, Any]:
+    """torch's switches, as they stand now, that change what is computed on `device` or how fast."""
     backends: Any = torch.backends  # its flags are properties that type checkers do not see
     flags: dict[str, Any] = {"deterministic_algorithms": torch.are_deterministic_algorithms_enabled()}
     if device.type == "cpu":

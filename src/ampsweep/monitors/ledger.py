@@ -1,6 +1,7 @@
 """Which bytes are alive on a device, since when, and what they hold."""
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
@@ -41,6 +42,8 @@ class Ledger:
         self._known: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
         self._moment = 0
         self._live = 0
+        self.held_bytes = 0
+        """Bytes that were there from the beginning."""
         self.peak_bytes = 0
         """The most bytes that were alive at once so far."""
         self.peak_moment = 0
@@ -62,6 +65,7 @@ class Ledger:
             return
         allocation = self._add(tensor, category, born=0)
         if allocation is not None:
+            self.held_bytes += allocation.num_bytes
             self.peak_bytes += allocation.num_bytes
             self._marked_bytes += allocation.num_bytes
 
@@ -93,6 +97,10 @@ class Ledger:
         """Bytes by category at the marked moment."""
         return self._alive_at(self._marked_moment)
 
+    def kept(self) -> dict[Category, int]:
+        """Bytes by category that were not there in the beginning and are there now."""
+        return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
+
     def close(self) -> None:
         """Stop watching storages."""
         self._known.clear()
@@ -121,8 +129,10 @@ class Ledger:
         self._live -= allocation.num_bytes
 
     def _alive_at(self, moment: int) -> dict[Category, int]:
-        alive: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
-        for allocation in self._allocations:
-            if allocation.alive_at(moment):
-                alive[allocation.category] += allocation.num_bytes
-        return alive
+        return self._sum(allocation for allocation in self._allocations if allocation.alive_at(moment))
+
+    def _sum(self, allocations: Iterable[Allocation]) -> dict[Category, int]:
+        sums: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+        for allocation in allocations:
+            sums[allocation.category] += allocation.num_bytes
+        return sums

@@ -1,10 +1,13 @@
 """How much memory a run takes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
 from ampsweep.monitors.host import peak_resident_bytes
+from ampsweep.monitors.host_allocator import Growth, host_growth
 from ampsweep.monitors.nvml import GIB, NvmlDevice
 from ampsweep.monitors.trace import TracedStep
 
@@ -18,8 +21,11 @@ class MemoryMonitor:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._allocator: Any = torch.get_device_module(device) if device.type in _WITH_STATISTICS else None
-        self._warmup_allocated: int | None = None
-        self._warmup_reserved = 0
+        self._is_steady = False
+        # Peaks up to when the allocator last began to count anew.
+        self._run_allocated = self._run_reserved = self._steady_allocated = 0
+        self._host_growth: Growth | None = None
+        self._step_peak: int | None = None
         self._taken_bytes = self._taken()
 
     def grew(self) -> bool:
@@ -32,10 +38,41 @@ class MemoryMonitor:
 
     def after_warmup(self) -> None:
         """Warm-up is over: from here on count the peak of the steady steps."""
+        self._count_anew()
+        self._is_steady = True
+
+    @contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Take the allocator's peak of what happens inside, apart from the others, which go on through it."""
+        if self._device.type == "cpu":
+            with host_growth() as self._host_growth:
+                yield
+            return
+        self._count_anew()
+        yield
         if self._allocator is not None:
-            self._warmup_allocated = self._allocator.max_memory_allocated(self._device)
-            self._warmup_reserved = self._allocator.max_memory_reserved(self._device)
-            self._allocator.reset_peak_memory_stats(self._device)
+            self._step_peak = self._allocator.max_memory_allocated(self._device)
+
+    def of_step(self, traced: TracedStep) -> dict[str, Any]:
+        """Bytes of the step that was traced inside `one_step`, for the run record.
+
+        `peak`, `end_of_forward`: by category when the most tensors were alive, and before backward. `kept`: by category
+        what the step made and left behind. `allocator_peak_bytes`: the allocator's own peak, on cuda and xpu of all
+        that this process has on the device, on the CPU of what the step used and allocated; `unattributed_bytes`: what
+        it is above that of the tensors (workspaces, rounding, what the step did not touch). Elsewhere both are absent.
+        """
+        memory: dict[str, Any] = {
+            "peak_bytes": traced.peak_bytes,
+            "peak": traced.peak,
+            "end_of_forward": traced.end_of_forward,
+            "kept": traced.kept,
+        }
+        allocated = self._step_peak
+        if self._host_growth is not None and self._host_growth.peak_bytes is not None:
+            allocated = traced.held_bytes + self._host_growth.peak_bytes
+        if allocated is None:
+            return memory
+        return memory | {"allocator_peak_bytes": allocated, "unattributed_bytes": allocated - traced.peak_bytes}
 
     def summary(self, traced: TracedStep | None = None) -> dict[str, float]:
         """Peaks in GiB by metric key, and the categories of the traced step at its peak.
@@ -55,11 +92,25 @@ class MemoryMonitor:
         if self._allocator is None:
             return {} if traced is None else {"memory/peak_allocated_gib": traced.peak_bytes}
         allocated = self._allocator.max_memory_allocated(self._device)
+        reserved = self._allocator.max_memory_reserved(self._device)
         peaks = {
-            "memory/peak_allocated_run_gib": max(allocated, self._warmup_allocated or 0),
-            "memory/peak_reserved_gib": max(self._allocator.max_memory_reserved(self._device), self._warmup_reserved),
+            "memory/peak_allocated_run_gib": max(allocated, self._run_allocated),
+            "memory/peak_reserved_gib": max(reserved, self._run_reserved),
         }
-        return peaks if self._warmup_allocated is None else peaks | {"memory/peak_allocated_gib": allocated}
+        if self._is_steady:
+            peaks["memory/peak_allocated_gib"] = max(allocated, self._steady_allocated)
+        return peaks
+
+    def _count_anew(self) -> None:
+        """Keep the peaks so far and let the allocator count from what is allocated now."""
+        if self._allocator is None:
+            return
+        allocated = self._allocator.max_memory_allocated(self._device)
+        self._run_allocated = max(self._run_allocated, allocated)
+        self._run_reserved = max(self._run_reserved, self._allocator.max_memory_reserved(self._device))
+        if self._is_steady:
+            self._steady_allocated = max(self._steady_allocated, allocated)
+        self._allocator.reset_peak_memory_stats(self._device)
 
     def _process_gib(self) -> float | None:
         if self._device.type == "cpu":

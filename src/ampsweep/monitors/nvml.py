@@ -58,6 +58,24 @@ class NvmlDevice:
         )
         return sum(used) / GIB if used else None
 
+    def held_gib(self) -> float | None:
+        """Memory that processes hold on the GPU, without what the driver keeps for itself where it tells them apart."""
+        info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+        if info is None:
+            info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle))
+        return None if info is None else info.used / GIB
+
+    def compute_processes(self) -> frozenset[int] | None:
+        """Ids of the processes that compute on the GPU and draw nothing; None where the driver does not tell.
+
+        In a container it tells of none, or by ids of the host's.
+        """
+        computing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        drawing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
+        if computing is None:
+            return None
+        return frozenset(process.pid for process in computing) - {process.pid for process in drawing}
+
     def driver_version(self) -> str | None:
         """Version of the driver."""
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
@@ -78,7 +96,19 @@ _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
         nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     ),
     "device/clock_mhz": lambda nvml, handle: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+    "device/throttled_pct": lambda nvml, handle: 100.0 * _is_throttled(nvml, handle),
 }
+
+
+def _is_throttled(nvml: Any, handle: Any) -> bool:
+    """Whether heat or hardware protection slows the GPU down now; its power cap, a setting, is not among them."""
+    slowdowns = (
+        nvml.nvmlClocksThrottleReasonHwSlowdown
+        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+        | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+        | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+    )
+    return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowdowns)
 
 
 def _find(nvml: Any, device: torch.device) -> Any:

@@ -19,6 +19,8 @@ class StepClock:
     On cuda, xpu and mps a step lasts as long on the device as between two events in its queue, and nothing waits for
     the device until `window` or `summary` reads them. Elsewhere it lasts as long as on the host.
 
+    Waiting for data is host time on every device; where the device is still busy meanwhile, it costs nothing.
+
     Warm-up are the first `warmup_steps` steps in this process and every step marked: it is outside the summary.
     """
 
@@ -31,8 +33,8 @@ class StepClock:
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
         self._unread: list[_Step] = []
-        self._window_ms: list[float] = []
-        self._steady_ms = array("d")
+        self._window = _Times()
+        self._steady = _Times()
         self._began_s: float | None = None
 
     def begin(self) -> None:
@@ -43,9 +45,15 @@ class StepClock:
         self._num_warmup_steps_left -= 1
         self._unread.append(_Step(kind, self._timer.now()))
 
-    def end(self) -> None:
-        """The step ends."""
+    def end(self, data_wait_s: float = 0.0) -> None:
+        """The step ends; for so long, in seconds, the host waited for its data."""
         self._unread[-1].end = self._timer.now()
+        self._unread[-1].data_wait_ms = 1e3 * data_wait_s
+
+    def wait(self) -> None:
+        """Wait until the device has done the latest step."""
+        if self._unread:
+            self._timer.wait(self._unread[-1].end)
 
     def mark_warmup(self) -> None:
         """The latest step was warm-up (a compilation, a growing allocator). Call it before the next `window`."""
@@ -62,23 +70,21 @@ class StepClock:
     def window(self) -> dict[str, float]:
         """Mean step time and throughput of the steps since the last window, warm-up included; empty without a step."""
         self._read()
-        if not self._window_ms:
-            return {}
-        mean_ms = sum(self._window_ms) / len(self._window_ms)
-        self._window_ms.clear()
-        return self._figures(mean_ms)
+        window, self._window = self._window, _Times()
+        return self._figures(window, window.mean_ms) if window.step_ms else {}
 
     def summary(self) -> dict[str, float]:
         """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput at the median.
 
         Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
-        Statistician 50, 1996: NumPy's default). Empty when no step came after warm-up.
+        Statistician 50, 1996: NumPy's default). The waiting for data is a mean: that of a loader which stalls at every
+        tenth batch has a median of nothing. Empty when no step came after warm-up.
         """
         self._read()
-        if not self._steady_ms:
+        if not self._steady.step_ms:
             return {}
-        ordered = sorted(self._steady_ms)
-        return self._figures(_quantile(ordered, 0.5)) | {
+        ordered = sorted(self._steady.step_ms)
+        return self._figures(self._steady, _quantile(ordered, 0.5)) | {
             "perf/step_ms_iqr": _quantile(ordered, 0.75) - _quantile(ordered, 0.25),
             "perf/step_ms_p95": _quantile(ordered, 0.95),
         }
@@ -88,8 +94,14 @@ class StepClock:
         """Seconds on the host since the first step began, whatever happened since; 0 before."""
         return 0.0 if self._began_s is None else perf_counter() - self._began_s
 
-    def _figures(self, step_ms: float) -> dict[str, float]:
-        return {"perf/step_ms": step_ms} | {key: 1e3 * work / step_ms for key, work in self._work.items()}
+    @property
+    def mean_steady_s(self) -> float | None:
+        """Mean time of the steps after warm-up that were read so far, in seconds; None where there are none."""
+        return self._steady.mean_ms / 1e3 if self._steady.step_ms else None
+
+    def _figures(self, times: "_Times", step_ms: float) -> dict[str, float]:
+        figures = {"perf/step_ms": step_ms, "perf/data_wait_ms": times.data_wait_ms / len(times.step_ms)}
+        return figures | {key: 1e3 * work / step_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
         """Turn the steps that ended into times; one that began and has not ended stays, one that failed is dropped."""
@@ -101,9 +113,9 @@ class StepClock:
         for step in ended:
             step_ms = self._timer.elapsed_ms(step.start, step.end)
             if step.kind is not _Kind.TRACED:
-                self._window_ms.append(step_ms)
+                self._window.add(step_ms, step.data_wait_ms)
             if step.kind is _Kind.STEADY:
-                self._steady_ms.append(step_ms)
+                self._steady.add(step_ms, step.data_wait_ms)
 
 
 class _Kind(Enum):
@@ -117,6 +129,23 @@ class _Step:
     kind: _Kind
     start: Any
     end: Any = None
+    data_wait_ms: float = 0.0
+
+
+class _Times:
+    """Step times of several steps, and the waiting for data in all of them."""
+
+    def __init__(self) -> None:
+        self.step_ms = array("d")
+        self.data_wait_ms = 0.0
+
+    def add(self, step_ms: float, data_wait_ms: float) -> None:
+        self.step_ms.append(step_ms)
+        self.data_wait_ms += data_wait_ms
+
+    @property
+    def mean_ms(self) -> float:
+        return sum(self.step_ms) / len(self.step_ms)
 
 
 class _Timer(Protocol):

@@ -1,5 +1,6 @@
 """One training step traced in place: where its memory goes and in which dtypes it computes."""
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
@@ -28,15 +30,26 @@ class TracedStep:
     """Bytes by category when the most were alive; they add up to `peak_bytes`."""
     end_of_forward: dict[Category, int]
     """Bytes by category before backward; of several backward passes (micro-batches), before that with the most."""
+    kept: dict[Category, int]
+    """Bytes the step made and left behind, by category: new optimizer state, its loss, and whatever leaks."""
+    held_bytes: int
+    """Bytes of what the step used and did not make."""
     num_operators: int
     """Operators dispatched, views among them."""
     flops: dict[str, int]
     """Operations of matrix multiplications, convolutions and attention by dtype of their operands."""
+    recomputed_flops: dict[str, int]
+    """Those of them that activation checkpointing did a second time."""
     outputs: dict[str, int]
     """New floating-point tensors that operators returned, by dtype."""
 
     def __post_init__(self) -> None:
         assert sum(self.peak.values()) == self.peak_bytes
+
+    @property
+    def model_flops(self) -> dict[str, int]:
+        """Operations that the model asks for by dtype, however often they were done."""
+        return {dtype: count - self.recomputed_flops.get(dtype, 0) for dtype, count in self.flops.items()}
 
 
 class Trace:
@@ -117,6 +130,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._in_backward = False
         self._num_operators = 0
         self._flops: Counter[torch.dtype] = Counter()
+        self._recomputed_flops: Counter[torch.dtype] = Counter()
         self._outputs: Counter[torch.dtype] = Counter()
 
     def __torch_dispatch__(
@@ -136,7 +150,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = getattr(func, "overloadpacket", func)
         formula = self._formulas.get(operator)
         if formula is not None:
-            self._flops[inputs[0].dtype] += formula(*args, **(kwargs or {}), out_val=result)
+            flops = formula(*args, **(kwargs or {}), out_val=result)
+            self._flops[inputs[0].dtype] += flops
+            if self._in_backward and _is_recomputation():
+                self._recomputed_flops[inputs[0].dtype] += flops
         for tensor in _tensors(result):
             if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self._outputs[tensor.dtype] += 1
@@ -156,10 +173,24 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             peak_bytes=self._ledger.peak_bytes,
             peak=self._ledger.at_peak(),
             end_of_forward=self._ledger.at_mark(),
+            kept=self._ledger.kept(),
+            held_bytes=self._ledger.held_bytes,
             num_operators=self._num_operators,
             flops=_by_name(self._flops),
+            recomputed_flops=_by_name(self._recomputed_flops),
             outputs=_by_name(self._outputs),
         )
+
+
+def _is_recomputation() -> bool:
+    """Of an operator in backward: whether torch.utils.checkpoint calls it to have an activation again.
+
+    Autograd's own operators run without recording, and with it (a gradient of a gradient) not from there.
+    """
+    frame = inspect.currentframe() if torch.is_grad_enabled() else None
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _by_name(counts: Counter[torch.dtype]) -> dict[str, int]:

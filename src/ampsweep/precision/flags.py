@@ -2,33 +2,44 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
-from torch.backends import cuda, cudnn, mkldnn
+
+_BACKENDS: Final[Any] = torch.backends  # its switches are properties that type checkers do not see
 
 
 @contextmanager
 def fp32_arithmetic(*, tf32: bool) -> Iterator[None]:
     """Within the context float32 matmuls and convolutions run in TF32, or never do; what was set is restored.
 
-    cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. The setters used
-    here keep torch's older and newer switches in agreement; setting only the newer ones makes reading the older ones
-    raise (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"), which libraries still do.
+    cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. torch has older and
+    newer switches, and reading an older one raises where they disagree, which libraries still do
+    (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older are set, which sets most of the
+    newer, and then the newer where an inherited value (`torch.backends.fp32_precision`) would still decide.
     """
-    matmul, convolution = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    _set("high" if tf32 else "highest", tf32)
+    cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
+    newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
+    before = [switch.fp32_precision for switch in newer]
+    matmul, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
+    _set_older("high" if tf32 else "highest", tf32)
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
+    mkldnn.conv.fp32_precision = mkldnn.rnn.fp32_precision = "ieee"
     try:
         yield
     finally:
-        _set(matmul, convolution)
+        _set_older(matmul, convolution_tf32)
+        for switch, value in zip(newer, before, strict=True):
+            switch.fp32_precision = value
 
 
-def _set(matmul: str, convolution_tf32: bool) -> None:
+def _set_older(matmul: str, convolution_tf32: bool) -> None:
     torch.set_float32_matmul_precision(matmul)
-    cudnn.allow_tf32 = convolution_tf32
+    _BACKENDS.cudnn.allow_tf32 = convolution_tf32
 
 
 def _matmul_precision() -> str:
-    if mkldnn.matmul.fp32_precision == "bf16":  # type: ignore[attr-defined]
-        return "medium"
-    return "high" if cuda.matmul.fp32_precision == "tf32" else "highest"
+    """The older matmul switch, told from the newer: reading it would raise where they disagree."""
+    if _BACKENDS.cuda.matmul.fp32_precision != "tf32":
+        return "highest"
+    return "medium" if _BACKENDS.mkldnn.matmul.fp32_precision == "bf16" else "high"

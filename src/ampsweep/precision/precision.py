@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
+from ampsweep.config.precision_modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.precision.support import unsupported_reason
@@ -45,7 +45,7 @@ class Precision:
         self.config = mode
         self.device = torch.device(device)
         if reason := unsupported_reason(mode, self.device):
-            raise ValueError(f"{arm_label(mode)} is not supported: {reason}")
+            raise ValueError(f"{mode.mode} is not supported: {reason}")
         self.parameters_dtype: torch.dtype = getattr(torch, mode.parameters)
         self.autocast_dtype: torch.dtype = getattr(torch, mode.dtype)
         self.scaler = torch.amp.GradScaler(

@@ -3,7 +3,10 @@
 import os
 import pickle
 import random
+import struct
 import tempfile
+import zipfile
+import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +17,19 @@ import torch
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS
 
 FORMAT: Final = 1
+
+_DAMAGED: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+)
+"""What reading a file that is damaged or something else can raise."""
 
 
 class CheckpointError(ValueError):
@@ -81,14 +97,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: the file is missing, damaged, or something else.
     """
     try:
+        _verify(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, ValueError, KeyError) as error:
+    except _DAMAGED as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    names = {f.name for f in fields(Checkpoint)}
+    if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     return Checkpoint(**content)
+
+
+def _verify(path: Path) -> None:
+    """Compare the archive's checksums, which `torch.save` writes and `torch.load` does not look at."""
+    with zipfile.ZipFile(path) as archive:
+        if (part := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{part} does not match its checksum")
 
 
 def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Module, model_name: str) -> None:
@@ -98,7 +123,7 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
         CheckpointError: naming both models and the first difference.
     """
     saved = {name: tuple(value.shape) for name, value in checkpoint.model.items() if isinstance(value, torch.Tensor)}
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     for name in sorted(saved.keys() | own.keys()):
         if saved.get(name) != own.get(name):
             raise CheckpointError(

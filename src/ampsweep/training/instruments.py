@@ -10,9 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.monitors.device import DeviceSampler
+from ampsweep.monitors.efficiency import Efficiency
+from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
+from ampsweep.monitors.neighbours import Neighbours
 from ampsweep.monitors.scaler import ScaleMonitor
+from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
+from ampsweep.monitors.stopwatch import Stopwatch
 from ampsweep.monitors.trace import TracedStep, trace_step
 
 
@@ -23,6 +28,8 @@ class Instruments:
         growth_interval: the scaler's, None without one.
         warmup_steps: steps of this process left out of every figure but the run's own peak.
         is_fused: the optimizer's kernels are fused; under a scaler only the device then knows which steps were applied.
+        tf32: float32 operands are multiplied in TF32.
+        snapshot: records memory until a step was traced.
     """
 
     def __init__(
@@ -36,23 +43,35 @@ class Instruments:
         tokens_per_step: int | None,
         growth_interval: int | None,
         is_fused: bool,
+        tf32: bool = False,
+        snapshot: MemorySnapshot | None = None,
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._warmup_steps = warmup_steps
         self._clock = StepClock(device, warmup_steps, samples_per_step, tokens_per_step)
         self._memory = MemoryMonitor(device)
         self._sampler = DeviceSampler(device)
+        self._device, self._neighbours = device, Neighbours(device)
         self._scale = ScaleMonitor(device, growth_interval)
         self.counts_on_device = growth_interval is not None and is_fused
         self._applied_on_host = 0
         # Runs when the optimizer really steps. Under a fused optimizer that includes steps skipped on the device.
         optimizer.register_step_post_hook(self._on_optimizer_step)
+        self.own_time = Stopwatch()
+        """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
+        self.data_wait = Stopwatch()
+        """Runs while the trainer gets data."""
         self._num_steps_seen = 0
+        self._tf32, self._snapshot = tf32, snapshot
         self._traced: TracedStep | None = None
+        self._efficiency: Efficiency | None = None
+        self._flags: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         """Begin sampling the device."""
         self._sampler.__enter__()
+        if self._snapshot is not None:
+            self._snapshot.begin()
         if self._warmup_steps == 0:
             self._end_warmup()
         return self
@@ -60,24 +79,34 @@ class Instruments:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._neighbours.end()
         self._sampler.__exit__(kind, error, trace)
+        if self._snapshot is not None:
+            self._snapshot.save()
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one optimizer step: times it, or traces it where that is due."""
+        if self._num_steps_seen == self._warmup_steps:
+            self.own_time.reset()
+        self.data_wait.reset()
         if self._trace_is_due():
-            with trace_step(self._model, self._optimizer) as trace:
+            unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
+            with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
                 self._clock.begin()
                 yield
                 self._clock.end()
+            del unfreed
             self._clock.mark_traced()
-            self._traced = trace.result
+            self._after_trace(trace.result)
         else:
-            self._clock.begin()
+            with self.own_time:
+                self._clock.begin()
             yield
-            self._clock.end()
-            if self._memory.grew():
-                self._clock.mark_warmup()
+            with self.own_time:
+                self._clock.end(data_wait_s=self.data_wait.seconds)
+                if self._memory.grew():
+                    self._clock.mark_warmup()
         self._num_steps_seen += 1
         if self._num_steps_seen == self._warmup_steps:
             self._end_warmup()
@@ -97,27 +126,38 @@ class Instruments:
         """The scaler's metrics, on the device; empty without scaler."""
         return self._scale.tensors()
 
+    def wait(self) -> None:
+        """Wait until the device has done the latest step."""
+        self._clock.wait()
+
     def row(self) -> dict[str, float]:
         """Host-side metrics for a history row; on an accelerator reading the clock waits for the steps it timed."""
-        return self._clock.window() | self._sampler.latest()
+        return self._with_efficiency(self._clock.window()) | self._sampler.latest()
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
-        return self._clock.summary() | self._memory.summary(self._traced) | self._sampler.summary()
+        times = self._with_efficiency(self._clock.summary()) | self._overhead()
+        return times | self._memory.summary(self._traced) | self._sampler.summary()
 
     def memory(self) -> dict[str, Any]:
-        """Bytes by category at the traced step's peak and at the end of its forward pass; empty before it."""
-        if self._traced is None:
-            return {}
-        traced = self._traced
-        return {"peak_bytes": traced.peak_bytes, "peak": traced.peak, "end_of_forward": traced.end_of_forward}
+        """Bytes in the traced step by category and as the allocator counts them; empty before it."""
+        return {} if self._traced is None else self._memory.of_step(self._traced)
 
     def proof(self) -> dict[str, Any]:
-        """What the traced step computed in which dtype; `eager` marks the figures as not those of compiled code."""
-        if self._traced is None:
+        """What the traced step computed in which dtype, the flags in effect after it and the peak it is compared with.
+
+        `eager` marks the figures as not those of compiled code.
+        """
+        if self._traced is None or self._efficiency is None:
             return {}
         traced = asdict(self._traced)
-        return {key: traced[key] for key in ("num_operators", "flops", "outputs")} | {"traced": "eager"}
+        census = {key: traced[key] for key in ("num_operators", "flops", "recomputed_flops", "outputs")}
+        return census | {"traced": "eager", "flags": self._flags} | self._efficiency.proof()
+
+    def contamination(self, busy_before: str | None) -> dict[str, Any]:
+        """Whether anything else could have changed the figures after warm-up; `busy_before`: what was seen before."""
+        throttled_pct = self._sampler.summary().get("device/throttled_pct")
+        return asdict(self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct))
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
@@ -135,9 +175,29 @@ class Instruments:
             return False
         return bool(self._optimizer.state) or self._num_steps_seen + 1 >= self._warmup_steps
 
+    def _after_trace(self, traced: TracedStep) -> None:
+        self._traced, self._flags = traced, effective_flags(self._device)
+        self._efficiency = Efficiency(self._device, traced.model_flops, tf32=self._tf32)
+        if self._snapshot is not None:
+            self._snapshot.save()
+
+    def _with_efficiency(self, times: dict[str, float]) -> dict[str, float]:
+        if self._efficiency is None or not times:
+            return times
+        return times | self._efficiency.figures(times["perf/step_ms"])
+
+    def _overhead(self) -> dict[str, float]:
+        """Host time in our own calls for each step after warm-up, over the mean time of such a step."""
+        step_s = self._clock.mean_steady_s
+        if step_s is None:
+            return {}
+        num_steps = self._num_steps_seen - self._warmup_steps
+        return {"instrumentation/overhead_pct": 100 * self.own_time.seconds / num_steps / step_s}
+
     def _end_warmup(self) -> None:
         self._memory.after_warmup()
         self._sampler.after_warmup()
+        self._neighbours.after_warmup()
 
     def _on_optimizer_step(self, *_: Any) -> None:
         self._applied_on_host += 1

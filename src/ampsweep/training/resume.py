@@ -44,6 +44,8 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
     restore_rng_state(checkpoint.rng, trainer.precision.device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
+    if trainer.step >= trainer.num_steps:
+        notes.append(f"the checkpoint is of step {trainer.step} of {trainer.num_steps}: nothing is left to train")
     return notes
 
 

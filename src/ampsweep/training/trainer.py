@@ -90,6 +90,8 @@ class Trainer:
         self.model.train()
         began = time.perf_counter()
         with self.precision.flags():
+            if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
+                self.values |= self.evaluate()
             while self.step < self.num_steps:
                 self.step += 1
                 with self.instruments.step():
@@ -98,15 +100,18 @@ class Trainer:
                 ending = self._record(step, ending) or ending
                 if ending is not None:
                     return ending
+                del step  # its tensors are not to be freed within the next step, which may be traced
         return Ending("completed")
 
     def train_step(self, *, norm_wanted: bool = False) -> Step:
         """One optimizer step over `grad_accum_steps` micro-batches; nothing here waits for the device."""
-        precision, optimizer = self.precision, self.optimizer
-        self.schedule.set(self.instruments.applied_steps())
+        precision, optimizer, instruments = self.precision, self.optimizer, self.instruments
+        self.schedule.set(instruments.applied_steps())
         loss = torch.zeros((), device=precision.device)
         for _ in range(self.config.grad_accum_steps):
-            batch = self._prepare(self.data.train_batch(self.next_batch))
+            with instruments.data_wait:
+                batch = self.data.train_batch(self.next_batch)
+            batch = self._prepare(batch)
             self.next_batch += 1
             with precision.autocast():
                 micro_loss = self.task.loss(self.model, batch) / self.config.grad_accum_steps
@@ -116,11 +121,13 @@ class Trainer:
         if self.config.max_grad_norm is not None or norm_wanted:
             precision.unscale_(optimizer)
             grad_norm = self._clip()
-        scale = precision.scale()
+        with instruments.own_time:
+            scale = precision.scale()
         precision.step(optimizer)
         precision.update()
         optimizer.zero_grad(set_to_none=True)
-        self.instruments.observe_scale(scale, precision.scale())
+        with instruments.own_time:
+            instruments.observe_scale(scale, precision.scale())
         return Step(loss, grad_norm, self.schedule.learning_rate())
 
     def evaluate(self) -> dict[str, float]:
@@ -131,7 +138,8 @@ class Trainer:
         limit = self.config.max_grad_norm
         if limit is not None:
             return nn.utils.clip_grad_norm_(self._parameters, limit)
-        return nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        with self.instruments.own_time:  # nobody but a row asks for it
+            return nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
 
     def _record(self, step: Step, ending: Ending | None) -> Ending | None:
         """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
@@ -144,8 +152,9 @@ class Trainer:
             row |= self.evaluate()
         if row:
             self.values |= row
-            self._log(row, self.step)
-            self._progress(self.step, self.values.get("train/loss", math.nan))
+            with self.instruments.own_time:
+                self._log(row, self.step)
+                self._progress(self.step, self.values.get("train/loss", math.nan))
         diverged = self._diverged(row)
         if diverged is None and (self._due(config.checkpoint_every) or (last and not finishes)):
             self._save(self)
@@ -153,16 +162,13 @@ class Trainer:
 
     def _read(self, step: Step) -> dict[str, float]:
         """The step's row: everything that is on the device comes over in one copy."""
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": step.learning_rate}
-        if step.grad_norm is not None:
-            values["train/grad_norm"] = step.grad_norm
-        values |= self.instruments.scale_values()
-        row = {key: value for key, value in values.items() if not isinstance(value, Tensor)}
-        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-        wide = torch.float32 if step.loss.device.type == "mps" else torch.float64
-        copied = torch.stack([value.detach().to(wide) for value in tensors.values()]).tolist()
-        row |= dict(zip(tensors, copied, strict=True))
-        return row | self.instruments.row()
+        self.instruments.wait()  # for the step itself, which is not our own time
+        with self.instruments.own_time:
+            values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": step.learning_rate}
+            if step.grad_norm is not None:
+                values["train/grad_norm"] = step.grad_norm
+            values |= self.instruments.scale_values()
+            return _copied(values) | self.instruments.row()
 
     def _diverged(self, row: Mapping[str, float]) -> Ending | None:
         scale = row.get("amp/scale")
@@ -188,3 +194,13 @@ class Trainer:
 
     def _prepare(self, batch: Any) -> Any:
         return as_model_input(batch, self.precision.parameters_dtype, channels_last=self.config.channels_last)
+
+
+def _copied(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """The values as numbers; those on the device (0-dim tensors, at least one) come over in one copy."""
+    numbers = {key: value for key, value in values.items() if not isinstance(value, Tensor)}
+    tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+    device = next(iter(tensors.values())).device
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    copied = torch.stack([value.detach().to(wide) for value in tensors.values()]).tolist()
+    return numbers | dict(zip(tensors, copied, strict=True))

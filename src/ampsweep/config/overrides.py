@@ -1,0 +1,123 @@
+"""What the overrides of a command line say before anything is composed."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.resolved import COMPONENTS
+
+_OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")
+
+
+def parse_overrides(lines: Iterable[str]) -> list[Override]:
+    """The overrides in Hydra's grammar, while Hydra is initialized (`glob` looks for options).
+
+    Raises:
+        hydra.errors.OverrideParseException: a line that is none.
+    """
+    parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(lines))
+    for override in parsed:
+        if not override.key_or_group:
+            raise UserError(f"{line(override)}: there is no key before the equals sign")
+    return list(parsed)
+
+
+def line(override: Override) -> str:
+    """The override as it was written."""
+    return str(override.input_line)
+
+
+def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
+    """The points in the order of Hydra's basic sweeper: the first key varies slowest, a later value replaces.
+
+    Raises:
+        UserError: an interval is swept, or a list without values.
+    """
+    choices: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_discrete_sweep():
+            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not choices[key]:
+                raise UserError(f"{line(override)}: there is no such value")
+        elif override.is_sweep_override():
+            raise UserError(f"{line(override)}: the basic sweeper takes lists, not intervals")
+        else:
+            choices[key] = [f"{key}={override.get_value_element_as_str()}"]
+    return itertools.product(*choices.values())
+
+
+def first_values(overrides: Iterable[Override]) -> Iterator[str]:
+    """Every override with its first value; an interval has none, and its key keeps its default."""
+    for override in overrides:
+        if override.is_discrete_sweep():
+            yield f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+        elif not override.is_sweep_override():
+            yield line(override)
+
+
+def is_for_points(override: Override) -> bool:
+    """Whether only points are composed with it: it is swept, or a key that not every option of its group has."""
+    if override.is_sweep_override():
+        return True
+    top, dot, _ = override.key_or_group.partition(".")
+    # Hydra knows no choice of null, and a choice of a quoted string loses its quotes.
+    wrappable = override.value() is not None and not override.get_value_element_as_str().startswith(("'", '"'))
+    return bool(dot) and top in _OPTIONS_HAVE_OWN_KEYS and wrappable
+
+
+def deferred(override: Override) -> str:
+    """The override as Hydra's basic sweeper must get it.
+
+    Hydra composes a multirun's own config without what is swept, where `model=resnet18,resnet50 data.image_size=32`
+    has the default data and no such key. As a choice of one it is for the points alone.
+    """
+    if override.is_sweep_override() or not is_for_points(override):
+        return line(override)
+    return f"{override.get_key_element()}=choice({override.get_value_element_as_str() or repr('')})"
+
+
+def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
+    """Refuse what Hydra would take, or would refuse without naming what was wrong; `conf` holds the groups' options.
+
+    Raises:
+        UserError: one sentence about the first such override.
+    """
+    for override in overrides:
+        for fault in (*_shape(override), *_swept_setting(override), *_mode_alone(override), *_option(override, conf)):
+            raise UserError(f"{line(override)}: {fault}")
+
+
+def _shape(override: Override) -> Iterator[str]:
+    """Keys come and go only where a user's own classes take them."""
+    top = override.key_or_group.partition(".")[0].partition("/")[0]
+    changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
+    if changes_shape and top not in (*COMPONENTS, "hydra"):
+        yield f"keys can be added or removed only in {', '.join(COMPONENTS)}"
+
+
+def _swept_setting(override: Override) -> Iterator[str]:
+    if override.is_sweep_override() and override.is_hydra_override():
+        yield "Hydra's own settings cannot be swept"
+
+
+def _mode_alone(override: Override) -> Iterator[str]:
+    """A mode's name is only a name: changing it would train as before under another label."""
+    if override.key_or_group == "precision.mode":
+        yield f"a mode is chosen as precision=MODE; allowed are {', '.join(PRECISION_MODES)}"
+
+
+def _option(override: Override, conf: Path) -> Iterator[str]:
+    """A group takes the name of an option; on a number or null Hydra fails without saying which group it was."""
+    group = conf / override.key_or_group
+    if override.is_delete() or not group.is_dir():
+        return
+    values = override.sweep_iterator() if override.is_discrete_sweep() else iter([override.value()])
+    if not all(isinstance(value, str | list | dict) for value in values):
+        yield f"no such option; allowed are {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}"

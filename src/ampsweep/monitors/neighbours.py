@@ -1,0 +1,101 @@
+"""Who else uses the device: before a run begins, and while its steps take place."""
+
+import os
+import time
+from typing import Final
+
+import torch
+
+from ampsweep.monitors.contamination import Contamination, Evidence, computing, foreign_load, judge
+from ampsweep.monitors.host_load import HostUse, HostWindow, nobody_else_runs, own_processes
+from ampsweep.monitors.nvml import NvmlDevice
+
+MAX_FOREIGN_GPU_GIB: Final = 1.0
+"""A display and its windows hold some hundred MiB."""
+MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
+"""A display that is being redrawn takes a few percent."""
+
+_LOOK_S: Final = 0.1
+_UTILIZATION_PERIOD_S: Final = 1.0
+"""The driver's utilization covers up to this long a past, in which a run that has just ended may lie."""
+
+
+def busy_before(device: torch.device) -> str | None:
+    """A sentence on who uses `device` before a run does, or None. Call it before the run allocates memory there.
+
+    Takes no time on a CPU or GPU at rest, a tenth of a second or a second on a busy one.
+    """
+    if device.type == "cpu":
+        return _busy_cpu()
+    nvml = NvmlDevice.open(device)
+    if nvml is None:
+        return None
+    try:
+        use = _busy_gpu(nvml)
+    finally:
+        nvml.close()
+    return None if use is None else f"{device} was in use before the run began: {use}"
+
+
+def _busy_cpu() -> str | None:
+    if nobody_else_runs():
+        return None
+    window = HostWindow()
+    time.sleep(_LOOK_S)
+    load = foreign_load(window.use())
+    return None if load is None else f"the CPU was busy before the run began: {load}"
+
+
+def _busy_gpu(nvml: NvmlDevice) -> str | None:
+    others = (nvml.compute_processes() or frozenset()) - own_processes()
+    if others:
+        return f"{computing(others)} on it"
+    foreign_gib = (nvml.held_gib() or 0.0) - (nvml.process_gib() or 0.0)
+    if foreign_gib > MAX_FOREIGN_GPU_GIB:
+        return f"others held {foreign_gib:.1f} GiB of its memory"
+    for pause_s in (0.0, _UTILIZATION_PERIOD_S):
+        time.sleep(pause_s)
+        utilization_pct = nvml.readings().get("device/utilization_pct", 0.0)
+        if utilization_pct <= MAX_FOREIGN_UTILIZATION_PCT:
+            return None
+    return f"it was at work {utilization_pct:.0f}% of the time"
+
+
+class Neighbours:
+    """Watches from the end of warm-up to `end` who else uses the device; costs some milliseconds at either moment."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._window: HostWindow | None = None
+        self._host: HostUse | None = None
+        self._others: frozenset[int] | None = frozenset()
+
+    def after_warmup(self) -> None:
+        """Warm-up is over: the steps that count begin."""
+        self._see_others()
+        self._window = HostWindow()
+
+    def end(self) -> None:
+        """Those steps are over."""
+        if self._window is not None:
+            self._host = self._window.use()
+            self._see_others()
+
+    def verdict(self, *, busy_before: str | None, throttled_pct: float | None) -> Contamination:
+        """The verdict on those steps, with evidence from elsewhere: see `Evidence`."""
+        evidence = Evidence(busy_before=busy_before, host=self._host, others=self._others, throttled_pct=throttled_pct)
+        return judge(self._device, evidence)
+
+    def _see_others(self) -> None:
+        """Note other processes that compute on the GPU; None for good once the driver does not even show this one."""
+        if self._device.type == "cpu" or self._others is None:
+            return
+        nvml = NvmlDevice.open(self._device)
+        if nvml is None:
+            self._others = None
+            return
+        try:
+            seen = nvml.compute_processes() or frozenset()
+        finally:
+            nvml.close()
+        self._others = self._others | (seen - own_processes()) if os.getpid() in seen else None

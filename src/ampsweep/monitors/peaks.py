@@ -1,0 +1,112 @@
+"""What devices can compute at most: the denominator of model FLOP/s utilization (MFU)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+_TERA: Final = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most a device can compute of a given mix of operations."""
+
+    tflops_per_sec: float
+    """Of the mix: its rate if every part ran at the peak of its dtype."""
+    by_dtype: dict[str, float]
+    """TFLOP/s of each part by dtype of its operands; float32 multiplied in TF32 is `tf32`."""
+    source: str
+
+
+def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Peak | None:
+    """The peak of a device for a mix of matrix arithmetic.
+
+    The parts of the mix take their times one after another, so that the peak of the mix is
+    sum(flops) / sum(flops of a dtype / peak of that dtype).
+
+    Args:
+        device_name: as the driver gives it.
+        flops: operations by dtype name of their operands.
+        tf32: float32 operands are multiplied in TF32.
+
+    Returns:
+        None for no operations, and where the table does not know the device (every CPU) or a dtype on it.
+    """
+    row = _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
+    if row is None or not flops:
+        return None
+    by_dtype: dict[str, float] = {}
+    seconds = 0.0
+    for dtype, count in flops.items():
+        arithmetic = "tf32" if tf32 and dtype == "float32" else "float8" if dtype.startswith("float8_") else dtype
+        tflops_per_sec = row.of(arithmetic)
+        if tflops_per_sec is None:
+            return None
+        by_dtype[arithmetic] = tflops_per_sec
+        seconds += count / (_TERA * tflops_per_sec)
+    return Peak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """TFLOP/s at boost clock, dense (without structured sparsity), with products accumulated in float32.
+
+    float32 is that of the ordinary units, all others are those of the tensor cores.
+    """
+
+    source: str
+    float32: float
+    float16: float
+    tf32: float | None = None
+    bfloat16: float | None = None
+    float8: float | None = None
+
+    def of(self, arithmetic: str) -> float | None:
+        known = {
+            "float32": self.float32,
+            "tf32": self.tf32,
+            "float16": self.float16,
+            "bfloat16": self.bfloat16,
+            "float8": self.float8,
+        }
+        return known.get(arithmetic)
+
+
+_AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper"
+_ADA: Final = "NVIDIA Ada GPU architecture whitepaper"
+_HOPPER: Final = "NVIDIA H100 Tensor Core GPU architecture whitepaper"
+
+_V100_SXM2: Final = _Row("NVIDIA V100 data sheet", float32=15.7, float16=125.0)
+_V100_PCIE: Final = _Row("NVIDIA V100 data sheet", float32=14.0, float16=112.0)
+_A100: Final = _Row("NVIDIA A100 data sheet", float32=19.5, tf32=156.0, float16=312.0, bfloat16=312.0)
+_H100_SXM: Final = _Row(_HOPPER, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9)
+
+_ROWS: Final[Mapping[str, _Row]] = {
+    "V100-SXM2-16GB": _V100_SXM2,
+    "V100-SXM2-32GB": _V100_SXM2,
+    "V100-PCIE-16GB": _V100_PCIE,
+    "V100-PCIE-32GB": _V100_PCIE,
+    "T4": _Row("NVIDIA T4 data sheet", float32=8.1, float16=65.0),
+    "A100-SXM4-40GB": _A100,
+    "A100-SXM4-80GB": _A100,
+    "A100-PCIE-40GB": _A100,
+    "A100 80GB PCIe": _A100,
+    "A30": _Row("NVIDIA A30 data sheet", float32=10.3, tf32=82.0, float16=165.0, bfloat16=165.0),
+    "A10": _Row("NVIDIA A10 data sheet", float32=31.2, tf32=62.5, float16=125.0, bfloat16=125.0),
+    "A40": _Row("NVIDIA A40 data sheet", float32=37.4, tf32=74.8, float16=149.7, bfloat16=149.7),
+    "RTX A6000": _Row(_AMPERE, float32=38.7, tf32=77.4, float16=154.8, bfloat16=154.8),
+    "GeForce RTX 3090": _Row(_AMPERE, float32=35.6, tf32=35.6, float16=71.0, bfloat16=71.0),
+    "GeForce RTX 4090": _Row(_ADA, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3),
+    "RTX 6000 Ada Generation": _Row(_ADA, float32=91.1, tf32=182.1, float16=364.2, bfloat16=364.2, float8=728.5),
+    "L4": _Row("NVIDIA L4 data sheet", float32=30.3, tf32=60.0, float16=121.0, bfloat16=121.0, float8=242.5),
+    "L40S": _Row("NVIDIA L40S data sheet", float32=91.6, tf32=183.0, float16=362.05, bfloat16=362.05, float8=733.0),
+    "H100 80GB HBM3": _H100_SXM,
+    "H100 PCIe": _Row(_HOPPER, float32=51.2, tf32=378.0, float16=756.0, bfloat16=756.0, float8=1513.0),
+    "H100 NVL": _Row("NVIDIA H100 data sheet", float32=60.0, tf32=417.5, float16=835.5, bfloat16=835.5, float8=1670.5),
+    "H200": replace(_H100_SXM, source="NVIDIA H200 data sheet; figures of H100 SXM, the same processor"),
+    "GH200 480GB": replace(_H100_SXM, source="NVIDIA GH200 data sheet; figures of H100 SXM, the same processor"),
+}
+"""By the driver's name without the maker's; a partition (MIG) has another name and is not known.
+
+GeForce cards accumulate in float32, as torch has them do, at half the rate that is advertised for float16.
+"""

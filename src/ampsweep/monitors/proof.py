@@ -1,0 +1,122 @@
+"""Proof that a run computed as its precision mode promises: by arithmetic, by the flags, by the dtypes of a step."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ampsweep.config.schema import PrecisionConfig
+
+Arithmetic = Literal["exact", "rounded"]
+
+_LOW_BIT: Final = 2.0**-12
+"""The last bit of 1 + 2**-12: float32 keeps 23 bits behind the binary point, TF32 and float16 keep 10, bfloat16 7."""
+
+_ROUNDING_FLAGS: Final = ("tf32", "bf16")
+"""Values of torch's `fp32_precision` switches that let float32 operands lose bits."""
+
+_CONVOLUTIONS: Final = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
+
+def has_convolutions(model: nn.Module) -> bool:
+    """Whether a convolution is among the model's layers."""
+    return any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
+
+
+def prove_arithmetic(
+    device: torch.device,
+    *,
+    convolutions: bool,
+    matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+    conv2d: Callable[..., Tensor] = F.conv2d,
+) -> dict[str, Arithmetic]:
+    """Whether float32 matmuls and convolutions on `device` are float32 now: 1 + 2**-12 times 1 is it, or is 1.
+
+    Flags do not tell: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
+    Call it with the mode's flags set and outside autocast; it waits for the device, once.
+
+    Args:
+        convolutions: prove them too; false for a model without any, which then need not load cuDNN.
+        matmul: what multiplies two float32 matrices.
+        conv2d: what convolves, as `torch.nn.functional.conv2d`.
+    """
+    # cuBLAS takes TF32 kernels for large matrices only: from a side of 512 on, with CUDA 12.8 on an H100
+    # (torch/_inductor/template_heuristics/triton.py). Elsewhere a small one does, and costs a millisecond.
+    side = 1024 if device.type == "cuda" else 256
+    matrix = torch.full((side, side), 1 + _LOW_BIT, dtype=torch.float32, device=device)
+    identity = torch.eye(side, dtype=torch.float32, device=device)
+    proof = {"matmul": _compare(matmul(matrix, identity), matrix)}
+    if convolutions:
+        channels = side // 8
+        image = torch.full((4, channels, 32, 32), 1 + _LOW_BIT, dtype=torch.float32, device=device)
+        kernel = torch.zeros((channels, channels, 3, 3), dtype=torch.float32, device=device)
+        kernel[:, :, 1, 1] = torch.eye(channels, device=device)
+        proof["convolution"] = _compare(conv2d(image, kernel, padding=1), image)
+    return proof
+
+
+def _compare(result: Tensor, exact: Tensor) -> Arithmetic:
+    """Transforms (Winograd, FFT) leave the last bits of float32 open, but not those that TF32 lacks."""
+    return "exact" if float((result - exact).abs().max()) < _LOW_BIT / 2 else "rounded"
+
+
+def contradictions(precision: PrecisionConfig, proof: Mapping[str, Any]) -> list[str]:
+    """Sentences on what in the `proof` of a run contradicts its settings; parts that it lacks claim nothing.
+
+    Args:
+        precision: the settings; what counts are their parts, not the mode they started from.
+        proof: `fp32_arithmetic` as `prove_arithmetic` gives it, `flags` in effect while the step was traced, and the
+            step's `flops` by dtype.
+    """
+    found = [*_census_contradictions(precision, proof.get("flops", {}))]
+    if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
+        found += _arithmetic_contradictions(precision.tf32, proof.get("fp32_arithmetic", {}))
+        found += _flag_contradictions(precision.tf32, proof.get("flags", {}))
+    return found
+
+
+def _arithmetic_contradictions(tf32: bool, arithmetic: Mapping[str, Arithmetic]) -> Iterator[str]:
+    rounded = [f"a {kind}" for kind, how in arithmetic.items() if how == "rounded"]
+    if rounded and not tf32:
+        yield f"{' and '.join(rounded)} in float32 lost bits, as TF32 does, although precision.tf32=false"
+    # Not each of them: cuDNN may prefer a float32 kernel where TF32 is allowed.
+    if arithmetic and not rounded and tf32:
+        yield f"a {' and a '.join(arithmetic)} in float32 kept every bit, although precision.tf32=true"
+
+
+def _flag_contradictions(tf32: bool, flags: Mapping[str, Any]) -> Iterator[str]:
+    switches = {name: value for name, value in flags.items() if name.endswith("fp32_precision")}
+    wrong = [f"{name} is {value}" for name, value in switches.items() if (value in _ROUNDING_FLAGS) != tf32]
+    if wrong:
+        yield f"{', '.join(wrong)} during training, although precision.tf32={str(tf32).lower()}"
+
+
+def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int]) -> Iterator[str]:
+    """16-bit modes promise most of the operations, not all: torch's unfused attention computes in float32 inside.
+
+    A model without matmuls and convolutions shows nothing.
+    """
+    promised = precision.dtype if precision.autocast else precision.parameters
+    total = sum(flops.values())
+    if total == 0:
+        return
+    work = "of the matmul and convolution operations ran in"
+    if promised == "float32":
+        for dtype in ("bfloat16", "float16"):
+            if flops.get(dtype, 0) > 0:
+                yield f"{_percent(flops[dtype], total)} {work} {dtype}, although the mode computes in float32"
+    elif flops.get(promised, 0) <= total / 2:
+        yield f"only {_percent(flops.get(promised, 0), total)} {work} {promised}, in which the mode computes"
+
+
+def _percent(part: int, total: int) -> str:
+    return f"{100 * part / total:.2g}%"

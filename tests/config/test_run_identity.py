@@ -1,0 +1,179 @@
+"""What a run is called, and when two configs are the same run or a pair."""
+
+import re
+from copy import deepcopy
+from dataclasses import asdict, replace
+
+import pytest
+
+from ampsweep.config.compose import compose_one
+from ampsweep.config.identity import config_hash, identity, pair_key, run_directory_name
+from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
+
+WITHOUT_RESULT = {
+    *("name", "output_dir", "resume", "into", "dry_run"),
+    *("tracking.mode", "tracking.project", "tracking.entity", "tracking.group", "tracking.tags"),
+    *("report.baseline", "report.margin_pct"),
+    *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot"),
+}
+"""Keys that change where and how results are kept and shown, and no result."""
+
+CONFIGS = {
+    name: compose_one(overrides)
+    for name, overrides in {
+        "gpt on text": [],
+        "mlp on digits": ["model=mlp_small", "optimizer=sgd"],
+        "one's own": ["model=custom", "model._target_=mine.Net", "+model.sizes=[4,8]", "+model.options={bias:true}"],
+    }.items()
+}
+
+
+def leaves(values, prefix=""):
+    """Every key below which no further keys are, with its value."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def other(value):
+    """Another value of the same kind."""
+    if value is None:
+        return 1
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return [*value, 1] if isinstance(value, list) else {"a": 1} if isinstance(value, dict) else f"{value}x"
+
+
+def with_value(config, key, value):
+    config = deepcopy(config)
+    *path, name = key.split(".")
+    part = config
+    for step in path:
+        part = part[step] if isinstance(part, dict) else getattr(part, step)
+    if isinstance(part, dict):
+        part[name] = value
+    else:
+        setattr(part, name, value)
+    return config
+
+
+EVERY_LEAF = [(name, key) for name, config in CONFIGS.items() for key, _ in leaves(asdict(config))]
+
+
+def changed(name, key):
+    values = dict(leaves(asdict(CONFIGS[name])))
+    return with_value(CONFIGS[name], key, other(values[key]))
+
+
+def pair(config, **facts):
+    here = {"device_name": "cpu", "world_size": 1, "data_fingerprint": "abc"}
+    return pair_key(config, **(here | facts))
+
+
+@pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
+def test_a_finished_point_is_known_by_all_that_can_change_its_result(name, key):
+    same = config_hash(changed(name, key)) == config_hash(CONFIGS[name])
+    assert same == (key in WITHOUT_RESULT)
+
+
+@pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
+def test_runs_pair_whose_precision_alone_differs(name, key):
+    same = pair(changed(name, key)) == pair(CONFIGS[name])
+    assert same == (key in WITHOUT_RESULT or key.startswith("precision."))
+
+
+def test_the_keys_without_result_exist():
+    assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT
+
+
+@pytest.mark.parametrize("fact", [{"device_name": "H100"}, {"world_size": 2}, {"data_fingerprint": "abd"}])
+def test_runs_pair_on_the_same_device_and_data_alone(fact):
+    config = CONFIGS["gpt on text"]
+    assert pair(config) == pair(config)
+    assert pair(config, **fact) != pair(config)
+
+
+def test_a_config_composed_again_is_the_same_run():
+    assert config_hash(compose_one([])) == config_hash(CONFIGS["gpt on text"])
+    assert config_hash(compose_one(["optimizer.lr=0.001"])) == config_hash(compose_one(["optimizer.lr=1e-3"]))
+
+
+@pytest.mark.parametrize("mode", PRECISION_MODES)
+def test_an_arm_is_labelled_by_its_mode(mode):
+    assert arm_label(PRECISION_MODES[mode]) == mode
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "label"),
+    [
+        ("amp_bf16", {"cache_enabled": False}, "amp_bf16+cache_enabled=false"),
+        ("amp_fp16", {"init_scale": 1024.0}, "amp_fp16+init_scale=1024"),
+        ("amp_fp16", {"init_scale": 2.0**40}, "amp_fp16+init_scale=1099511627776.0"),
+        (
+            "amp_fp16",
+            {"growth_interval": 20, "backoff_factor": 0.25},
+            "amp_fp16+backoff_factor=0.25+growth_interval=20",
+        ),
+        ("fp32", {"eval": "autocast"}, "fp32+eval=autocast"),
+    ],
+)
+def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, label):
+    assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
+
+
+def test_arms_that_differ_never_share_a_label():
+    scales = [2.0**20, 2.0**20 + 1, 1e6, 1234567.0, 1234568.0]
+    labels = [arm_label(replace(PRECISION_MODES["amp_fp16"], init_scale=scale)) for scale in scales]
+    assert len(set(labels)) == len(scales)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt_tiny", "org/model", "a b\tc", "../..", "C:\\nets", "x" * 400, "nets.Größe", "a'b\"c`$(d)", "*?<>|"]
+)
+def test_a_run_directory_is_one_folder_with_a_name_that_is_safe_everywhere(name):
+    config = with_value(CONFIGS["one's own"], "model.name", name)
+    directory = run_directory_name(config)
+    assert re.fullmatch(r"fp32-[A-Za-z0-9_.+=-]+-[0-9a-f]{8}", directory)
+    assert len(directory) <= 120
+    assert directory.endswith(config_hash(config)[:8])
+
+
+def test_a_run_directory_says_arm_model_and_seed():
+    directory = run_directory_name(compose_one(["precision=amp_fp16", "precision.init_scale=1024", "seed=3"]))
+    assert re.fullmatch(r"amp_fp16\+init_scale=1024-gpt_tiny-s3-[0-9a-f]{8}", directory)
+
+
+def test_long_names_that_differ_at_their_end_stay_apart():
+    config = CONFIGS["one's own"]
+    names = [run_directory_name(with_value(config, "model.name", "x" * 200 + end)) for end in "ab"]
+    assert names[0] != names[1]
+
+
+def test_a_component_without_a_name_is_called_by_its_class():
+    facts = identity(CONFIGS["one's own"], steps=10, device="cpu")
+    assert (facts.model, facts.data, facts.task) == ("Net", "text", "language_modeling")
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype"),
+    [
+        ("fp32", "float32"),
+        ("tf32", "float32"),
+        ("amp_fp16", "float16"),
+        ("amp_bf16", "bfloat16"),
+        ("pure_bf16", "bfloat16"),
+    ],
+)
+def test_the_dtype_of_a_run_is_the_one_it_computes_in(mode, dtype):
+    config = replace(CONFIGS["gpt on text"], precision=PRECISION_MODES[mode])
+    assert identity(config, steps=10, device="cpu").dtype == dtype
+
+
+def test_autocast_switched_off_by_itself_computes_in_the_dtype_of_the_parameters():
+    precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
+    config = replace(CONFIGS["gpt on text"], precision=precision)
+    assert identity(config, steps=10, device="cpu").dtype == "float32"

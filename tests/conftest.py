@@ -1,0 +1,31 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def foreign_load() -> Iterator[None]:
+    """A busy loop in a process whose parent has gone: nothing ties it to what is tested."""
+    if os.name == "nt":
+        pytest.skip("needs a shell that leaves processes behind")
+    command = f'"{sys.executable}" -c "while True: pass" >/dev/null 2>&1 & echo $!'
+    started = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=True)
+    loop = psutil.Process(int(started.stdout))
+    while loop.cpu_times().user < 0.1:
+        time.sleep(0.01)
+    yield
+    loop.kill()

@@ -1,0 +1,71 @@
+"""A run that fails is a record; the sweep goes on and says so by its exit code."""
+
+import pytest
+from command_line import all_runs, only_run, only_sweep
+from wandb_file import read_wandb_file
+
+OWN = (
+    "model=custom",
+    "data=digits",
+    "model._target_=own_models.Broken",
+    "trainer.steps=5",
+    "trainer.log_every=1",
+    "tracking=disabled",
+)
+
+
+FAILURES = {
+    "raises": ("failed", "RuntimeError: my model broke"),
+    "is_killed": ("failed", "killed by SIGKILL"),
+    "leaves": ("failed", "ended with exit code 7"),
+    "exits": ("failed", "sys.exit(5)"),
+    "runs_out_of_memory": ("oom", "can't allocate memory"),
+    "is_fine": ("completed", None),
+}
+"""What a user's model does in its third step, and what then stands in its record."""
+
+
+def test_the_sweep_goes_on_after_each_kind_of_failure(train):
+    ended = train("-m", *OWN, f"+model.what={','.join(FAILURES)}")
+    assert ended.code == 1
+    runs = all_runs()
+    assert [run.record.config["model"]["what"] for run in runs] == list(FAILURES)
+    for run, (status, error) in zip(runs, FAILURES.values(), strict=True):
+        record = run.record
+        assert record.status == status
+        assert record.error is None if error is None else error in record.error
+        assert record.ended_at is not None
+        assert [row["step"] for row in run.history] == list(range(1, 6 if status == "completed" else 3))
+        assert (run.directory / "error.txt").exists() == (status == "failed")
+        if status == "failed":
+            assert f"{run.directory.name} failed: " in ended.err
+            assert error in ended.err
+    assert 'raise RuntimeError("my model broke")' in (runs[0].directory / "error.txt").read_text(), "the traceback"
+    assert "killed by SIGKILL" in (only_sweep() / "comparison.md").read_text()
+
+
+def test_a_single_run_that_fails_leaves_its_record_and_raises(train, capfd):
+    with pytest.raises(RuntimeError, match="my model broke"):
+        train(*OWN, "+model.what=raises")
+    record = only_run().record
+    assert (record.status, record.error) == ("failed", "RuntimeError: my model broke")
+    assert [row["step"] for row in only_run().history] == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_process_of_a_single_run_that_fails_shows_the_users_own_line(start):
+    ended = start(*OWN, "+model.what=raises").finish()
+    assert ended.code == 1
+    assert ended.out == ""
+    assert "own_models.py" in ended.err
+    assert ended.err.splitlines()[-1] == "RuntimeError: my model broke"
+
+
+def test_wandb_is_told_of_the_failure(train):
+    train("-m", *OWN[:-1], "tracking.mode=offline", "+model.what=raises")
+    run = only_run()
+    tracked = read_wandb_file(run.directory / run.record.wandb["directory"])
+    assert tracked.exit_code == 1
+    assert tracked.summary["status"] == "failed"
+    assert tracked.summary["error"] == "RuntimeError: my model broke"
+    assert tracked.history == run.history

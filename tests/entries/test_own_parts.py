@@ -1,0 +1,212 @@
+"""A user's own model, data and configs, from a directory outside the repository, train without any change to it."""
+
+import sys
+
+import pytest
+from command_line import all_runs, only_run, only_sweep
+
+MINE = '''
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+class Net(nn.Module):
+    def __init__(self, width, num_features=64, num_classes=10):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(num_features, width), nn.ReLU(), nn.Linear(width, num_classes)
+        )
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+class Quadrants:
+    """Points of a plane, to be told by the quadrant they lie in."""
+
+    num_train_batches = None
+    tokens_per_batch = None
+    fingerprint = "quadrants"
+
+    def __init__(self, batch_size, seed, device, spread=1.0):
+        self.batch_size, self.seed, self.device, self.spread = batch_size, seed, device, spread
+
+    def train_batch(self, index):
+        return self.points(1000 * self.seed + index + 1)
+
+    def val_batches(self):
+        yield self.points(0)
+
+    def points(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+        points = self.spread * torch.randn(self.batch_size, 2, generator=generator)
+        quadrants = 2 * (points[:, 0] > 0) + (points[:, 1] > 0)
+        return points.to(self.device), quadrants.to(self.device)
+
+class Squares(Dataset):
+    """Items of torch's usual kind."""
+
+    def __init__(self, first, last):
+        self.numbers = torch.linspace(first, last, 40)
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, item):
+        number = self.numbers[item]
+        return number.reshape(1), number.square().reshape(1)
+
+class Scored(nn.Module):
+    """Computes its own loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, images, labels):
+        logits = self.layer(images.flatten(1))
+        return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels)}
+'''
+MODEL = """
+defaults:
+  - override /data@_global_.data: digits
+  - _self_
+_target_: mine.Net
+name: my_net
+width: 16
+"""
+EXPERIMENT = """
+# @package _global_
+defaults:
+  - override /model: mine
+  - override /optimizer: sgd
+name: my_comparison
+trainer:
+  steps: 4
+tracking:
+  mode: disabled
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params:
+      seed: 7
+      precision: fp32,amp_bf16
+"""
+OWN_NET = ("model=custom", "model._target_=mine.Net", "+model.width=8")
+SHORT = ("trainer.steps=4", "trainer.log_every=2", "tracking=disabled")
+GPT2 = (
+    "model=custom",
+    "model._target_=transformers.GPT2LMHeadModel",
+    "+model.config._target_=transformers.GPT2Config",
+    *(f"+model.config.{size}" for size in ("vocab_size=256", "n_positions=32", "n_embd=16", "n_layer=1", "n_head=2")),
+    *("+model.config.bos_token_id=0", "+model.config.eos_token_id=0"),
+    *("data=text", "data.seq_len=32", "data.batch_size=4", "data.num_val_batches=2"),
+    *("task=model_loss", "task.input_argument=input_ids", "task.target_argument=labels", "task.targets=inputs"),
+    "optimizer.lr=1e-2",
+    "trainer.steps=20",
+    "trainer.log_every=5",
+    "tracking=disabled",
+)
+"""Hugging Face's own model, built from sizes without any download; it shifts the labels itself."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A directory on the user's PYTHONPATH, with configs."""
+    for path, text in {"mine.py": MINE, "conf/model/mine.yaml": MODEL, "conf/experiment/mine.yaml": EXPERIMENT}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.slow
+def test_an_own_model_is_found_on_the_pythonpath(start, elsewhere):
+    ended = start(*OWN_NET, "data=digits", *SHORT, PYTHONPATH=str(elsewhere)).finish()
+    assert (ended.code, ended.said) == (0, [])
+    record = only_run().record
+    assert (record.status, record.identity.model, record.identity.model_size) == ("completed", "Net", 65 * 8 + 9 * 10)
+    assert record.config["model"]["width"] == 8
+
+
+def test_own_arguments_can_be_swept(train):
+    assert train("-m", *OWN_NET[:2], "+model.width=4,8", "data=digits", *SHORT).code == 0
+    runs = all_runs()
+    assert [run.record.identity.model_size for run in runs] == [65 * 4 + 5 * 10, 65 * 8 + 9 * 10]
+    assert [run.record.status for run in runs] == ["completed"] * 2
+
+
+def test_an_own_config_file_is_an_option_like_any_other(train):
+    assert train("--config-dir=conf", "model=mine", "model.width=4", *SHORT).code == 0
+    record = only_run().record
+    assert (record.status, record.identity.model, record.identity.data) == ("completed", "my_net", "digits")
+    assert record.identity.model_size == 65 * 4 + 5 * 10
+
+
+def test_its_mistakes_are_named_like_any_other(train):
+    ended = train("--config-dir=conf", "model=mien")
+    assert ended.code == 2
+    assert "model=mien: no such option; allowed are custom, gpt_large" in ended.err
+    assert "mine" in ended.err
+
+
+def test_an_own_experiment_is_a_sweep_by_itself(train):
+    assert train("--config-dir=conf", "experiment=mine").code == 0
+    runs = all_runs()
+    assert [(run.record.arm, run.record.identity.seed) for run in runs] == [("fp32", 7), ("amp_bf16", 7)]
+    assert {run.record.identity.experiment for run in runs} == {"my_comparison"}
+    assert {run.record.identity.optimizer for run in runs} == {"sgd"}
+    assert (only_sweep() / "comparison.md").is_file()
+
+
+def test_own_data_is_trained_on(train):
+    data = ("data=custom", "data._target_=mine.Quadrants", "data.batch_size=64", "+data.spread=2.0")
+    net = (*OWN_NET, "+model.num_features=2", "+model.num_classes=4", "task=classification")
+    assert train(*net, *data, "trainer.steps=200", "optimizer.lr=1e-2", "tracking=disabled").code == 0
+    record = only_run().record
+    assert (record.identity.data, record.identity.batch_size) == ("Quadrants", 64)
+    assert record.summary["val/accuracy"] > 0.9
+
+
+def test_a_dataset_of_torch_is_trained_on(train):
+    data = (
+        "data=custom",
+        "data._target_=ampsweep.data.map_dataset.MapDataset",
+        "data.batch_size=8",
+        *("+data.train._target_=mine.Squares", "+data.train.first=-1", "+data.train.last=1"),
+        *("+data.val._target_=mine.Squares", "+data.val.first=-0.9", "+data.val.last=0.9"),
+    )
+    net = (*OWN_NET, "+model.num_features=1", "+model.num_classes=1", "task=regression")
+    length = ("trainer.steps=null", "trainer.epochs=3", "trainer.eval_every=5", "optimizer.lr=1e-2")
+    assert train(*net, *data, *length, "tracking=disabled").code == 0
+    run = only_run()
+    assert run.record.identity.steps == 15
+    losses = list(run.column("val/loss").values())
+    assert losses[-1] < losses[0]
+
+
+def test_a_model_may_compute_its_own_loss(train):
+    own = ("model=custom", "model._target_=mine.Scored", "data=digits", "task=model_loss")
+    for precision in ("fp32", "amp_fp16"):
+        assert train(*own, *SHORT, f"precision={precision}", f"output_dir={precision}").code == 0
+        run = only_run(precision)
+        assert run.record.status == "completed"
+        assert run.column("train/loss")[4] < run.column("train/loss")[2]
+
+
+@pytest.mark.slow
+def test_a_hugging_face_model_is_trained_alone(train):
+    assert train(*GPT2, "precision=amp_bf16").code == 0
+    run = only_run()
+    assert (run.record.status, run.record.identity.model) == ("completed", "GPT2LMHeadModel")
+    assert run.column("train/loss")[20] < run.column("train/loss")[5] - 0.3
+    assert run.record.proof["flops"]["bfloat16"] > 0
+
+
+@pytest.mark.slow
+def test_a_hugging_face_model_is_swept(train):
+    assert train("-m", *GPT2, "precision=fp32,amp_fp16").code == 0
+    fp32, amp = all_runs()
+    assert [run.record.status for run in (fp32, amp)] == ["completed"] * 2
+    assert amp.record.summary["val/loss"] == pytest.approx(fp32.record.summary["val/loss"], rel=1e-2)
+    assert amp.record.summary["amp/skipped_steps"] == 0

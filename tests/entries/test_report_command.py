@@ -1,0 +1,64 @@
+"""`ampsweep report DIR`: the comparison from the records alone."""
+
+import json
+
+import pytest
+from command_line import all_runs
+
+from ampsweep.entries.cli import main
+
+
+@pytest.fixture
+def report(capsys):
+    """What the command prints; it must end well."""
+
+    def report(*arguments):
+        assert main(["report", *map(str, arguments)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return report
+
+
+def test_a_deleted_comparison_is_rebuilt_as_it_was(copied, report):
+    files = sorted(copied.directory.glob("comparison.*"))
+    before = {path: path.read_bytes() for path in files}
+    assert before
+    for path in files:
+        path.unlink()
+    printed = report(copied.directory)
+    assert {path: path.read_bytes() for path in sorted(copied.directory.glob("comparison.*"))} == before
+    (*_, where) = copied.ended.out.strip().splitlines()
+    assert printed.strip() == copied.ended.out.replace(where, "").strip(), "and printed as after the sweep"
+
+
+def test_only_the_records_are_needed(copied, report):
+    whole = report(copied.directory)
+    for run in all_runs(copied.directory):
+        (run.directory / "history.jsonl").unlink(missing_ok=True)
+    (copied.directory / "multirun.yaml").unlink()
+    assert report(copied.directory) == whole
+
+
+def test_json_is_one_object_and_nothing_else(copied, report):
+    """As in the file, where directories are relative to its own, so that all of it can be moved."""
+    printed = report(copied.directory, "--format", "json")
+    assert isinstance(json.loads(printed), dict)
+    assert printed.replace(f"{copied.directory}/", "") == (copied.directory / "comparison.json").read_text()
+
+
+def test_baseline_and_margin_can_be_chosen(copied, report):
+    assert "against amp_bf16" in report(copied.directory, "--baseline", "amp_bf16")
+    printed = json.loads(report(copied.directory, "--margin-pct", "7.5", "--format", "json"))
+    assert "7.5" in json.dumps(printed)
+
+
+def test_several_directories_are_one_comparison(swept, copied, report):
+    """Read only: there is no place that both belong to."""
+    before = {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")}
+    runs = all_runs(copied.directory)
+    printed = report(*(run.directory for run in runs))
+    assert "2 of 2 pairs completed" in " ".join(printed.split())
+    assert not [path for run in runs for path in run.directory.glob("comparison.*")]
+    assert {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")} == before

@@ -1,0 +1,138 @@
+"""A training that was stopped or killed goes on as if nothing had been."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import MLP, only_run, wait_until
+
+GATE, WAITING = Path("gate.open"), Path("gate.waiting")
+SAME_EACH_TIME = ("train/loss", "train/grad_norm", "train/lr", "val/loss", "val/accuracy")
+SCALER = ("amp/scale", "amp/growth_tracker", "amp/skipped_steps", "amp/applied_steps")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
+
+
+@pytest.fixture
+def gated(tmp_path):
+    """A training with everything that has a state: dropout, momentum, a schedule, a scale that grows and overflows."""
+    return (
+        "model=custom",
+        "model._target_=own_models.Gated",
+        "+model.at=10",
+        f"+model.gate={tmp_path / GATE}",
+        "data=digits",
+        "precision=amp_fp16",
+        "precision.init_scale=67108864",
+        "precision.growth_interval=3",
+        "scheduler=cosine",
+        "scheduler.num_warmup_steps=4",
+        "trainer.steps=24",
+        "trainer.eval_every=6",
+        "trainer.log_every=1",
+        "tracking=disabled",
+    )
+
+
+@pytest.fixture
+def assert_as_if_uninterrupted(gated, train):
+    """Resume the one run here, and compare it with the same that nothing interrupts."""
+
+    def check(*arguments, from_step):
+        GATE.touch()
+        ended = train(*gated, *arguments, "resume=auto")
+        assert ended.code == 0
+        resumed = only_run()
+        assert f"resuming {resumed.directory.resolve()}" in ended.err
+        assert train(*gated, "output_dir=reference").code == 0
+        reference = only_run("reference")
+
+        assert resumed.record.status == "completed"
+        assert [attempt["from_step"] for attempt in resumed.record.attempts] == [0, from_step]
+        assert [row["step"] for row in resumed.history] == list(range(1, 25)), "each step once"
+        for key in SAME_EACH_TIME + SCALER:
+            assert resumed.column(key) == reference.column(key), key
+            assert resumed.record.summary[key] == reference.record.summary[key]
+        assert reference.record.summary["amp/skipped_steps"] > 0
+
+    return check
+
+
+@POSIX
+@pytest.mark.slow
+def test_a_stopped_run_resumed_is_bitwise_the_run_that_was_not(start, gated, assert_as_if_uninterrupted):
+    training = start(*gated)
+    wait_until(WAITING.exists, "the tenth step")
+    training.signal(signal.SIGTERM)
+    GATE.touch()
+    ended = training.finish()
+    assert ended.code == 1
+    assert only_run().record.error == "SIGTERM after step 10 of 24"
+    assert not training.alive()
+    assert_as_if_uninterrupted(from_step=10)
+
+
+@POSIX
+@pytest.mark.slow
+def test_a_killed_run_resumed_from_its_last_checkpoint_is_too(start, gated, assert_as_if_uninterrupted):
+    training = start(*gated, "trainer.checkpoint_every=4")
+    wait_until(WAITING.exists, "the tenth step")
+    training.signal(signal.SIGKILL)
+    training.finish()
+    killed = only_run()
+    assert killed.record.status == "interrupted"
+    assert [row["step"] for row in killed.history] == list(range(1, 10))
+    assert_as_if_uninterrupted("trainer.checkpoint_every=4", from_step=8)
+
+
+def test_there_is_nothing_to_resume_after_a_run_that_ended(train):
+    assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=2").code == 0
+    finished = only_run().directory
+    ended = train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=2", "resume=auto")
+    assert ended.code == 0
+    assert "no unfinished run of this config; starting afresh" in ended.err
+    assert len(list(finished.parents[1].iterdir())) == 2
+
+
+def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler_and_says_so(train):
+    assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
+    before = only_run()
+    arguments = ("trainer.steps=6", "precision=amp_fp16", "precision.init_scale=1024", "output_dir=after")
+    ended = train(*MLP, *arguments, f"resume={before.directory}")
+    assert ended.code == 0
+    after = only_run("after")
+    (attempt,) = after.record.attempts
+    (note,) = attempt["notes"]
+    assert "fresh" in note
+    assert note in ended.err
+    assert attempt["from_step"] == 4
+    assert attempt["checkpoint"] == str(before.directory / "checkpoints/last.pt")
+    (row,) = after.history
+    assert (row["step"], row["amp/scale"], row["amp/applied_steps"]) == (6, 1024.0, 6)
+
+
+def test_without_amp_the_saved_scaler_is_ignored_and_that_is_said(train):
+    assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4", "precision=amp_fp16").code == 0
+    checkpoint = only_run().directory / "checkpoints/last.pt"
+    ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={checkpoint}")
+    assert ended.code == 0
+    after = only_run("after")
+    (note,) = after.record.attempts[0]["notes"]
+    assert "ignored" in note
+    assert note in ended.err
+    assert not [key for key in after.record.summary if key.startswith("amp/")]
+
+
+def test_a_checkpoint_of_the_same_mode_carries_over_in_silence(train):
+    assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
+    ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={only_run().directory}")
+    assert (ended.code, ended.said) == (0, [])
+    assert only_run("after").record.attempts[0]["notes"] == []
+
+
+def test_a_run_resumed_at_its_end_is_evaluated_and_says_that_nothing_is_left_to_train(train):
+    assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
+    ended = train(*MLP, "trainer.steps=4", "output_dir=after", f"resume={only_run().directory}")
+    assert ended.code == 0
+    assert ended.said == ["the checkpoint is of step 4 of 4: nothing is left to train"]
+    assert only_run("after").record.summary["val/loss"] == only_run().record.summary["val/loss"]

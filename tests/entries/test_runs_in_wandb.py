@@ -1,0 +1,90 @@
+"""What W&B gets of runs and sweeps, and that a training does not depend on its server."""
+
+import pytest
+from command_line import MLP, all_runs, only_run, only_sweep
+from wandb_file import read_wandb_file
+
+RUN = ("model=mlp_small", "trainer.steps=4", "trainer.log_every=2")
+SYNC = "send runs later with `wandb sync RUN_DIRECTORY/wandb/offline-run-*`"
+
+
+def tracked(run):
+    return read_wandb_file(run.directory / run.record.wandb["directory"])
+
+
+def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
+    ended = train("-m", *RUN, "precision=fp32,amp_bf16", "tracking.mode=offline")
+    assert ended.code == 0
+    assert ended.said == [f"W&B: offline, as tracking.mode says; {SYNC}"], "once for the whole sweep"
+    group = f"train_{only_sweep().name}"
+    runs = all_runs()
+    files = [tracked(run) for run in runs]
+    assert [file.run.run_group for file in files] == [group, group]
+    assert [file.run.job_type for file in files] == ["fp32", "amp_bf16"]
+    assert [file.run.run_id for file in files] == [run.record.wandb["id"] for run in runs]
+    assert len({file.run.run_id for file in files}) == 2
+    for run, file in zip(runs, files, strict=True):
+        assert file.run.project == "ampsweep"
+        assert file.config["precision_mode"] == run.record.identity.precision_mode
+        assert file.config["model"] == "mlp_small"
+        assert file.config["config"]["precision"] == run.record.config["precision"]
+        assert file.config["pair_key"] == run.record.pair_key
+        assert file.history == run.history
+        assert file.exit_code == 0
+
+
+def test_names_for_wandb_come_from_the_config(train):
+    named = ("tracking.project=mine", "tracking.group=tuesday", "tracking.tags=[a,b]", "tracking.entity=team")
+    assert train(*RUN, "tracking.mode=offline", *named).code == 0
+    run = tracked(only_run()).run
+    assert (run.project, run.run_group, list(run.tags), run.entity) == ("mine", "tuesday", ["a", "b"], "team")
+
+
+def test_without_a_login_a_run_is_offline_and_says_how_to_send_it(train):
+    ended = train(*RUN)
+    assert ended.code == 0
+    assert ended.said == [f"W&B: offline, since wandb is not logged in (`wandb login` or WANDB_API_KEY); {SYNC}"]
+    assert only_run().record.wandb["mode"] == "offline"
+
+
+def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "1")
+    ended = train(*RUN)
+    assert ended.code == 0
+    mode, warning = ended.said
+    assert mode == "W&B: online, project ampsweep"
+    assert warning.startswith("W&B: this run goes on offline, since it could not start on the server")
+    run = only_run()
+    assert run.record.status == "completed"
+    assert run.record.wandb["mode"] == "offline"
+    assert tracked(run).history == run.history
+
+
+def test_disabled_means_that_wandb_leaves_no_file(train, machine):
+    ended = train(*MLP, "trainer.steps=4")
+    assert (ended.code, ended.said) == (0, [])
+    assert {path.name for path in only_run().directory.iterdir()} == {"run.json", "history.jsonl", ".hydra"}
+    assert not list(machine.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_of_a_wandb_agent_belongs_to_its_sweep(start, repository):
+    """As `wandb agent` starts it: its command line, and its environment over what the config says."""
+    agent = {
+        "WANDB_SWEEP_ID": "sweep123",
+        "WANDB_RUN_ID": "run45678",
+        "WANDB_PROJECT": "agents",
+        "WANDB_ENTITY": "team",
+        "WANDB_MODE": "offline",
+    }
+    ended = start(*RUN, "precision=amp_fp16", "seed=2", "precision.init_scale=1024", **agent).finish()
+    assert ended.code == 0
+    assert ended.said == [f"W&B: offline, as WANDB_MODE says; {SYNC}"]
+    run = only_run()
+    assert run.record.wandb["id"] == "run45678"
+    file = tracked(run)
+    assert (file.run.run_id, file.run.sweep_id, file.run.project) == ("run45678", "sweep123", "agents")
+    assert file.run.job_type == "amp_fp16"
+    assert file.config["arm"] == "amp_fp16+init_scale=1024"
+    assert file.history == run.history

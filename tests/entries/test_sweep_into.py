@@ -1,0 +1,69 @@
+"""`into=DIR`: an earlier sweep is completed and extended; what is finished stays as it is."""
+
+import shutil
+from pathlib import Path
+
+from command_line import MLP, RunFiles, all_runs, only_run, only_sweep
+
+
+def states(directory: Path) -> dict[Path, tuple[int, bytes]]:
+    """Modification time and content of every file of every run."""
+    files = [path for run in all_runs(directory) for path in run.directory.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_new_arm_and_a_new_seed_join_the_finished_runs(copied, train):
+    before = states(copied.directory)
+    both = ("seed=0,2", "precision=fp32,pure_bf16")
+    ended = train("-m", *copied.arguments[:-2], *both, f"into={copied.directory}")
+    assert (ended.code, ended.said) == (0, [])
+    assert before.items() <= states(copied.directory).items()
+    new = [run for run in all_runs(copied.directory) if run.directory / "run.json" not in before]
+    assert [(run.record.identity.seed, run.record.arm) for run in new] == [
+        (0, "pure_bf16"),
+        (2, "fp32"),
+        (2, "pure_bf16"),
+    ]
+    assert {run.record.status for run in new} == {"completed"}
+    comparison = (copied.directory / "comparison.md").read_text()
+    assert "amp_bf16" in comparison, "the arms of before are part of the new comparison"
+    assert "pure_bf16" in comparison
+    assert not list(Path("outputs").glob("train/*/*/2*")), "nothing was begun elsewhere"
+
+
+def test_a_finished_sweep_run_again_trains_nothing(copied, train):
+    before = states(copied.directory)
+    comparison = (copied.directory / "comparison.json").read_text()
+    ended = train("-m", *copied.arguments, f"into={copied.directory}")
+    assert ended.code == 0
+    assert states(copied.directory) == before
+    assert (copied.directory / "comparison.json").read_text() == comparison
+
+
+def test_a_dry_run_tells_what_is_finished(copied, train):
+    ended = train("-m", *copied.arguments[:-2], "seed=0,2", f"into={copied.directory}", "dry_run=true")
+    assert ended.code == 0
+    assert "finished earlier" in ended.out
+    assert "2 points, 1 to train" in ended.out
+
+
+def test_a_failed_run_is_trained_again(train):
+    """The user's model raises, until its author has repaired it."""
+    broken = ("model=custom", "model._target_=own_models.Broken", "+model.what=raises", "data=digits")
+    command = ("-m", *MLP[1:], *broken, "trainer.steps=4")
+    assert train(*command).code == 1
+    assert only_run().record.status == "failed"
+    Path("cure").touch()
+    assert train(*command, f"into={only_sweep()}").code == 0
+    run = only_run()
+    assert (run.record.status, run.record.error) == ("completed", None)
+    assert [row["step"] for row in run.history] == [2, 4]
+    assert not (run.directory / "error.txt").exists()
+
+
+def test_a_run_that_was_deleted_is_trained_again(copied, train):
+    victim = all_runs(copied.directory)[1].directory
+    shutil.rmtree(victim)
+    assert train("-m", *copied.arguments, f"into={copied.directory}").code == 0
+    assert RunFiles(victim).record.status == "completed"
+    assert len(all_runs(copied.directory)) == 6

@@ -1,0 +1,240 @@
+"""Who else used the machine during a run is noticed, and the run itself is not mistaken for somebody else."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
+from ampsweep.monitors.host import num_available_cores
+from ampsweep.monitors.host_load import HostUse, HostWindow, own_processes
+from ampsweep.monitors.neighbours import Neighbours, busy_before
+from ampsweep.monitors.nvml import GIB, NvmlDevice
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+LOOP = "while True: pass"
+ALONE = HostUse(window_s=20.0, num_cores=8, own_cores=3.9, foreign_cores=0.04)
+
+
+def keep_busy(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def wait_until_it_runs(process):
+    while process.cpu_times().user < 0.1:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def child():
+    """A busy loop that this process started."""
+    with subprocess.Popen([sys.executable, "-c", LOOP]) as started:
+        wait_until_it_runs(psutil.Process(started.pid))
+        yield started
+        started.kill()
+
+
+def verdict_on(work, **evidence):
+    watch = Neighbours(CPU)
+    watch.after_warmup()
+    work()
+    watch.end()
+    return watch.verdict(**({"busy_before": None, "throttled_pct": None} | evidence))
+
+
+@pytest.mark.usefixtures("foreign_load")
+def test_a_load_in_another_process_contaminates():
+    found = verdict_on(lambda: keep_busy(0.7))
+    assert found.verdict == "contaminated"
+    assert found.reasons[0].startswith("other processes kept ")
+    assert found.reasons[0].endswith(f"of {num_available_cores()} cores busy during the run")
+    assert found.figures["foreign_cores"] > MAX_FOREIGN_CORES
+
+
+@pytest.mark.usefixtures("foreign_load")
+def test_a_load_is_noticed_before_the_run_begins():
+    began = time.perf_counter()
+    told = busy_before(CPU)
+    assert told is not None
+    assert told.startswith("the CPU was busy before the run began: other processes kept ")
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_load_from_before_does_not_matter_to_a_cpu_that_was_free_afterwards():
+    free = Evidence(busy_before="the CPU was busy", host=ALONE)
+    assert judge(CPU, free).verdict == "clean"
+    assert judge(CPU, free).busy_before == "the CPU was busy"
+    unseen = judge(CPU, replace(free, host=None))
+    assert (unseen.verdict, unseen.reasons) == ("contaminated", ("the CPU was busy",))
+
+
+def test_what_the_run_starts_is_part_of_the_run(child):
+    window = HostWindow()
+    its_share = psutil.Process(child.pid).cpu_times().user
+    own = time.process_time()
+    keep_busy(0.7)
+    used = time.process_time() - own + psutil.Process(child.pid).cpu_times().user - its_share
+    use = window.use()
+    assert use.own_cores == pytest.approx(used / use.window_s, abs=0.1)
+    assert use.own_cores + use.foreign_cores < use.num_cores + 0.1, "nothing is counted on both sides"
+    assert child.pid in own_processes()
+
+
+def test_what_the_run_started_is_still_part_of_it_when_it_has_ended():
+    window = HostWindow()
+    spend = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", spend], check=True)
+    use = window.use()
+    assert use.own_cores * use.window_s > 0.5
+
+
+def test_the_verdict_follows_what_the_system_counted():
+    def others(times, own):
+        return times.user + times.system + getattr(times, "nice", 0.0) - own
+
+    before, own = psutil.cpu_times(), time.process_time()
+    found = verdict_on(lambda: keep_busy(1.0))
+    foreign_cores = others(psutil.cpu_times(), time.process_time()) - others(before, own)
+    if len(psutil.cpu_times(percpu=True)) == num_available_cores():
+        assert found.figures["foreign_cores"] == pytest.approx(foreign_cores, abs=0.2)
+    if foreign_cores < MAX_FOREIGN_CORES / 2:
+        assert found.verdict == "clean"
+    elif foreign_cores > MAX_FOREIGN_CORES * 2:
+        assert found.verdict == "contaminated"
+
+
+def test_a_run_that_stands_still_is_no_measure_of_speed():
+    found = verdict_on(lambda: time.sleep(0.6))
+    assert found.verdict == "contaminated"
+    assert found.reasons[-1].startswith("the run kept only 0.0")
+
+
+def test_too_short_a_time_tells_nothing():
+    found = verdict_on(lambda: keep_busy(0.1))
+    assert (found.verdict, found.reasons) == (
+        "unknown",
+        ("the steps after warm-up took less than 0.5 s, too short to tell",),
+    )
+
+
+def test_a_run_without_steps_after_warmup_tells_nothing():
+    watch = Neighbours(CPU)
+    watch.end()
+    found = watch.verdict(busy_before=None, throttled_pct=None)
+    assert (found.verdict, found.reasons) == ("unknown", ("no step came after warm-up",))
+    assert found.figures == {}
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        ({}, "clean"),
+        ({"foreign_cores": 0.2}, "clean"),
+        ({"foreign_cores": 1.0}, "contaminated"),
+        ({"foreign_cores": 1.0, "num_cores": 128}, "clean"),
+        ({"foreign_cores": 1.5, "num_cores": 128}, "contaminated"),
+        ({"own_cores": 1.0}, "clean"),
+        ({"own_cores": 0.3}, "contaminated"),
+        ({"foreign_cores": None}, "unknown"),
+        ({"foreign_cores": None, "own_cores": 0.3}, "contaminated"),
+        ({"foreign_cores": 1.0, "window_s": 0.2}, "unknown"),
+    ],
+)
+def test_a_cpu_is_judged_by_who_used_it(seen, verdict):
+    found = judge(CPU, Evidence(host=replace(ALONE, **seen)))
+    assert found.verdict == verdict
+    assert bool(found.reasons) == (verdict != "clean")
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "told"),
+    [
+        ({}, "clean", ""),
+        ({"throttled_pct": 0.5}, "clean", ""),
+        ({"others": frozenset({7, 5})}, "contaminated", "processes 5, 7 computed on cuda:0 during the run"),
+        (
+            {"throttled_pct": 12.0},
+            "contaminated",
+            "heat or hardware protection slowed cuda:0 down in 12% of the samples",
+        ),
+        ({"busy_before": "cuda:0 was in use"}, "contaminated", "cuda:0 was in use"),
+        ({"others": None}, "unknown", "nothing here tells which processes use cuda (in a container, say)"),
+        ({"others": None, "busy_before": "cuda:0 was in use"}, "contaminated", "cuda:0 was in use"),
+        ({"host": None}, "unknown", "no step came after warm-up"),
+    ],
+)
+def test_a_gpu_is_judged_by_its_processes_and_slowdowns(seen, verdict, told):
+    found = judge(CUDA, Evidence(**({"host": replace(ALONE, foreign_cores=4.0, own_cores=0.2)} | seen)))
+    assert (found.verdict, "; ".join(found.reasons)) == (verdict, told)
+
+
+class Driver:
+    """As much of NVML as is asked for here, with one GPU."""
+
+    NVMLError = RuntimeError
+    nvmlMemory_v2 = 2  # noqa: N815
+    nvmlClocksThrottleReasonHwSlowdown, nvmlClocksThrottleReasonSwThermalSlowdown = 8, 32  # noqa: N815
+    nvmlClocksThrottleReasonHwThermalSlowdown, nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 64, 128  # noqa: N815
+
+    def __init__(self, reasons=0, computing=(), drawing=(), version=2):
+        self.reasons, self.computing, self.drawing, self.version = reasons, computing, drawing, version
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _):  # noqa: N802
+        return self.reasons
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _):  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.computing]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, _):  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.drawing]
+
+    def nvmlDeviceGetMemoryInfo(self, _, version=1):  # noqa: N802
+        if version > self.version:
+            raise RuntimeError("no such function")
+        return SimpleNamespace(used=(3 if version == 1 else 2) * GIB)
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"{name}: not supported")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled_pct"), [(0, 0.0), (1 | 4, 0.0), (8 | 4, 100.0), (32, 100.0), (64, 100.0)]
+)
+def test_heat_slows_down_and_a_power_cap_is_a_setting(reasons, throttled_pct):
+    assert NvmlDevice(Driver(reasons), None).readings() == {
+        "device/throttled_pct": throttled_pct,
+        "device/memory_used_gib": 3.0,
+    }
+
+
+def test_a_display_is_no_process_that_computes():
+    assert NvmlDevice(Driver(computing=(1, 2), drawing=(2, 3)), None).compute_processes() == {1}
+
+
+@pytest.mark.parametrize(("version", "held_gib"), [(1, 3.0), (2, 2.0)])
+def test_what_the_driver_keeps_for_itself_is_held_by_nobody(version, held_gib):
+    assert NvmlDevice(Driver(version=version), None).held_gib() == held_gib
+
+
+HOLD = (
+    "import sys, torch; held = torch.zeros(2**31, dtype=torch.uint8, device='cuda'); print('held', flush=True); input()"
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_memory_of_another_process_is_noticed_before_the_run_begins():
+    assert busy_before(torch.device("cuda")) is None
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        told = busy_before(torch.device("cuda"))
+        other.kill()
+    assert told is not None
+    assert told.startswith("cuda was in use before the run began: ")

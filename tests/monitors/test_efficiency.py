@@ -1,0 +1,93 @@
+"""Model arithmetic a second, and its share of a peak that is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampsweep.metrics import METRICS
+from ampsweep.monitors import efficiency
+from ampsweep.monitors.efficiency import Efficiency
+from ampsweep.monitors.peaks import dense_peak
+from ampsweep.monitors.trace import trace_step
+
+CPU = torch.device("cpu")
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture
+def on_h100(monkeypatch):
+    monkeypatch.setattr(efficiency, "device_name", lambda device: H100)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tf32", "tflops_per_sec"),
+    [
+        (H100, "float32", False, 66.9),
+        (H100, "float32", True, 494.7),
+        (H100, "bfloat16", True, 989.4),
+        (H100, "float8_e4m3fn", False, 1978.9),
+        ("NVIDIA H200", "float16", False, 989.4),
+        ("NVIDIA A100-SXM4-80GB", "float32", True, 156.0),
+        ("A100-SXM4-40GB", "float16", False, 312.0),
+        ("Tesla T4", "float16", False, 65.0),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", False, 165.2),
+    ],
+)
+def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflops_per_sec):
+    peak = dense_peak(name, {dtype: 10**12}, tf32=tf32)
+    assert peak.tflops_per_sec == pytest.approx(tflops_per_sec)
+    assert list(peak.by_dtype.values()) == [tflops_per_sec]
+    assert "NVIDIA" in peak.source
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "tf32"),
+    [
+        ("AMD EPYC 9654 96-Core Processor", {"float32": 1}, False),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"float16": 1}, False),
+        ("NVIDIA A10G", {"float16": 1}, False),
+        ("Tesla T4", {"bfloat16": 1}, False),
+        ("Tesla V100-SXM2-16GB", {"float32": 1}, True),
+        (H100, {"float64": 1}, False),
+        (H100, {"float16": 1, "int8": 1}, False),
+        (H100, {}, False),
+    ],
+)
+def test_what_the_table_does_not_know_has_no_peak(name, flops, tf32):
+    assert dense_peak(name, flops, tf32=tf32) is None
+
+
+def test_the_peak_of_a_mix_takes_the_time_of_its_parts():
+    flops = {"float32": 669, "bfloat16": 9894}  # ten time units each
+    peak = dense_peak(H100, flops, tf32=False)
+    assert peak.tflops_per_sec == pytest.approx((669 + 9894) / 20)
+    assert peak.by_dtype == {"float32": 66.9, "bfloat16": 989.4}
+
+
+def test_the_share_is_the_rate_over_the_peak_and_the_proof_names_it(on_h100):
+    half = Efficiency(CPU, {"bfloat16": 4947 * 10**8}, tf32=False)
+    figures = half.figures(step_ms=1.0)
+    assert figures == {"perf/tflops_per_sec": pytest.approx(494.7), "perf/mfu_pct": pytest.approx(50)}
+    assert set(figures) <= set(METRICS)
+    peak = half.proof()["peak"]
+    assert peak["by_dtype"] == {"bfloat16": 989.4}
+    assert set(peak) == {"tflops_per_sec", "by_dtype", "source"}
+
+
+def test_a_share_over_100_percent_is_refused_and_the_proof_says_so(on_h100):
+    impossible = Efficiency(CPU, {"float32": 10**12}, tf32=False)
+    assert impossible.figures(step_ms=10.0) == {"perf/tflops_per_sec": pytest.approx(100)}
+    assert impossible.proof()["peak"]["refused"].startswith("perf/mfu_pct would be 149.5: 100 TFLOP/s")
+
+
+def test_on_a_cpu_the_rate_is_told_and_no_share():
+    model = nn.Linear(8, 3)
+    with trace_step(model) as trace:
+        model(torch.randn(5, 8, requires_grad=True)).sum().backward()
+    cpu = Efficiency(CPU, trace.result.model_flops, tf32=False)
+    assert cpu.figures(step_ms=2.0) == {"perf/tflops_per_sec": pytest.approx(3 * 2 * 5 * 8 * 3 / 1e12 / 0.002)}
+    assert cpu.proof() == {}
+
+
+def test_a_model_without_matrices_has_no_rate(on_h100):
+    assert Efficiency(CPU, {}, tf32=False).figures(step_ms=1.0) == {}

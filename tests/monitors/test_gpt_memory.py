@@ -1,0 +1,88 @@
+"""The bytes of a GPT's training step are those that its sizes give, layer by layer."""
+
+import pytest
+import torch
+
+from ampsweep.models.gpt import GPT
+from ampsweep.monitors.trace import trace_step
+from ampsweep.tasks.language_modeling import LanguageModeling
+
+LAYERS, WIDTH, HEADS, VOCABULARY = 3, 32, 4, 96
+BATCH, LENGTH, MICRO_BATCHES = 4, 16, 2
+TOKENS = BATCH * LENGTH
+
+BLOCK_WEIGHTS = 12 * WIDTH * WIDTH  # 3 (queries, keys, values) + 1 (projection) + 4 + 4 (feed-forward)
+BLOCK_VECTORS = 9 * WIDTH + 4 * WIDTH  # biases of the same (3 + 1 + 4 + 1), weights and biases of two norms
+NUM_PARAMETERS = (VOCABULARY + LENGTH) * WIDTH + LAYERS * (BLOCK_WEIGHTS + BLOCK_VECTORS) + 2 * WIDTH
+NUM_TENSORS = 2 + LAYERS * (8 + 4) + 2
+
+STATISTICS = 4 * TOKENS * (LAYERS * 2 * 2 + 2)  # mean and inverse deviation of each norm
+SOFTMAX = 4 * LAYERS * BATCH * HEADS * LENGTH  # its denominators, which attention keeps instead of the scores
+LOG_PROBABILITIES = 4 * TOKENS * VOCABULARY
+
+
+def traced(dtype=None, checkpointing=False, micro_batches=MICRO_BATCHES):
+    """The second step of a GPT with AdamW, with gradients accumulated."""
+    torch.manual_seed(0)
+    model = GPT(vocab_size=VOCABULARY, seq_len=LENGTH, num_layers=LAYERS, hidden_size=WIDTH, num_heads=HEADS)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tokens = torch.randint(VOCABULARY, (micro_batches, BATCH, LENGTH + 1))
+    for _ in range(2):
+        with trace_step(model, optimizer) as trace:
+            for batch in tokens:
+                with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+                    loss = LanguageModeling().loss(model, (batch[:, :-1], batch[:, 1:]))
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del loss
+    return trace.result
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_parameters_gradients_and_state_are_exact(dtype):
+    step = traced(dtype)
+    for moment in (step.peak, step.end_of_forward):
+        assert moment["parameters"] == 4 * NUM_PARAMETERS
+        assert moment["gradients"] == 4 * NUM_PARAMETERS
+        assert moment["optimizer_state"] == 2 * 4 * NUM_PARAMETERS + 4 * NUM_TENSORS
+
+
+def test_activations_in_float32():
+    stream = 1 + 2 * LAYERS  # after the embedding, each attention and each feed-forward
+    in_blocks = LAYERS * (1 + 3 + 1 + 1 + 4 + 4)  # norm, qkv, attention, norm, and both sides of the GELU
+    expected = 4 * TOKENS * WIDTH * (stream + in_blocks + 1) + STATISTICS + SOFTMAX + LOG_PROBABILITIES
+    step = traced()
+    assert step.end_of_forward["activations"] == pytest.approx(expected, abs=64)
+    assert step.end_of_forward["autocast_weights"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_the_residual_stream_stays_float32_and_the_rest_is_halved(dtype):
+    stream = 4 * (1 + 2 * LAYERS)
+    in_blocks = 2 * LAYERS * (1 + 3 + 1 + 1 + 4 + 4)
+    expected = TOKENS * WIDTH * (stream + in_blocks + 2) + STATISTICS + SOFTMAX + LOG_PROBABILITIES
+    step = traced(dtype)
+    assert step.end_of_forward["activations"] == pytest.approx(expected, abs=64)
+    assert step.end_of_forward["autocast_weights"] == 2 * (LAYERS * BLOCK_WEIGHTS + VOCABULARY * WIDTH)
+
+
+def test_checkpointing_keeps_the_inputs_of_blocks_alone():
+    expected = 4 * TOKENS * (WIDTH * (1 + LAYERS + 1) + 2) + LOG_PROBABILITIES
+    assert traced(checkpointing=True).end_of_forward["activations"] == pytest.approx(expected, abs=64)
+
+
+def test_flops_are_those_of_the_matrices_and_checkpointing_adds_none_to_the_models():
+    weights = LAYERS * BLOCK_WEIGHTS + VOCABULARY * WIDTH
+    attention = 2 * LENGTH * WIDTH * LAYERS  # of a token with all others
+    expected = MICRO_BATCHES * TOKENS * (3 * 2 * weights + (2 + 5) * attention)  # attention computes its scores again
+    plain, checkpointed = traced(), traced(checkpointing=True)
+    assert plain.flops == plain.model_flops == checkpointed.model_flops == {"float32": expected}
+    assert plain.recomputed_flops == {}
+    assert checkpointed.recomputed_flops["float32"] == checkpointed.flops["float32"] - expected > 0
+
+
+def test_nothing_outlives_the_step():
+    assert set(traced().kept.values()) == {0}

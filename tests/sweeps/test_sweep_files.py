@@ -1,0 +1,73 @@
+"""Every sweep for W&B can be run: its points compose, as an agent gives them."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ampsweep.config.compose import compose_one
+from ampsweep.metrics import METRICS
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "sweeps").glob("*.yaml"))
+NAMES = [path.stem for path in FILES]
+
+
+def content(name):
+    return yaml.safe_load((ROOT / "sweeps" / f"{name}.yaml").read_text())
+
+
+def points(name):
+    """The grid as `${args_no_hyphens}` writes it: `key=value`, values as Python prints them."""
+    choices = []
+    for key, parameter in content(name)["parameters"].items():
+        assert set(parameter) in ({"value"}, {"values"}), f"{key}: a grid takes a value or a list of values"
+        values = parameter["values"] if "values" in parameter else [parameter["value"]]
+        assert len(set(map(str, values))) == len(values) > 0
+        choices.append([f"{key}={value}" for value in values])
+    return list(itertools.product(*choices))
+
+
+def test_the_three_sweeps_are_there():
+    assert {"fp32_vs_amp", "scaler_tuning", "memory_by_batch"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_composes(name):
+    found = points(name)
+    seeds = {next((key for key in point if key.startswith("seed=")), None) for point in found}
+    first_seed = next(key for key in found[0] if key.startswith("seed="))
+    # Seeds after the first differ in nothing but the number: each is composed once.
+    for point in [point for point in found if first_seed in point]:
+        config = compose_one(point)
+        assert config.name == name
+    for seed in seeds - {first_seed}:
+        compose_one([seed if key == first_seed else key for key in found[0]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sweep_has_a_name_a_method_and_a_program_that_exists(name):
+    sweep = content(name)
+    assert sweep["name"] == name
+    assert sweep["method"] == "grid"
+    assert (ROOT / sweep["program"]).is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_agent_calls_the_program_with_overrides_as_hydra_reads_them(name):
+    assert content(name)["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_metric_is_one_that_is_logged_and_is_improved_the_right_way(name):
+    metric = content(name)["metric"]
+    assert metric["name"] in METRICS
+    better = {"minimize": "lower", "maximize": "higher"}[metric["goal"]]
+    assert METRICS[metric["name"]].better == better
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sweep_varies_the_precision_or_its_settings(name):
+    varied = [key for key, parameter in content(name)["parameters"].items() if len(parameter.get("values", [])) > 1]
+    assert any(key.startswith("precision") for key in varied)

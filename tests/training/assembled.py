@@ -1,0 +1,99 @@
+"""Trainings composed, built and assembled as a run does it, in this process, with everything they say kept."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ampsweep.build.built import Built, build, build_data
+from ampsweep.config.compose import compose_one
+from ampsweep.config.schema import Config
+from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.resume import resume, take_checkpoint
+from ampsweep.training.trainer import Ending, Trainer
+
+CPU = torch.device("cpu")
+MLP = ("model=mlp_small", "model.hidden_size=16", "data=digits", "data.batch_size=16")
+GPT = (
+    "model=gpt_tiny",
+    *(f"model.{size}" for size in ("hidden_size=16", "num_heads=2", "num_layers=1", "dropout=0.2")),
+    "data=synthetic_tokens",
+    *(f"data.{size}" for size in ("vocab_size=16", "seq_len=8", "batch_size=4", "num_batches=64")),
+)
+"""Small, with dropout, so that the generators of random numbers count."""
+LOGGED = ("trainer.log_every=1", "trainer.warmup_steps=2", "device=cpu", "tracking=disabled")
+
+
+class NoStop:
+    """Nobody asks the run to end."""
+
+    requested = False
+    reason = ""
+
+
+@dataclass
+class StopAfter:
+    """Asks the run to end after so many steps; it is asked once a step."""
+
+    num_steps: int
+    reason: str = "SIGTERM"
+
+    @property
+    def requested(self):
+        self.num_steps -= 1
+        return self.num_steps <= 0
+
+
+@dataclass
+class Assembled:
+    """One training: its parts, and what it logged and saved."""
+
+    config: Config
+    built: Built
+    trainer: Trainer
+    rows: list = field(default_factory=list)
+    """What was logged, with its step."""
+    saved: list = field(default_factory=list)
+    """Steps after which a checkpoint was written."""
+
+    def train(self, stop=None) -> Ending:
+        with self.trainer.instruments:
+            return self.trainer.train(stop or NoStop())
+
+    def column(self, key):
+        return {row["step"]: row[key] for row in self.rows if key in row}
+
+    def parameters(self):
+        return [parameter.detach().clone() for parameter in self.built.model.parameters()]
+
+
+def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
+    """A training with these overrides; checkpoints go to `directory`, `parts` replace the trainer's own."""
+    config = compose_one([*LOGGED, *overrides])
+    built = build(config, CPU, build_data(config, CPU))
+    rows, saved = [], []
+
+    def save(trainer):
+        saved.append(trainer.step)
+        if directory is not None:
+            take_checkpoint(trainer, directory, "hash", "my_model", "my_arm")
+
+    trainer = assemble_trainer(
+        config,
+        built,
+        CPU,
+        log=lambda row, step: rows.append({"step": step, **row}),
+        progress=lambda step, loss: None,
+        save=save,
+    )
+    for name, part in parts.items():
+        setattr(trainer, name, part)
+    return Assembled(config, built, trainer, rows, saved)
+
+
+def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:
+    """A training with these overrides that goes on from the checkpoint in `directory`, and what was said about it."""
+    training = assemble(*overrides)
+    notes = resume(training.trainer, load_checkpoint(directory / "checkpoints/last.pt"))
+    return training, notes

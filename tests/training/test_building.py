@@ -1,0 +1,1 @@
+"""Everything a training is made of, from its config."""

@@ -1,0 +1,1 @@
+"""Why a training ends: done, cut short, stopped, or diverged."""

@@ -1,0 +1,1 @@
+"""A training goes on from its checkpoint as if it had never stopped."""
