@@ -76,6 +76,19 @@ def run(
     )
 
 
+def disproved(arm: str, seed: int = 0, *sentences: str, **more: Any) -> Entry:
+    """A run that completed, but not in its mode."""
+    proof = {"num_operators": 400, "contradictions": [*(sentences or ("a matmul in float32 lost bits",))]}
+    return run(arm, seed, proof=proof, **more)
+
+
+def contaminated(
+    arm: str, seed: int = 0, reason: str = "other processes kept 1.0 of 2 cores busy", **more: Any
+) -> Entry:
+    """A run that completed while something else used its device."""
+    return run(arm, seed, contamination={"verdict": "contaminated", "reasons": [reason]}, **more)
+
+
 def failed(arm: str, seed: int, status: str, error: str | None = None, **more: Any) -> Entry:
     """A run that ended without figures."""
     figures = {"step_ms": None, "peak_mib": None, "val_loss": None, "num_operators": None}

@@ -3,7 +3,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from synthetic_records import failed, run, sweep
+from synthetic_records import contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis import compare
 
@@ -93,6 +93,42 @@ def test_a_run_cut_short_counts_for_speed_and_memory_and_gives_no_loss():
     assert found.notes == ("cut short, hence no loss to compare: trainer.max_seconds=20 passed (seeds 0, 1, 2)",)
 
 
+def test_a_disproved_run_has_no_figure_in_its_arm_and_the_reason_in_its_notes():
+    planted = [disproved("fp32", seed, step_ms=1.0, val_loss=9.0, skipped=5) for seed in (0, 1)]
+    found = arms([*planted, run("fp32", 2, skipped=0), *sweep("amp_bf16", [50.0] * 3)])
+    fp32, bf16 = found["fp32"], found["amp_bf16"]
+    assert (fp32.step_ms, fp32.val_loss.mean, fp32.skipped_steps) == (100.0, 2.0, 0)
+    assert fp32.status == "2 disproved, 1 completed" or fp32.status == "1 completed, 2 disproved"
+    assert fp32.notes == ("disproved, hence compared with nothing: a matmul in float32 lost bits (seeds 0, 1)",)
+    assert (bf16.num_pairs, bf16.num_expected_pairs, bf16.speedup.n) == (1, 3, 1)
+
+
+def test_a_contaminated_run_counts_for_memory_and_loss_only():
+    planted = contaminated("amp_bf16", 2, step_ms=900.0, peak_mib=700.0, val_loss=2.0)
+    found = arms([*sweep("fp32", [100.0] * 3), *sweep("amp_bf16", [50.0] * 2, peak_mib=700.0), planted])["amp_bf16"]
+    assert (found.num_pairs, found.num_completed_pairs, found.num_contaminated) == (3, 3, 1)
+    assert (found.speedup.n, found.speedup.value, found.step_ms) == (2, 2.0, 50.0)
+    assert (found.memory_saved_bytes.n, found.loss_gap.n, found.val_loss.n) == (3, 3, 3)
+    assert found.status == "completed"
+    reason = "other processes kept 1.0 of 2 cores busy"
+    assert found.notes == (f"contaminated, hence no speed to compare: {reason} (seed 2)",)
+
+
+def test_a_contaminated_baseline_takes_the_speed_of_its_partner():
+    found = arms([*(contaminated("fp32", seed) for seed in range(3)), *sweep("amp_bf16", [50.0] * 3)])
+    assert found["fp32"].step_ms is None
+    assert (found["amp_bf16"].speedup, found["amp_bf16"].step_ms) == (None, 50.0)
+    assert found["amp_bf16"].memory_saved_bytes.n == 3
+
+
+def test_what_cannot_be_told_is_noted_once_for_all_runs_and_changes_nothing():
+    unknown = {"verdict": "unknown", "reasons": ["nothing tells"]}
+    entries = sweep("fp32", [10.0] * 3, contamination=unknown) + sweep("amp_bf16", [5.0] * 3, contamination=unknown)
+    comparison = compare(entries, baseline="fp32", margin_pct=1.0)
+    assert comparison.notes == ("whether anything else slowed 6 runs down is unknown: nothing tells",)
+    assert comparison.workloads[0].arms[1].speedup.n == 3
+
+
 def test_repeats_are_averaged_and_said_to_be_repeats():
     again = [run("amp_bf16", 0, step_ms=6.0, val_loss=2.2, directory="again")]
     found = arms([run("fp32", 0, step_ms=10.0), run("amp_bf16", 0, step_ms=4.0, val_loss=2.0), *again])["amp_bf16"]
@@ -161,6 +197,21 @@ def test_every_run_is_listed_with_where_it_is_and_why_it_is_in_no_pair():
     assert [entry.status for entry in workload.runs] == ["completed", "unsupported", "cut short"]
 
 
+def test_runs_that_do_not_count_are_listed_with_their_reason():
+    entries = [disproved("fp32", 0), contaminated("tf32", 0), run("amp_bf16", 0)]
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
+    listed = {entry.arm: (entry.status, entry.not_paired, entry.contaminated) for entry in workload.runs}
+    assert listed == {
+        "fp32": ("disproved", "disproved: a matmul in float32 lost bits", None),
+        "tf32": (
+            "completed",
+            "the fp32 run with its pair key is disproved",
+            "other processes kept 1.0 of 2 cores busy",
+        ),
+        "amp_bf16": ("completed", "the fp32 run with its pair key is disproved", None),
+    }
+
+
 def test_a_directory_given_twice_counts_once_and_predictions_do_not_count():
     entries = [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")]
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
@@ -168,6 +219,14 @@ def test_a_directory_given_twice_counts_once_and_predictions_do_not_count():
     assert comparison.notes == (
         "1 run given more than once, counted once",
         "1 predicted run left out: only measured runs are compared",
+    )
+
+
+def test_a_margin_chosen_after_the_runs_is_said_to_be_that():
+    entries = [run("fp32", config={"report": {"margin_pct": 1.0}}), run("tf32", config={"report": {"margin_pct": 1.0}})]
+    assert compare(entries, baseline="fp32", margin_pct=1.0).notes == ()
+    assert compare(entries, baseline="fp32", margin_pct=5.0).notes == (
+        "the margin of 5% was chosen after the runs, which recorded one of 1%",
     )
 
 
@@ -181,7 +240,7 @@ def test_a_comparison_is_strict_json():
     entries = sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_bf16", [5.0, 5.1, 5.3]) + [failed("tf32", 0, "oom")]
     content = asdict(compare(entries, baseline="fp32", margin_pct=1.0))
     read = json.loads(json.dumps(content, allow_nan=False))
-    assert read["schema"] == 1
+    assert read["schema"] == 2
     assert read["workloads"][0]["arms"][2]["speedup"]["n"] == 3
 
 

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from synthetic_records import failed, run
+from synthetic_records import contaminated, disproved, failed, run
 
 from ampsweep.analysis.pairs import pair_runs
 from ampsweep.analysis.runs import Run
 
-STEP_MS, VAL_LOSS = "perf/step_ms", "val/loss"
+STEP_MS, PEAK_MEMORY, VAL_LOSS = "perf/step_ms", "memory/peak_allocated_gib", "val/loss"
 
 
 def pair(*entries, baseline="fp32"):
@@ -55,6 +55,48 @@ def test_a_run_that_did_not_complete_is_in_no_pair_and_says_so(status):
     assert pairing.pairs == ()
     assert reasons(pairing)["amp_fp16", 0] == f"{status}: the reason"
     assert "no other arm" in reasons(pairing)["fp32", 0]
+
+
+@pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
+def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair_and_says_so(arm):
+    other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
+    pairing = pair(disproved(arm, 0, "a matmul in float32 lost bits", "so did another"), run(other))
+    assert pairing.pairs == ()
+    assert reasons(pairing)[arm, 0] == "disproved: a matmul in float32 lost bits; so did another"
+    assert reasons(pairing)[other, 0] in (
+        "the fp32 run with its pair key is disproved",
+        "no other arm has a completed run with its pair key",
+    )
+
+
+@pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
+def test_a_contaminated_run_gives_memory_and_loss_but_no_speed(arm):
+    other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
+    pairing = pair(contaminated(arm), run(other))
+    (only,) = pairing.pairs
+    assert only.completed
+    assert only.speed_figures(STEP_MS) is None
+    assert only.figures(PEAK_MEMORY) is not None
+    assert only.final_figures(VAL_LOSS) == (2.0, 2.0)
+    assert pairing.unpaired == ()
+
+
+def test_of_repeats_those_that_are_not_contaminated_give_the_speed():
+    (only,) = pair(
+        run("fp32", step_ms=10.0),
+        run("amp_bf16", step_ms=5.0, val_loss=2.0),
+        contaminated("amp_bf16", step_ms=50.0, val_loss=4.0, directory="again"),
+    ).pairs
+    assert only.speed_figures(STEP_MS) == (10.0, 5.0)
+    assert only.final_figures(VAL_LOSS) == (2.0, 3.0)
+
+
+def test_a_run_of_which_nothing_is_known_gives_its_speed():
+    unknown = {"verdict": "unknown", "reasons": ["too short to tell"]}
+    (only,) = pair(
+        run("fp32", contamination=unknown), run("amp_bf16", contamination={"verdict": "clean", "reasons": []})
+    ).pairs
+    assert only.speed_figures(STEP_MS) == (100.0, 100.0)
 
 
 def test_a_failed_baseline_is_the_reason_of_its_partner():

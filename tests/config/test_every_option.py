@@ -35,6 +35,11 @@ def test_every_group_of_the_folder_is_a_part_of_the_config():
 
 
 @cache
+def composed(*overrides):
+    return compose_one(overrides)
+
+
+@cache
 def points_of(experiment):
     composed = compose_points([f"experiment={experiment}"], multirun=False)
     assert composed.multirun
@@ -43,13 +48,13 @@ def points_of(experiment):
 
 @pytest.mark.parametrize("option", options("model"))
 def test_every_model_composes_with_its_default_data_and_task(option):
-    config = compose_one(chosen("model", option))
+    config = composed(*chosen("model", option))
     assert config.model["name"] == option
 
 
 @pytest.mark.parametrize("option", options("data"))
 def test_every_data_set_composes_with_its_default_task_and_a_model_of_ones_own(option):
-    config = compose_one([*chosen("data", option), *chosen("model", "custom")])
+    config = composed(*chosen("data", option), *chosen("model", "custom"))
     assert config.data["name"] == option
 
 
@@ -65,7 +70,7 @@ def test_every_data_set_composes_with_its_default_task_and_a_model_of_ones_own(o
     ],
 )
 def test_a_model_brings_data_that_brings_its_task(model, data, task):
-    config = compose_one([f"model={model}"])
+    config = composed(f"model={model}")
     assert (config.data["name"], config.task["name"]) == (data, task)
 
 
@@ -74,12 +79,12 @@ def test_a_model_brings_data_that_brings_its_task(model, data, task):
     [(group, option) for group in groups() if group not in ("model", "data") for option in options(group)],
 )
 def test_every_other_option_composes(group, option):
-    compose_one(chosen(group, option))
+    composed(*chosen(group, option))
 
 
 @pytest.mark.parametrize("mode", PRECISION_MODES)
 def test_a_mode_is_the_same_in_yaml_and_in_python(mode):
-    assert compose_one([f"precision={mode}"]).precision == PRECISION_MODES[mode]
+    assert composed(f"precision={mode}").precision == PRECISION_MODES[mode]
 
 
 def test_yaml_and_python_have_the_same_modes():
@@ -134,7 +139,7 @@ def test_the_recipe_is_the_one_of_the_pytorch_tutorial():
     ],
 )
 def test_the_gpts_have_the_sizes_of_gpt_2(model, sizes):
-    found = compose_one([f"model={model}"]).model
+    found = composed(f"model={model}").model
     assert (found["num_layers"], found["hidden_size"], found["num_heads"]) == sizes
     assert (found["vocab_size"], found["seq_len"]) == (50257, 1024)
 

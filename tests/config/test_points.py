@@ -22,12 +22,12 @@ RUN_BY_HYDRA = {
 """These Hydra really runs, with a job that does nothing; the others are taken apart by its sweeper."""
 
 COMMAND_LINES = RUN_BY_HYDRA | {
-    "a list": ["seed=0,1", "precision=fp32,amp_bf16", "trainer.steps=5"],
+    "a list": ["seed=0,1", "precision=fp32", "trainer.steps=5,6"],
     "an experiment": ["experiment=smoke", "trainer.steps=2"],
-    "a list in place of what the experiment sweeps": ["experiment=smoke", "precision=tf32,pure_bf16", "seed=3,4"],
+    "a list in place of what the experiment sweeps": ["experiment=smoke", "precision=tf32,pure_bf16"],
     "several experiments, which then sweep nothing themselves": ["experiment=smoke,digits"],
     "a key given twice": ["seed=0,1", "trainer.steps=3", "seed=2"],
-    "functions": ["seed=range(0,2)", "precision=choice(fp32,tf32)"],
+    "functions": ["seed=range(0,2)", "precision=choice(tf32)"],
     "a pattern": ["precision=glob(amp_*)", "seed=1"],
     "a component's keys": ["model=custom", "model._target_=mine.Net", "+model.width=8,16", "+model.layers=[1,2]"],
     "quoted and special values": ["data.path='/a b/c(d),e'", "tracking.tags=[a,b],[c]", "tracking.group='x,y'"],

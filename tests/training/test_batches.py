@@ -1,45 +1,53 @@
-"""Batches reach the model in its dtype and layout, whatever they are made of."""
+"""Batches arrive in the dtype and the layout that the model takes."""
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from ampsweep.training.batches import as_model_input
 
-IMAGES = torch.ones(2, 3, 4, 4)
-LABELS = torch.tensor([0, 1])
+IMAGES, LABELS = torch.ones(2, 3, 4, 4), torch.tensor([0, 1])
+
+
+class Pair(NamedTuple):
+    images: torch.Tensor
+    labels: torch.Tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_floating_point_inputs_take_the_dtype_of_the_parameters(dtype):
+def test_floating_point_tensors_take_the_dtype_and_labels_stay_whole(dtype):
     images, labels = as_model_input((IMAGES, LABELS), dtype, channels_last=False)
     assert images.dtype == dtype
     assert labels is LABELS
 
 
-def test_nested_batches_are_walked_through():
-    batch = {"pixels": [IMAGES, (IMAGES,)], "labels": LABELS, "path": "a.png"}
-    found = as_model_input(batch, torch.bfloat16, channels_last=False)
-    assert found["pixels"][0].dtype == found["pixels"][1][0].dtype == torch.bfloat16
-    assert found["labels"] is LABELS
-    assert found["path"] == "a.png"
-    assert isinstance(found["pixels"], list)
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (IMAGES, LABELS),
+        [IMAGES, LABELS],
+        Pair(IMAGES, LABELS),
+        {"images": IMAGES, "labels": LABELS},
+        {"inputs": [(IMAGES, "a file's name", None)], "labels": LABELS},
+    ],
+    ids=["tuple", "list", "named tuple", "dict", "nested"],
+)
+def test_a_batch_keeps_its_form(batch):
+    prepared = as_model_input(batch, torch.bfloat16, channels_last=False)
+    assert type(prepared) is type(batch)
+    assert torch.utils._pytree.tree_structure(prepared) == torch.utils._pytree.tree_structure(batch)
+    leaves = torch.utils._pytree.tree_leaves(prepared)
+    assert leaves[0].dtype == torch.bfloat16
+    assert leaves[-1] is LABELS
 
 
-def test_a_named_tuple_keeps_its_names():
-    kind = namedtuple("Batch", "images labels")
-    found = as_model_input(kind(IMAGES, LABELS), torch.bfloat16, channels_last=False)
-    assert isinstance(found, kind)
-    assert (found.images.dtype, found.labels.dtype) == (torch.bfloat16, torch.int64)
+def test_images_take_the_channels_last_layout_on_request_and_nothing_else_does():
+    prepared = as_model_input((IMAGES, torch.ones(2, 3), LABELS), torch.float32, channels_last=True)
+    assert prepared[0].is_contiguous(memory_format=torch.channels_last)
+    assert not prepared[0].is_contiguous()
+    assert prepared[1].is_contiguous()
 
 
-def test_images_and_only_they_are_laid_out_channels_last_on_request():
-    images, rows = as_model_input((IMAGES, torch.ones(2, 5)), torch.float32, channels_last=True)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    assert rows.is_contiguous()
-    assert as_model_input(IMAGES, torch.float32, channels_last=False).is_contiguous()
-
-
-def test_a_batch_that_is_right_already_is_not_copied():
+def test_nothing_is_copied_where_nothing_changes():
     assert as_model_input(IMAGES, torch.float32, channels_last=False) is IMAGES

@@ -1,1 +1,230 @@
 """Everything a training is made of, from its config."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from assembled import CPU, MLP, composed
+from torch import nn
+
+from ampsweep.build.built import build, build_data, build_model, steps_of
+from ampsweep.build.device import resolve_device
+from ampsweep.build.instantiate import build_component, locate, one_line
+from ampsweep.build.optimizer import build_optimizer, is_fused
+from ampsweep.build.out_of_memory import is_out_of_memory
+from ampsweep.config.errors import UserError
+from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+
+ADAMW, SGD = AdamWConfig(name="adamw", lr=1e-3), SGDConfig(name="sgd", lr=1e-3)
+
+SIZES = {"in_features": 2, "out_features": 3}
+
+
+def built(*overrides, seed=0, mode="fp32"):
+    config = replace(composed(*overrides), seed=seed, precision=PRECISION_MODES[mode])
+    return build(config, CPU, build_data(config, CPU))
+
+
+def weights(parts):
+    return [parameter.detach() for parameter in parts.model.parameters()]
+
+
+def batches(parts):
+    return [tensor for index in range(3) for tensor in parts.data.train_batch(index)]
+
+
+@pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16", "pure_bf16", "pure_fp16"])
+def test_the_same_seed_gives_the_same_initial_weights_and_batches_in_every_arm(mode):
+    baseline, arm = built(*MLP, seed=3), built(*MLP, seed=3, mode=mode)
+    for one, other in zip(weights(baseline), weights(arm), strict=True):
+        assert torch.equal(one.to(other.dtype), other)
+    assert all(map(torch.equal, batches(baseline), batches(arm)))
+
+
+def test_what_was_drawn_before_does_not_matter():
+    one = built(*MLP, seed=3)
+    torch.rand(7)
+    assert all(map(torch.equal, weights(one), weights(built(*MLP, seed=3))))
+
+
+def test_a_length_in_epochs_becomes_steps_of_effective_batches():
+    config, data = composed(*MLP), build_data(composed(*MLP), CPU)
+    assert data.num_train_batches == 89  # 1,438 digits by 16
+    in_epochs = replace(config.trainer, steps=None, epochs=2, grad_accum_steps=3)
+    assert steps_of(replace(config, trainer=in_epochs), data) == 2 * 89 // 3
+    with pytest.raises(UserError, match=r"^trainer\.epochs=2: 89 batches an epoch make no step of .*=200 batches$"):
+        steps_of(replace(config, trainer=replace(in_epochs, grad_accum_steps=200)), data)
+
+
+def test_epochs_replace_steps_where_both_are_set():
+    config = composed(*MLP)
+    config = replace(config, trainer=replace(config.trainer, steps=5, epochs=1))
+    assert steps_of(config, build_data(config, CPU)) == 89
+
+
+def test_endless_data_has_no_epochs():
+    class Endless:
+        num_train_batches = None
+
+    config = composed(*MLP)
+    with pytest.raises(UserError, match=r"^trainer\.epochs=1: data=digits has no epochs; use trainer\.steps$"):
+        steps_of(replace(config, trainer=replace(config.trainer, epochs=1)), Endless())
+
+
+def with_options(**options):
+    config = composed(*MLP)
+    return replace(config, trainer=replace(config.trainer, **options))
+
+
+class Noting(nn.Linear):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.told = []
+
+    def gradient_checkpointing_enable(self):
+        self.told.append("checkpoint")
+
+    def compile(self):
+        self.told.append("compile")
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_options_of_the_trainer_reach_the_model(checkpoint, compiled):
+    config = with_options(activation_checkpointing=checkpoint, compile=compiled)
+    model = build_model(replace(config, model={"_target_": f"{__name__}.Noting"}))
+    assert model.told == ["checkpoint"] * checkpoint + ["compile"] * compiled
+
+
+def test_images_are_convolved_in_the_layout_that_is_asked_for():
+    config = with_options(channels_last=True)
+    convolution = {"_target_": "torch.nn.Conv2d", "in_channels": 3, "out_channels": 4, "kernel_size": 2}
+    weight = build_model(replace(config, model=convolution)).weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_model_that_cannot_be_checkpointed_is_named():
+    config = replace(with_options(activation_checkpointing=True), model={"_target_": "torch.nn.Flatten"})
+    with pytest.raises(UserError, match=r"activation_checkpointing=true: Flatten has no gradient_checkpointing_enable"):
+        build_model(config)
+
+
+def test_something_that_is_no_model_or_no_data_is_named():
+    other = {"_target_": "builtins.dict", "batch_size": 1}
+    with pytest.raises(UserError, match=r"^model\._target_=builtins\.dict gave a dict, not a torch\.nn\.Module$"):
+        build_model(replace(composed(*MLP), model=other))
+    with pytest.raises(UserError, match=r"^data\._target_=builtins\.dict gave a dict without train_batch"):
+        build_data(replace(composed(*MLP), data=other), CPU)
+
+
+@pytest.mark.parametrize(("fused", "found"), [(None, True), (True, True), (False, False)])
+@pytest.mark.parametrize("config", [ADAMW, SGD])
+def test_optimizers_are_fused_where_the_device_has_it_unless_told_otherwise(config, fused, found):
+    optimizer = build_optimizer(replace(config, fused=fused), nn.Linear(2, 2).parameters())
+    assert is_fused(optimizer) == found
+
+
+def test_every_hyperparameter_reaches_the_optimizer():
+    config = AdamWConfig(name="adamw", lr=0.1, weight_decay=0.2, beta1=0.3, beta2=0.4, eps=0.5)
+    defaults = build_optimizer(config, nn.Linear(2, 2).parameters()).defaults
+    assert [defaults[key] for key in ("lr", "weight_decay", "betas", "eps")] == [0.1, 0.2, (0.3, 0.4), 0.5]
+    config = SGDConfig(name="sgd", lr=0.1, weight_decay=0.2, momentum=0.3, nesterov=True)
+    defaults = build_optimizer(config, nn.Linear(2, 2).parameters()).defaults
+    assert [defaults[key] for key in ("lr", "weight_decay", "momentum", "nesterov")] == [0.1, 0.2, 0.3, True]
+
+
+def test_only_what_needs_a_gradient_is_trained():
+    model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
+    (group,) = build_optimizer(ADAMW, model.parameters()).param_groups
+    assert list(map(id, group["params"])) == list(map(id, model[1].parameters()))
+
+
+@pytest.mark.parametrize(
+    ("fused", "model", "sentence"),
+    [
+        (None, nn.ReLU(), "the model has no parameters to train"),
+        (None, nn.Linear(2, 2).requires_grad_(False), "the model has no parameters to train"),
+        (True, nn.Linear(2, 2, device="meta"), "optimizer.fused=true: torch has no fused optimizers on meta"),
+    ],
+)
+def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
+    config: OptimizerConfig = replace(SGD, fused=fused)
+    with pytest.raises(UserError) as refused:
+        build_optimizer(config, model.parameters())
+    assert str(refused.value) == sentence
+
+
+def test_the_device_is_the_accelerator_that_torch_reports_else_the_cpu():
+    accelerator = torch.accelerator.current_accelerator()
+    expected = CPU if accelerator is None else torch.device(accelerator.type, 0)
+    assert resolve_device("auto") == expected
+    assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("tpu", "device=tpu: torch knows no such device"), ("meta", "device=meta: this machine has ")],
+)
+def test_a_device_that_is_not_here_is_refused(name, sentence):
+    with pytest.raises(UserError) as refused:
+        resolve_device(name)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_a_component_is_called_with_its_own_keys_and_nested_ones_first():
+    model = build_component(
+        "model",
+        {"_target_": "torch.nn.Sequential", "name": "mine", "_args_": [{"_target_": "torch.nn.Linear"} | SIZES]},
+    )
+    assert (model[0].in_features, model[0].out_features) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nosuch.Net", "does not import: ModuleNotFoundError: No module named 'nosuch'"),
+        ("torch.nn.Nosuch", "does not import: AttributeError"),
+        ("torch.nn.functional", "is a module, not a class or function"),
+        ("not an import", "does not import: "),
+    ],
+)
+def test_a_target_that_does_not_import_is_named(target, said):
+    with pytest.raises(UserError, match=f"^model\\._target_={target} {said}"):
+        locate("model", {"_target_": target})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"in_features": 2}, "model=mine: TypeError: .*missing 1 required positional argument: 'out_features'$"),
+        (SIZES | {"in_features": -1}, "model=mine: RuntimeError: "),
+        (SIZES | {"width": 2}, "model=mine: TypeError: .*unexpected keyword argument 'width'"),
+    ],
+)
+def test_what_a_constructor_raises_is_one_line(arguments, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}") as refused:
+        build_component("model", {"_target_": "torch.nn.Linear", "name": "mine"} | arguments)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_lack_of_memory_while_building_is_no_error_of_the_user():
+    huge = {"_target_": "torch.nn.Linear", "in_features": 2**31, "out_features": 2**29}
+    with pytest.raises(RuntimeError) as raised:
+        build_component("model", huge)
+    assert is_out_of_memory(raised.value)
+
+
+def test_a_lack_of_memory_is_told_from_other_errors():
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+
+
+def test_a_sentence_is_quoted_as_it_is_and_other_errors_by_their_type():
+    assert one_line(ValueError("width must be\n positive")) == "width must be positive"
+    assert one_line(KeyError("width")) == "KeyError: 'width'"
+    assert one_line(ValueError()) == "ValueError"
+    assert len(one_line(ValueError("x" * 1000))) == 300

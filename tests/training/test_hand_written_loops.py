@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import CPU, MLP, assemble
+from assembled import CPU, assemble
+from assembled import MLP as MLP_ON_DIGITS
 from torch import nn
 
 from ampsweep.data.digits import Digits
-from ampsweep.models.mlp import MLP as Net
+from ampsweep.models.mlp import MLP
 
 SEED, LR, NUM_STEPS = 5, 3e-3, 12
 DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
@@ -20,7 +21,7 @@ OVERFLOWS = 2.0**24
 def by_hand(mode, *, accumulate, init_scale):
     """AdamW, clipping, a cosine over applied steps, as in torch's own examples of automatic mixed precision."""
     torch.manual_seed(SEED)
-    model = Net(in_features=64, hidden_size=16, out_features=10, num_layers=3)
+    model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
     data = Digits(batch_size=16, seed=SEED, device=CPU)
     amp, scaled = mode != "fp32", mode == "amp_fp16"
     lr = torch.tensor(LR) if scaled else LR
@@ -54,7 +55,7 @@ def by_hand(mode, *, accumulate, init_scale):
 def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, accumulate):
     expected, parameters = by_hand(mode, accumulate=accumulate, init_scale=init_scale)
     training = assemble(
-        *MLP,
+        *MLP_ON_DIGITS,
         f"precision={mode}",
         f"precision.init_scale={init_scale:.1f}",
         "precision.growth_interval=4",

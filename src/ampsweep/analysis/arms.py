@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,8 @@ SKIPPED_STEPS: Final = "amp/skipped_steps"
 class ArmComparison:
     """One arm of a workload. A figure that was not measured is None.
 
-    Step time and peak memory are of completed runs, cut short or not; losses and accuracy of those not cut short.
+    Step time and peak memory are of completed runs, cut short or not; losses and accuracy of those not cut short. A run
+    whose proof contradicts its mode has no figure in it; one that is contaminated has no speed.
     """
 
     arm: str
@@ -37,12 +38,14 @@ class ArmComparison:
     """Pairs there would be had this arm and the baseline completed for every seed that either was run with."""
     num_without_partner: int
     """Completed runs of this arm without a completed baseline run of their pair key."""
+    num_contaminated: int
+    """Runs of this arm whose memory and loss count, but not their speed: something else may have changed it."""
     statuses: dict[str, int]
-    """Number of runs by status, `completed` without and `cut short` with a reason to stop early."""
+    """Number of runs by how they ended: a status, or for some of the completed ones `cut short` or `disproved`."""
     step_ms: float | None
-    """Median over runs of each run's median step time."""
+    """Median over uncontaminated runs of each run's median step time."""
     speedup: Estimate | None
-    """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs."""
+    """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
     """Median over runs of the peak of allocated tensor bytes after warm-up."""
     memory_saved_bytes: Estimate | None
@@ -81,12 +84,14 @@ def summarise_arm(
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     paired = {pair.pair_key for pair in pairs}
     measured = [run for run in runs if run.measured]
+    undisturbed = [run for run in measured if run.contamination is None]
     finished = [run for run in runs if run.finished]
-    memory = [(b * GIB, a * GIB) for b, a in _pair_figures(pairs, PEAK_MEMORY) if b > 0]
-    losses = [figures for pair in pairs if (figures := pair.final_figures(VAL_LOSS)) is not None]
+    memory = [(b * GIB, a * GIB) for b, a in _known(pair.figures(PEAK_MEMORY) for pair in pairs) if b > 0]
+    losses = _known(pair.final_figures(VAL_LOSS) for pair in pairs)
     gap = mean_difference([a - b for b, a in losses]) if losses else None
-    skipped = [value for run in runs if (value := run.figure(SKIPPED_STEPS)) is not None]
-    times = [(b, a) for b, a in _pair_figures(pairs, STEP_MS) if b > 0 and a > 0]
+    in_mode = [run for run in runs if not run.contradictions]
+    skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
+    times = [(b, a) for b, a in _known(pair.speed_figures(STEP_MS) for pair in pairs) if b > 0 and a > 0]
     return ArmComparison(
         arm=arm,
         is_baseline=is_baseline,
@@ -95,8 +100,9 @@ def summarise_arm(
         num_completed_pairs=sum(pair.completed for pair in pairs),
         num_expected_pairs=0 if is_baseline else _num_expected_pairs(runs, baseline_runs, pairs),
         num_without_partner=0 if is_baseline else sum(run.record.pair_key not in paired for run in measured),
+        num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
-        step_ms=_median(measured, STEP_MS),
+        step_ms=_median(undisturbed, STEP_MS),
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
@@ -115,8 +121,8 @@ def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs
     return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
 
 
-def _pair_figures(pairs: Sequence[Pair], key: str) -> list[tuple[float, float]]:
-    return [figures for pair in pairs if (figures := pair.figures(key)) is not None]
+def _known(figures: Iterable[tuple[float, float] | None]) -> list[tuple[float, float]]:
+    return [both for both in figures if both is not None]
 
 
 def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> float | None:
@@ -141,7 +147,7 @@ def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:
 
 
 def _statuses(runs: Sequence[Run]) -> dict[str, int]:
-    counted = Counter("cut short" if run.measured and not run.finished else run.record.status for run in runs)
+    counted = Counter(run.outcome for run in runs)
     return dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0])))
 
 
@@ -156,6 +162,10 @@ def _notes(runs: Sequence[Run], unpaired: Mapping[Path, str]) -> list[str]:
             seeds[f"{record.status}{reason}"].append(run.seed)
         elif record.cut_short is not None:
             seeds[f"cut short, hence no loss to compare: {first_line(record.cut_short)}"].append(run.seed)
+        if run.contradictions:
+            seeds[f"disproved, hence compared with nothing: {'; '.join(run.contradictions)}"].append(run.seed)
+        if run.measured and run.contamination is not None:
+            seeds[f"contaminated, hence no speed to compare: {run.contamination}"].append(run.seed)
         if run.measured and run.directory in unpaired:
             seeds[f"not paired: {unpaired[run.directory]}"].append(run.seed)
         for key in run.non_finite_keys():

@@ -1,5 +1,6 @@
 """The comparison of a set of runs: every arm against the baseline, workload by workload."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -10,11 +11,13 @@ from ampsweep.analysis.conclusion import Conclusion, conclude
 from ampsweep.analysis.pairs import Pair, pair_runs
 from ampsweep.analysis.quantities import first_line, plural
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.time_to_loss import Curves
+from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workload_size import size_cautions
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.record import RunRecord
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 MODE_ORDER: Final = ("fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16")
 """Precision modes in the order tables show them; arms of a changed mode follow it, unknown ones come last."""
@@ -22,7 +25,7 @@ MODE_ORDER: Final = ("fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One run in the list of runs. `status` tells `cut short` from `completed`."""
+    """One run in the list of runs. `status` tells `cut short` and `disproved` from `completed`."""
 
     directory: str
     run_id: str
@@ -32,6 +35,8 @@ class RunEntry:
     error: str | None
     not_paired: str | None
     """Why this run is in no pair; None for one that is."""
+    contaminated: str | None
+    """Why its speed does not count; None where it does, or where there are no figures to count."""
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
 
@@ -43,6 +48,7 @@ class WorkloadComparison:
     title: str
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
+    verdict: Verdict
     conclusion: Conclusion
     runs: tuple[RunEntry, ...]
 
@@ -62,7 +68,9 @@ class Comparison:
         return replace(self, workloads=tuple(_relative(workload, directory) for workload in self.workloads))
 
 
-def compare(records: Sequence[tuple[Path, RunRecord]], *, baseline: str, margin_pct: float) -> Comparison:
+def compare(
+    records: Sequence[tuple[Path, RunRecord]], *, baseline: str, margin_pct: float, curves: Curves | None = None
+) -> Comparison:
     """Compare every arm with the arm `baseline`, within each workload.
 
     Args:
@@ -70,6 +78,8 @@ def compare(records: Sequence[tuple[Path, RunRecord]], *, baseline: str, margin_
             once; predicted runs are left out. Both are noted.
         baseline: label of the arm the others are compared with.
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
+        curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
+            without any at all, no time to a loss is known.
 
     Raises:
         ValueError: `margin_pct` is not positive.
@@ -87,15 +97,20 @@ def compare(records: Sequence[tuple[Path, RunRecord]], *, baseline: str, margin_
         baseline=baseline,
         margin_pct=margin_pct,
         workloads=tuple(
-            _compare_workload(workload, pairing.pairs, reasons, baseline, margin_pct)
+            _compare_workload(workload, pairing.pairs, reasons, baseline, margin_pct, curves or {})
             for workload in group_workloads(runs)
         ),
-        notes=tuple(_notes(len(records) - len(unique), len(unique) - len(runs))),
+        notes=tuple(_notes(len(records) - len(unique), len(unique) - len(runs), runs, margin_pct)),
     )
 
 
 def _compare_workload(
-    workload: Workload, all_pairs: Sequence[Pair], reasons: Mapping[Path, str], baseline: str, margin_pct: float
+    workload: Workload,
+    all_pairs: Sequence[Pair],
+    reasons: Mapping[Path, str],
+    baseline: str,
+    margin_pct: float,
+    curves: Curves,
 ) -> WorkloadComparison:
     keys = {run.record.pair_key for run in workload.runs}
     pairs = [pair for pair in all_pairs if pair.pair_key in keys]
@@ -110,12 +125,13 @@ def _compare_workload(
         )
         for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
     )
-    cautions = size_cautions(baseline_runs)
+    verdict = reach_verdict(arms, workload.runs, pairs, baseline=baseline, margin_pct=margin_pct, curves=curves)
     return WorkloadComparison(
         title=workload.title,
         facts=workload.facts,
         arms=arms,
-        conclusion=conclude(arms, baseline=baseline, margin_pct=margin_pct, cautions=cautions),
+        verdict=verdict,
+        conclusion=conclude(arms, verdict.arms, baseline=baseline, cautions=size_cautions(baseline_runs)),
         runs=tuple(_entry(run, reasons.get(run.directory)) for run in workload.runs),
     )
 
@@ -133,9 +149,10 @@ def _entry(run: Run, reason: str | None) -> RunEntry:
         run_id=record.run_id,
         arm=run.arm,
         seed=run.seed,
-        status="cut short" if run.measured and not run.finished else record.status,
+        status=run.outcome,
         error=first_line(record.error) if record.error else None,
         not_paired=reason,
+        contaminated=run.contamination if run.measured else None,
         tracked_at=_tracked_at(record.wandb),
     )
 
@@ -155,10 +172,17 @@ def _path_from(base: Path, path: Path) -> str:
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else PurePath(path).as_posix()
 
 
-def _notes(num_duplicates: int, num_predicted: int) -> list[str]:
+def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> list[str]:
     notes = []
     if num_duplicates:
         notes.append(f"{plural(num_duplicates, 'run')} given more than once, counted once")
     if num_predicted:
         notes.append(f"{plural(num_predicted, 'predicted run')} left out: only measured runs are compared")
+    recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
+    for other in sorted(recorded - {margin_pct}):
+        notes.append(f"the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {other:g}%")
+    unknown = Counter(run.unknown_contamination for run in runs if run.measured)
+    for reason, count in unknown.items():
+        if reason is not None:
+            notes.append(f"whether anything else slowed {plural(count, 'run')} down is unknown: {reason}")
     return notes

@@ -1,8 +1,8 @@
 """Pairing of every arm with the baseline arm: runs that share a `pair_key` differ in nothing but precision."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ampsweep.analysis.quantities import first_line
@@ -29,10 +29,17 @@ class Pair:
         """(baseline, arm) of summary metric `key`, each the mean over its repeats; None where either lacks it."""
         return _both(_mean_figure(self.baseline_runs, key), _mean_figure(self.arm_runs, key))
 
+    def speed_figures(self, key: str) -> tuple[float, float] | None:
+        """As `figures`, of the runs that are not contaminated: for whatever depends on time."""
+        return self._of(lambda run: run.contamination is None).figures(key)
+
     def final_figures(self, key: str) -> tuple[float, float] | None:
         """As `figures`, of the runs that took all of their steps."""
-        baseline, arm = ([run for run in runs if run.finished] for runs in (self.baseline_runs, self.arm_runs))
-        return _both(_mean_figure(baseline, key), _mean_figure(arm, key))
+        return self._of(lambda run: run.finished).figures(key)
+
+    def _of(self, counts: Callable[[Run], bool]) -> "Pair":
+        baseline, arm = (tuple(filter(counts, runs)) for runs in (self.baseline_runs, self.arm_runs))
+        return replace(self, baseline_runs=baseline, arm_runs=arm)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Pairing:
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     """Pair the runs of every arm with those of the arm `baseline` that have the same pair key.
 
-    Runs cut short pair (for speed and memory); runs with another status than `completed` do not.
+    Runs cut short pair (for speed and memory), contaminated ones (for memory and loss) too; runs with another status
+    than `completed`, and those whose proof contradicts their mode, do not.
     """
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -67,14 +75,15 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
 
 def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> str:
     if not run.measured:
-        return f"{run.record.status}: {first_line(run.record.error)}" if run.record.error else run.record.status
+        why = run.record.error or "; ".join(run.contradictions)
+        return f"{run.outcome}: {first_line(why)}" if why else run.outcome
     if run.arm == baseline:
         return "no other arm has a completed run with its pair key"
     if not baselines:
         return f"there is no {baseline} run"
     partners = [other for other in baselines if other.record.pair_key == run.record.pair_key]
     if partners:
-        return f"the {baseline} run with its pair key is {partners[0].record.status}"
+        return f"the {baseline} run with its pair key is {partners[0].outcome}"
     candidates = [other for other in baselines if other.seed == run.seed]
     if not candidates:
         return f"there is no {baseline} run with seed {run.seed}"

@@ -82,6 +82,14 @@ def _decimals(value: float, digits: int) -> int:
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
+def ratio_figure(of: Estimate) -> str:
+    """A ratio with its interval: '1.49x [1.46, 1.53]'; where that says little, with two digits each."""
+    value, ends = estimate(of)
+    if of.interval is not None and of.interval[1] > 2 * of.interval[0]:
+        value, ends = number(of.value, 2), (number(of.interval[0], 2), number(of.interval[1], 2))
+    return f"{value}x" if ends is None else f"{value}x [{ends[0]}, {ends[1]}]"
+
+
 def plural(count: int, noun: str) -> str:
     """'1 run', '2 runs'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -39,13 +39,42 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """Whether speed and memory of this run may be compared: it trained without failing, to the end or cut short."""
-        return self.record.kind == "measured" and self.record.status == "completed"
+        """Whether this run may be compared: it trained in its mode without failing, to the end or cut short.
+
+        Its speed only without `contamination`, its final loss only if `finished`.
+        """
+        return self.record.kind == "measured" and self.record.status == "completed" and not self.contradictions
 
     @property
     def finished(self) -> bool:
         """Whether it took all of its steps, so that its final loss may be compared too."""
         return self.measured and self.record.cut_short is None
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, as tables tell it: the status, but `disproved` and `cut short` told apart from `completed`."""
+        if self.record.status != "completed":
+            return self.record.status
+        return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """Where the proof of the run contradicts its mode: its figures are then those of no arm."""
+        return tuple(self.record.proof.get("contradictions", ()))
+
+    @property
+    def contamination(self) -> str | None:
+        """What else may have changed its speed; None where nothing is known to have. Memory and loss stay valid."""
+        return self._reasons("contaminated")
+
+    @property
+    def unknown_contamination(self) -> str | None:
+        """Why nobody can tell whether anything changed its speed; None where it was told, or not asked."""
+        return self._reasons("unknown")
+
+    def _reasons(self, verdict: str) -> str | None:
+        contamination = self.record.contamination
+        return "; ".join(contamination["reasons"]) if contamination.get("verdict") == verdict else None
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:

@@ -27,16 +27,17 @@ def size_cautions(baseline_runs: Sequence[Run]) -> tuple[str, ...]:
     A fact that the records lack gives no caution. A compiled step runs fused kernels, so its number of (eager)
     operators says nothing about its speed.
     """
-    measured = [run for run in baseline_runs if run.measured]
-    cautions = [_speed_caution(measured), _memory_caution(measured)]
+    cautions = [speed_caution(baseline_runs), memory_caution(baseline_runs)]
     return tuple(caution for caution in cautions if caution is not None)
 
 
-def _speed_caution(runs: Sequence[Run]) -> str | None:
+def speed_caution(baseline_runs: Sequence[Run]) -> str | None:
+    """Why the workload is too small to judge speed by, with its evidence; None where nothing says that it is."""
     known = [
         (step_ms, operators)
-        for run in runs
-        if not run.record.identity.compile
+        for run in baseline_runs
+        if run.measured
+        and not run.record.identity.compile
         and (step_ms := run.figure(STEP_MS)) is not None
         and isinstance(operators := run.record.proof.get(NUM_OPERATORS), int)
         and operators > 0
@@ -46,25 +47,25 @@ def _speed_caution(runs: Sequence[Run]) -> str | None:
     step_ms = statistics.median(step_ms for step_ms, _ in known)
     operators = round(statistics.median(operators for _, operators in known))
     us_each = 1000 * step_ms / operators
-    on_cpu = runs[0].record.identity.device.startswith("cpu")
+    on_cpu = baseline_runs[0].record.identity.device.startswith("cpu")
     least = MIN_US_PER_OPERATOR_CPU if on_cpu else MIN_US_PER_OPERATOR_ACCELERATOR
     if us_each >= least:
         return None
     return (
         f"the workload is too small to judge speed by ({operators} operators in {number(step_ms)} ms, "
-        f"{number(us_each, 2)} us each: below {least:.0f} us launching operators is a large part of a step), "
-        "so its speed figures do not carry over to larger models"
+        f"{number(us_each, 2)} us each: under {least:.0f} us, launching them counts)"
     )
 
 
-def _memory_caution(runs: Sequence[Run]) -> str | None:
-    peaks = [peak * GIB for run in runs if (peak := run.figure(PEAK_MEMORY)) is not None]
+def memory_caution(baseline_runs: Sequence[Run]) -> str | None:
+    """Why the workload is too small to judge memory by, with its evidence; None where nothing says that it is."""
+    peaks = [peak * GIB for run in baseline_runs if run.measured and (peak := run.figure(PEAK_MEMORY)) is not None]
     if not peaks:
         return None
     median = statistics.median(peaks)
     if median >= MIN_PEAK_BYTES:
         return None
     return (
-        f"a peak of {num_bytes(median)} is too small for the memory figures to carry over "
-        f"(under {num_bytes(MIN_PEAK_BYTES)})"
+        f"a peak of {num_bytes(median)} is too small for the memory figures to carry over (under "
+        f"{num_bytes(MIN_PEAK_BYTES)})"
     )

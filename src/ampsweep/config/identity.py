@@ -17,6 +17,8 @@ from ampsweep.record import Identity
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "resume", "into", "dry_run", "output_dir")
+# What is read decides, not where it lies: the fingerprint stands for it.
+_LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
 
 
@@ -34,6 +36,7 @@ def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerpr
     """Twelve hex digits equal for runs that differ in `precision.*` alone, on the same device, data and code."""
     settings = _result_settings(config)
     del settings["precision"]
+    settings["data"] = _without(settings["data"], _LOCATIONS)
     facts = [device_name, world_size, code_version(), data_fingerprint]
     return _digest([settings, facts])
 

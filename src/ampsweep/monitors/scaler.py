@@ -70,4 +70,5 @@ class ScaleMonitor:
             return
         self._num_observed = state["num_observed"]
         self._skipped_steps.fill_(state["skipped_steps"])
-        self._growth_tracker.fill_(state["growth_tracker"])
+        # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.
+        self._growth_tracker.fill_(state["growth_tracker"] % self._growth_interval)

@@ -34,7 +34,7 @@ class Precision:
         device: where the model trains.
 
     Raises:
-        ValueError: no such mode, or the device cannot do it.
+        ValueError: no such mode, or it cannot be done, on this device or at all.
     """
 
     def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
@@ -105,9 +105,15 @@ class Precision:
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Restore the scaler; returns a sentence for the user when `state` was made with another use of a scaler."""
+        """Restore the scale; returns a sentence for the user when `state` was made with another use of a scaler.
+
+        Growth and backoff stay this mode's own. A growth tracker beyond the interval starts anew: torch compares the
+        two for equality, and the scale would never grow again.
+        """
         if self.scaler.is_enabled() and state:
-            self.scaler.load_state_dict(state)
+            own = {key: getattr(self.config, key) for key in ("growth_factor", "backoff_factor", "growth_interval")}
+            tracker = state["_growth_tracker"] % self.config.growth_interval
+            self.scaler.load_state_dict(state | own | {"_growth_tracker": tracker})
             return None
         if self.scaler.is_enabled():
             return f"the checkpoint has no GradScaler state; a fresh one starts at scale {self.config.init_scale:g}"

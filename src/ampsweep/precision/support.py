@@ -7,6 +7,8 @@ from ampsweep.config.schema import PrecisionConfig
 
 def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | None:
     """One sentence saying why `device` cannot run these settings, or None when it can."""
+    if config.grad_scaler and config.parameters == "float16":
+        return "a GradScaler cannot unscale float16 gradients; use amp_fp16"
     if config.tf32:
         if device.type != "cuda":
             return f"tf32 needs an NVIDIA GPU of compute capability 8.0 or later; this device is {device.type}"

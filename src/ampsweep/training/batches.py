@@ -9,7 +9,8 @@ from torch import Tensor
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
     """The batch with floating-point tensors in `dtype` and, on request, images (N, C, H, W) in channels-last layout.
 
-    Tuples (named ones too), lists and dicts are walked through; integer tensors (tokens, labels) and other objects stay as they are.
+    Tuples (named ones too), lists and dicts are walked through; integer tensors (tokens, labels) and other objects stay
+    as they are.
     """
     if isinstance(batch, Tensor):
         if not batch.is_floating_point():

@@ -67,6 +67,7 @@ def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
             torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
             stream.flush()
             os.fsync(stream.fileno())
+        temporary.chmod(0o644)
         if last.exists():
             last.replace(directory / PREVIOUS)
         temporary.replace(last)

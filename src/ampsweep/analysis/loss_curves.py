@@ -1,0 +1,120 @@
+"""A run's losses against its training time and energy, from what its history logged."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ampsweep.analysis.arms import STEP_MS, VAL_LOSS
+from ampsweep.record import RunRecord
+
+TRAIN_LOSS: Final = "train/loss"
+ENERGY_J: Final = "device/energy_j"
+SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS, ENERGY_J)
+"""Metrics of the history that the curves are made of."""
+
+MIN_EVALUATIONS: Final = 5
+"""Fewer validation losses than these are no curve."""
+SMOOTHED_SHARE: Final = 0.1
+MIN_SMOOTHED: Final = 10
+"""Share of a run's training losses, and their least number, that one is averaged over, looking back."""
+
+Floats = NDArray[np.float64]
+
+
+class Series(Protocol):
+    """Values of one metric by step, in the order they were logged: float64, of one length."""
+
+    @property
+    def steps(self) -> Floats: ...
+
+    @property
+    def values(self) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A loss at moments of a training, first to last; at least one, all arrays of that length."""
+
+    losses: Floats
+    seconds: Floats
+    """Time in steps so far; evaluation and checkpoints are outside, and steps of the warm-up count as later ones do."""
+    joules: Floats | None
+    """Energy of the device since the run began, whatever it did; None where it was not measured."""
+
+    @property
+    def final(self) -> float:
+        """The loss it ends at."""
+        return float(self.losses[-1])
+
+    def reach(self, target: float) -> tuple[float, float | None] | None:
+        """Seconds and joules until the loss is first at `target` or below, on a straight line between two moments."""
+        below = np.flatnonzero(self.losses <= target)
+        if below.size == 0:
+            return None
+        last = int(below[0])
+        first = max(last - 1, 0)
+        drop = float(self.losses[first] - self.losses[last])
+        share = (float(self.losses[first]) - target) / drop if drop > 0 else 1.0
+
+        def between(values: Floats) -> float:
+            return float(values[first] + share * (values[last] - values[first]))
+
+        return between(self.seconds), None if self.joules is None else between(self.joules)
+
+
+def loss_curves(record: RunRecord, series: Mapping[str, Series]) -> dict[str, LossCurve]:
+    """The curves of `val/loss` (of at least five evaluations) and of `train/loss`; empty without step times.
+
+    A training loss is that of one batch, so it is averaged over a tenth of the run, or ten of them; of fewer than
+    twenty there is no curve. The time between two rows is the later one's mean step time for each step; where that
+    covers warm-up, it is the run's median step time.
+
+    Args:
+        record: of a measured run.
+        series: of its history, the metrics `SERIES_KEYS` as far as it has them.
+    """
+    median_ms = record.summary.get(STEP_MS)
+    times = series.get(STEP_MS)
+    if median_ms is None or times is None:
+        return {}
+    clock = _clock(times, median_ms, record.config.get("trainer", {}).get("warmup_steps", 0))
+    curves = {}
+    for key in (VAL_LOSS, TRAIN_LOSS):
+        steps, losses = _finite(series.get(key))
+        window = 1 if key == VAL_LOSS else max(MIN_SMOOTHED, math.ceil(SMOOTHED_SHARE * losses.size))
+        if losses.size >= (MIN_EVALUATIONS if key == VAL_LOSS else 2 * window):
+            sums = np.cumsum(np.concatenate(([0.0], losses)))
+            curves[key] = LossCurve(
+                losses=losses if window == 1 else (sums[window:] - sums[:-window]) / window,
+                seconds=np.interp(steps[window - 1 :], *clock),
+                joules=_energy(series.get(ENERGY_J), steps[window - 1 :]),
+            )
+    return curves
+
+
+def _clock(times: Series, median_ms: float, warmup_steps: int) -> tuple[Floats, Floats]:
+    """Steps and seconds of training up to the end of each, from none on."""
+    before = np.concatenate(([0.0], times.steps[:-1]))
+    covers_warmup = before < warmup_steps
+    step_ms = np.where(covers_warmup | ~np.isfinite(times.values), median_ms, times.values)
+    seconds = np.cumsum((times.steps - before) * step_ms) / 1000
+    return np.concatenate(([0.0], times.steps)), np.concatenate(([0.0], seconds))
+
+
+def _energy(energy: Series | None, steps: Floats) -> Floats | None:
+    """Joules at `steps`; None unless they were measured from the first of them to the last."""
+    known, joules = _finite(energy)
+    if not known.size or known[0] > steps[0] or known[-1] < steps[-1]:
+        return None
+    return np.interp(steps, known, joules)
+
+
+def _finite(series: Series | None) -> tuple[Floats, Floats]:
+    if series is None:
+        return np.empty(0), np.empty(0)
+    known = np.isfinite(series.values)
+    return series.steps[known], series.values[known]

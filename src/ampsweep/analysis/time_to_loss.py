@@ -1,0 +1,131 @@
+"""How long, and with how much energy, an arm trains to reach the loss that the baseline ends at."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampsweep.analysis.arms import VAL_LOSS
+from ampsweep.analysis.loss_curves import TRAIN_LOSS, LossCurve
+from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.quantities import ratio_figure
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.statistics import Estimate, mean_ratio
+
+Curves = Mapping[Path, Mapping[str, LossCurve]]
+"""Run directory -> loss metric -> curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeToLoss:
+    """Training time and energy of both arms up to the baseline's final loss, pair by pair."""
+
+    metric: str
+    """`val/loss` where every run was evaluated often enough, else the smoothed `train/loss`."""
+    target: float
+    """The baseline's final loss, mean over pairs."""
+    n: int
+    """Pairs of uncontaminated runs that took all of their steps and have the curve."""
+    num_reached: int
+    """Pairs in which the arm reached it; the means below are over these."""
+    baseline_s: float | None
+    arm_s: float | None
+    speedup: Estimate | None
+    """Baseline's time over the arm's: above 1 is sooner. None where the arm did not reach the loss in every pair."""
+    baseline_j: float | None
+    arm_j: float | None
+    energy_ratio: Estimate | None
+    """The arm's energy over the baseline's: below 1 is less. As `speedup`, and None without energy figures."""
+    text: str
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """Seconds and joules of both arms of a pair."""
+
+    seconds: tuple[float, float]
+    joules: tuple[float, float] | None
+
+
+def time_to_loss(pairs: Sequence[Pair], curves: Curves) -> TimeToLoss | None:
+    """Compare the arms of `pairs` by the time to the baseline's final loss; None where no pair has both curves."""
+    for metric in (VAL_LOSS, TRAIN_LOSS):
+        found = [both for pair in pairs if (both := _curves_of(pair, curves, metric)) is not None]
+        finished = [pair for pair in pairs if _counted(pair.baseline_runs) and _counted(pair.arm_runs)]
+        if found and (len(found) == len(finished) or metric == TRAIN_LOSS):
+            return _compare(metric, found)
+    return None
+
+
+def _compare(metric: str, pairs: Sequence[tuple[list[LossCurve], list[LossCurve]]]) -> TimeToLoss:
+    targets = [statistics.fmean(curve.final for curve in baseline) for baseline, _ in pairs]
+    reached = [
+        one
+        for (baseline, arm), target in zip(pairs, targets, strict=True)
+        if (one := _reach(baseline, arm, target)) is not None
+    ]
+    times = [one.seconds for one in reached]
+    energies = [one.joules for one in reached if one.joules is not None]
+    everywhere = len(reached) == len(pairs)
+    speedup = mean_ratio(times) if everywhere else None
+    energy_ratio = (
+        mean_ratio([(arm, baseline) for baseline, arm in energies])
+        if everywhere and len(energies) == len(pairs)
+        else None
+    )
+    return TimeToLoss(
+        metric=metric,
+        target=statistics.fmean(targets),
+        n=len(pairs),
+        num_reached=len(reached),
+        baseline_s=_mean(times, 0),
+        arm_s=_mean(times, 1),
+        speedup=speedup,
+        baseline_j=_mean(energies, 0),
+        arm_j=_mean(energies, 1),
+        energy_ratio=energy_ratio,
+        text=_text(metric, len(pairs), len(reached), speedup, energy_ratio),
+    )
+
+
+def _counted(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.finished and run.contamination is None]
+
+
+def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve], list[LossCurve]] | None:
+    """The curves of both arms' repeats; None unless each of them has one."""
+    found = []
+    for runs in (_counted(pair.baseline_runs), _counted(pair.arm_runs)):
+        known = [curve for run in runs if (curve := curves.get(run.directory, {}).get(metric)) is not None]
+        if not known or len(known) < len(runs):
+            return None
+        found.append(known)
+    return found[0], found[1]
+
+
+def _reach(baseline: Sequence[LossCurve], arm: Sequence[LossCurve], target: float) -> _Reached | None:
+    """Both arms' means over repeats; None where one of them does not get there, or is there at once."""
+    arms = [[moment for curve in curves if (moment := curve.reach(target)) is not None] for curves in (baseline, arm)]
+    if len(arms[0]) < len(baseline) or len(arms[1]) < len(arm):
+        return None
+    seconds = [statistics.fmean(moment[0] for moment in moments) for moments in arms]
+    if min(seconds) <= 0:
+        return None
+    energies = [[joules for _, joules in moments if joules is not None] for moments in arms]
+    joules = None
+    if all(len(known) == len(moments) for known, moments in zip(energies, arms, strict=True)):
+        means = [statistics.fmean(known) for known in energies]
+        joules = (means[0], means[1]) if min(means) > 0 else None
+    return _Reached((seconds[0], seconds[1]), joules)
+
+
+def _mean(pairs: Sequence[tuple[float, float]], side: int) -> float | None:
+    return statistics.fmean(pair[side] for pair in pairs) if pairs else None
+
+
+def _text(metric: str, n: int, num_reached: int, speedup: Estimate | None, energy_ratio: Estimate | None) -> str:
+    name = metric.replace("/", " ")
+    if speedup is None:
+        return f"reached the baseline's final {name} in {num_reached} of {n} pairs"
+    text = f"reached the baseline's final {name} {ratio_figure(speedup)} as fast"
+    return text + ("" if energy_ratio is None else f", with {ratio_figure(energy_ratio)} of its energy") + f" (n={n})"

@@ -1,0 +1,99 @@
+"""Which bytes an arm saves and which it adds: from the baseline's peak to its own, category by category."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.arms import PEAK_MEMORY
+from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.runs import Run
+
+UNATTRIBUTED: Final = "unattributed"
+"""What the peak figure of a run is above the tensors of its traced step: workspaces of kernels, rounding, and on an
+accelerator whatever else the allocator held."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterfallStep:
+    """Bytes of one category at either peak."""
+
+    category: str
+    baseline_bytes: int
+    arm_bytes: int
+    change_bytes: int
+    """The arm's minus the baseline's: negative is saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waterfall:
+    """From the baseline's peak memory to the arm's. The changes add up to the difference of the peaks exactly."""
+
+    baseline_bytes: int
+    arm_bytes: int
+    steps: tuple[WaterfallStep, ...]
+    """Categories that hold bytes at either peak, in the order of the record; `unattributed` last."""
+    seed: int
+    """The bytes are those of one pair: of several, that with the median change of the peak."""
+    same_in_all_pairs: bool
+    eager: bool
+    """The categories are those of the step run eagerly, although the runs compiled it."""
+
+
+def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
+    """The waterfall of an arm's `pairs` with the baseline; None where no pair has the categories of both peaks.
+
+    A peak is the run's `memory/peak_allocated_gib`, or where that was not measured the peak of its traced step.
+    """
+    found = [one for pair in pairs if (one := _of_pair(pair)) is not None]
+    if not found:
+        return None
+    found.sort(key=lambda one: (one.arm_bytes - one.baseline_bytes, one.seed))
+    middle = found[(len(found) - 1) // 2]
+    same = all(one.steps == middle.steps for one in found)
+    return Waterfall(
+        baseline_bytes=middle.baseline_bytes,
+        arm_bytes=middle.arm_bytes,
+        steps=middle.steps,
+        seed=middle.seed,
+        same_in_all_pairs=same,
+        eager=middle.eager,
+    )
+
+
+def _of_pair(pair: Pair) -> Waterfall | None:
+    """Of repeats the first that has the categories."""
+    baseline = next((run for run in pair.baseline_runs if _categories(run)), None)
+    arm = next((run for run in pair.arm_runs if _categories(run)), None)
+    if baseline is None or arm is None:
+        return None
+    before, after = _categories(baseline), _categories(arm)
+    steps = [
+        WaterfallStep(
+            category=category,
+            baseline_bytes=before.get(category, 0),
+            arm_bytes=after.get(category, 0),
+            change_bytes=after.get(category, 0) - before.get(category, 0),
+        )
+        for category in dict.fromkeys([*before, *after])
+    ]
+    steps.sort(key=lambda step: step.category == UNATTRIBUTED)
+    return Waterfall(
+        baseline_bytes=sum(before.values()),
+        arm_bytes=sum(after.values()),
+        steps=tuple(step for step in steps if step.baseline_bytes or step.arm_bytes),
+        seed=arm.seed,
+        same_in_all_pairs=True,
+        eager=arm.record.identity.compile or baseline.record.identity.compile,
+    )
+
+
+def _categories(run: Run) -> dict[str, int]:
+    """Bytes by category that add up to the run's peak; empty where the record has none."""
+    peak = run.record.memory.get("peak")
+    if not peak:
+        return {}
+    categories = {category: int(num_bytes) for category, num_bytes in peak.items()}
+    measured = run.num_bytes(PEAK_MEMORY)
+    if measured is not None:
+        categories[UNATTRIBUTED] = round(measured) - sum(categories.values())
+    return categories

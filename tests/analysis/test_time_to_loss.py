@@ -1,0 +1,113 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from synthetic_records import run
+
+from ampsweep.analysis import compare
+from ampsweep.analysis.loss_curves import LossCurve, loss_curves
+
+STEPS = 200
+
+
+@dataclass
+class Logged:
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def history(step_ms=10.0, decay=50.0, evaluate_every=None, watts=None, losses=None):
+    """What a run logs every tenth step while its loss decays exponentially to 1, a step of `step_ms` after another."""
+    steps = np.arange(10.0, STEPS + 1, 10.0)
+    times = np.full(steps.size, step_ms)
+    times[0] = 50 * step_ms  # a compilation, say
+    curve = 1 + np.exp(-steps / decay) if losses is None else losses
+    logged = {"perf/step_ms": Logged(steps, times), "train/loss": Logged(steps, curve)}
+    if evaluate_every:
+        due = steps % evaluate_every == 0
+        logged["val/loss"] = Logged(steps[due], curve[due])
+    if watts:
+        logged["device/energy_j"] = Logged(steps, watts * step_ms * steps / 1000)
+    return logged
+
+
+def verdict_on(arm_histories, baseline_histories, **arm):
+    entries, curves = [], {}
+    for name, histories, more in (("fp32", baseline_histories, {}), ("amp_bf16", arm_histories, arm)):
+        for seed, logged in enumerate(histories):
+            step_ms = float(logged["perf/step_ms"].values[-1])
+            entry = run(name, seed, step_ms=step_ms, config={"trainer": {"warmup_steps": 10}}, **more)
+            entries.append(entry)
+            curves[entry[0]] = loss_curves(entry[1], logged)
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0, curves=curves).workloads
+    return workload.verdict.arms[0].time_to_loss
+
+
+def test_an_arm_that_learns_the_same_in_shorter_steps_is_sooner_by_just_that():
+    found = verdict_on([history(5.0)] * 3, [history(10.0)] * 3)
+    assert found.speedup.value == pytest.approx(2.0)
+    assert (found.n, found.num_reached) == (3, 3)
+    assert found.baseline_s == pytest.approx(2.0), "200 steps of 10 ms: warm-up counts as later steps do"
+    assert found.arm_s == pytest.approx(1.0)
+    assert "2.00x as fast" in found.text
+
+
+def test_faster_steps_that_learn_less_each_can_be_no_sooner():
+    found = verdict_on([history(5.0, decay=50.0)] * 3, [history(10.0, decay=25.0)] * 3)
+    assert found.num_reached == 0
+    assert found.speedup is None
+    assert found.arm_s is None
+    assert found.text == "reached the baseline's final train loss in 0 of 3 pairs"
+
+
+def test_an_arm_that_learns_more_a_step_is_sooner_at_the_same_speed():
+    assert verdict_on([history(10.0, decay=25.0)] * 3, [history(10.0, decay=50.0)] * 3).speedup.value > 1.4
+
+
+def test_often_evaluated_runs_are_compared_by_their_validation_loss():
+    assert verdict_on([history(evaluate_every=40)] * 3, [history(evaluate_every=40)] * 3).metric == "val/loss"
+    assert verdict_on([history(evaluate_every=40)] * 3, [history(evaluate_every=100)] * 3).metric == "train/loss"
+
+
+def test_energy_is_compared_where_the_device_counts_it():
+    found = verdict_on([history(5.0, watts=300.0)] * 3, [history(10.0, watts=200.0)] * 3)
+    assert found.energy_ratio.value == pytest.approx(0.75)
+    assert found.baseline_j == pytest.approx(400.0)
+    assert "0.750x of its energy" in found.text
+    without = verdict_on([history(5.0)] * 3, [history(10.0, watts=200.0)] * 3)
+    assert (without.energy_ratio, without.arm_j) == (None, None)
+
+
+def test_a_single_lucky_batch_reaches_nothing():
+    lucky = 2.0 + np.zeros(STEPS // 10)
+    lucky[5] = 0.5
+    assert verdict_on([history(losses=lucky)] * 3, [history(decay=100.0)] * 3).num_reached == 0
+
+
+def test_contaminated_runs_and_those_cut_short_tell_no_time():
+    load = {"verdict": "contaminated", "reasons": ["load"]}
+    assert verdict_on([history()] * 3, [history()] * 3, contamination=load) is None
+    assert verdict_on([history()] * 3, [history()] * 3, cut_short="time") is None
+
+
+def test_without_histories_there_is_nothing_to_tell():
+    (workload,) = compare([run("fp32"), run("amp_bf16")], baseline="fp32", margin_pct=1.0).workloads
+    assert workload.verdict.arms[0].time_to_loss is None
+
+
+def test_a_loss_between_two_moments_is_reached_between_them():
+    curve = LossCurve(losses=np.array([4.0, 2.0]), seconds=np.array([10.0, 20.0]), joules=np.array([100.0, 300.0]))
+    assert curve.reach(3.0) == (15.0, 200.0)
+    assert curve.reach(4.0) == (10.0, 100.0)
+    assert curve.reach(1.9) is None
+
+
+def test_losses_that_are_no_numbers_are_left_out():
+    broken = history(evaluate_every=10)
+    broken["val/loss"].values[3] = np.nan
+    assert len(loss_curves(run("fp32")[1], broken)["val/loss"].losses) == STEPS // 10 - 1
+
+
+def test_few_losses_make_no_curve():
+    few = history(evaluate_every=50)
+    assert "val/loss" not in loss_curves(run("fp32")[1], few)

@@ -1,0 +1,139 @@
+"""Whether float32 is float32: set for a mode, whatever was set before, and put back after it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.backends import cuda, cudnn, mkldnn
+
+from ampsweep.precision.flags import fp32_arithmetic
+
+SWITCHES = {
+    "cuda.matmul": cuda.matmul,
+    "cudnn.conv": cudnn.conv,
+    "cudnn.rnn": cudnn.rnn,
+    "mkldnn.matmul": mkldnn.matmul,
+    "mkldnn.conv": mkldnn.conv,
+    "mkldnn.rnn": mkldnn.rnn,
+}
+OLDER = {
+    "matmul precision": torch.get_float32_matmul_precision,
+    "cuda.matmul.allow_tf32": lambda: cuda.matmul.allow_tf32,
+    "cudnn.allow_tf32": lambda: cudnn.allow_tf32,
+}
+
+
+def assign(node, name, value):
+    return lambda: setattr(node, name, value)
+
+
+STATES_BEFORE = {
+    "nothing set": lambda: None,
+    "older: matmul high": lambda: torch.set_float32_matmul_precision("high"),
+    "older: matmul medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "older: allow_tf32": assign(cuda.matmul, "allow_tf32", True),
+    "older: cudnn without TF32": assign(cudnn, "allow_tf32", False),
+    "newer: matmul": assign(cuda.matmul, "fp32_precision", "tf32"),
+    "newer: one of cudnn": assign(cudnn.conv, "fp32_precision", "ieee"),
+    "newer: all of cudnn": assign(cudnn, "fp32_precision", "ieee"),
+    "newer: TF32 everywhere": assign(torch.backends, "fp32_precision", "tf32"),
+    "newer: none anywhere": assign(torch.backends, "fp32_precision", "ieee"),
+    "newer: bfloat16 matmuls on the CPU": assign(mkldnn.matmul, "fp32_precision", "bf16"),
+    "newer: bfloat16 convolutions on the CPU": assign(mkldnn.conv, "fp32_precision", "bf16"),
+}
+
+
+def newer():
+    return {name: switch.fp32_precision for name, switch in SWITCHES.items()}
+
+
+def older():
+    """The older switches; reading one raises where it disagrees with a newer one."""
+    values = {}
+    for name, read in OLDER.items():
+        try:
+            values[name] = read()
+        except RuntimeError:
+            values[name] = "raises"
+    return values
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_trace():
+    before = newer()
+    yield
+    for node in (torch.backends, cudnn, mkldnn):
+        node.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = True
+    for name, value in before.items():
+        SWITCHES[name].fp32_precision = value
+
+
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_without_tf32_all_float32_arithmetic_is_float32_whatever_was_set(state):
+    STATES_BEFORE[state]()
+    with fp32_arithmetic(tf32=False):
+        assert set(newer().values()) == {"ieee"}
+
+
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_with_tf32_matmuls_and_convolutions_of_the_gpu_use_it_whatever_was_set(state):
+    STATES_BEFORE[state]()
+    with fp32_arithmetic(tf32=True):
+        assert {newer()[name] for name in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")} == {"tf32"}
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_libraries_can_read_the_older_switches_within_and_they_say_the_same(state, tf32):
+    STATES_BEFORE[state]()
+    with fp32_arithmetic(tf32=tf32):
+        assert older() == {
+            "matmul precision": "high" if tf32 else "highest",
+            "cuda.matmul.allow_tf32": tf32,
+            "cudnn.allow_tf32": tf32,
+        }
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_what_was_set_is_set_again(state, tf32):
+    STATES_BEFORE[state]()
+    before, older_before = newer(), older()
+    with fp32_arithmetic(tf32=tf32):
+        pass
+    assert newer() == before
+    kept = {name: value for name, value in older_before.items() if value != "raises"}
+    assert {name: older()[name] for name in kept} == kept
+
+
+def test_what_was_set_is_set_again_after_an_error():
+    before = newer()
+    with pytest.raises(ZeroDivisionError), fp32_arithmetic(tf32=True):
+        _ = 1 / 0
+    assert newer() == before
+
+
+def test_modes_can_be_nested():
+    with fp32_arithmetic(tf32=True):
+        outer = newer()
+        with fp32_arithmetic(tf32=False):
+            assert newer() != outer
+        assert newer() == outer
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs a CUDA device with TF32"
+)
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_arithmetic_on_the_gpu_is_what_the_switches_say(state, tf32):
+    # 1 + 2**-12 needs more bits than TF32 has, and is a float32.
+    number, eye = 1 + 2**-12, torch.eye(64, device="cuda")
+    STATES_BEFORE[state]()
+    with fp32_arithmetic(tf32=tf32):
+        by_matmul = (eye * number) @ eye
+        by_convolution = F.conv2d((eye * number).reshape(1, 64, 8, 8), eye.reshape(64, 64, 1, 1))
+    for found in (by_matmul.max().item(), by_convolution.max().item()):
+        assert (found == number) != tf32

@@ -1,0 +1,181 @@
+"""What each precision mode does to a model, a forward pass, a backward pass and a step."""
+
+import doctest
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.precision import Precision
+
+ON_CPU = [mode for mode in PRECISION_MODES if mode != "tf32"]
+
+
+class Probe(nn.Module):
+    """Two layers; remembers the dtype each was computed in."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.register_buffer("shift", torch.ones(1))
+        self.seen = []
+
+    def forward(self, x):
+        hidden = self.first(x)
+        out = self.second(hidden.relu())
+        self.seen += [hidden.dtype, out.dtype]
+        return out
+
+
+def probe(precision):
+    torch.manual_seed(0)
+    return precision.convert(Probe())
+
+
+def loss_of(precision, model):
+    inputs = torch.linspace(-1, 1, 32).reshape(4, 8).to(precision.parameters_dtype)
+    with precision.autocast():
+        out = model(inputs)
+        return F.mse_loss(out, torch.zeros_like(out))
+
+
+@pytest.mark.parametrize(
+    ("mode", "computed"),
+    [
+        ("fp32", torch.float32),
+        ("amp_fp16", torch.float16),
+        ("amp_bf16", torch.bfloat16),
+        ("pure_fp16", torch.float16),
+        ("pure_bf16", torch.bfloat16),
+    ],
+)
+def test_the_forward_pass_is_computed_in_the_dtype_of_the_mode(mode, computed):
+    precision = Precision(mode, "cpu")
+    model = probe(precision)
+    loss_of(precision, model)
+    assert set(model.seen) == {computed}
+
+
+@pytest.mark.parametrize("mode", ON_CPU)
+def test_parameters_gradients_and_optimizer_state_are_kept_in_the_dtype_of_the_mode(mode):
+    precision = Precision(mode, "cpu")
+    model = probe(precision)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    precision.backward(loss_of(precision, model))
+    precision.unscale_(optimizer)
+    precision.step(optimizer)
+    precision.update()
+    kept = {"pure_bf16": torch.bfloat16, "pure_fp16": torch.float16}.get(mode, torch.float32)
+    assert precision.parameters_dtype == kept
+    assert {parameter.dtype for parameter in model.parameters()} == {kept}
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {kept}
+    assert {state["exp_avg"].dtype for state in optimizer.state.values()} == {kept}
+    assert model.shift.dtype == kept
+
+
+@pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16"])
+def test_the_loss_of_an_autocast_forward_pass_is_float32(mode):
+    precision = Precision(mode, "cpu")
+    assert loss_of(precision, probe(precision)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16"])
+def test_autocast_ends_with_its_context(mode):
+    precision = Precision(mode, "cpu")
+    with precision.autocast():
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == precision.autocast_dtype
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("mode", ["fp32", "pure_bf16", "pure_fp16"])
+def test_a_mode_without_autocast_never_turns_it_on(mode):
+    with Precision(mode, "cpu").autocast():
+        assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_cache_of_cast_weights_can_be_switched_off(enabled):
+    with Precision(replace(PRECISION_MODES["amp_bf16"], cache_enabled=enabled), "cpu").autocast():
+        assert torch.is_autocast_cache_enabled() == enabled
+
+
+@pytest.mark.parametrize(("choice", "autocast"), [("full", False), ("autocast", True)])
+def test_evaluation_is_in_full_precision_or_under_autocast_by_choice(choice, autocast):
+    with Precision(replace(PRECISION_MODES["amp_bf16"], eval=choice), "cpu").eval_autocast():
+        assert torch.is_autocast_enabled("cpu") == autocast
+
+
+def test_autocast_can_be_switched_off_by_itself():
+    precision = Precision(replace(PRECISION_MODES["amp_fp16"], autocast=False), "cpu")
+    model = probe(precision)
+    loss_of(precision, model)
+    assert set(model.seen) == {torch.float32}
+    assert precision.scale() == 65536
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "pure_bf16", "pure_fp16"])
+def test_without_a_scaler_every_scaler_call_does_nothing(mode):
+    precision = Precision(mode, "cpu")
+    model = probe(precision)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    loss = loss_of(precision, model)
+    by_torch = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    precision.backward(loss)
+    precision.unscale_(optimizer)
+    precision.step(optimizer)
+    precision.update()
+    assert all(torch.equal(p.grad, grad) for p, grad in zip(model.parameters(), by_torch, strict=True))
+    assert precision.scale() is None
+    assert precision.state_dict() == {}
+    assert precision.load_state_dict({}) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "sentence"),
+    [
+        (
+            "tf32",
+            "cpu",
+            "tf32 is not supported: tf32 needs an NVIDIA GPU of compute capability 8.0 or later; this device is cpu",
+        ),
+        ("amp_bf16", "meta", "amp_bf16 is not supported: autocast is not available on meta"),
+        (
+            "fp8",
+            "cpu",
+            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_sentence(mode, device, sentence):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  (the whole sentence is compared)
+        Precision(mode, device)
+    assert str(raised.value) == sentence
+
+
+def test_a_mode_is_never_silently_replaced():
+    precision = Precision("amp_fp16", "cpu")
+    assert precision.scaler.is_enabled()
+    assert precision.config == PRECISION_MODES["amp_fp16"]
+
+
+@pytest.mark.parametrize("module", ["precision.precision", "config.precision_modes", "config.resolved"])
+def test_the_examples_in_docstrings_run(module):
+    results = doctest.testmod(importlib.import_module(f"ampsweep.{module}"))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
+def test_a_mode_computes_in_its_dtype_on_the_gpu(mode):
+    precision = Precision(mode, "cuda")
+    model = probe(precision)
+    with precision.autocast():
+        model(torch.ones(4, 8, device="cuda", dtype=precision.parameters_dtype))
+    assert set(model.seen) == {precision.autocast_dtype}

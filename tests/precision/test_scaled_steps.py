@@ -1,0 +1,76 @@
+"""What a scaler must leave alone: the optimizer's state in a skipped step, and the settings of the run that goes on."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.precision import Precision
+
+OPTIMIZERS = {
+    "adamw": lambda parameters, fused: torch.optim.AdamW(parameters, lr=1e-2, fused=fused),
+    "sgd": lambda parameters, fused: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, fused=fused),
+}
+FP16 = PRECISION_MODES["amp_fp16"]
+
+
+def small_model(precision):
+    torch.manual_seed(0)
+    return precision.convert(nn.Linear(8, 1))
+
+
+def step(precision, model, optimizer):
+    with precision.autocast():
+        loss = (model(torch.linspace(-1, 1, 32).reshape(4, 8)) - 9).square().mean()
+    precision.backward(loss)
+    precision.unscale_(optimizer)
+    precision.step(optimizer)
+    precision.update()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_skipped_step_leaves_momentum_and_step_counts_as_they_are(name, fused):
+    precision = Precision(FP16, "cpu")
+    model = small_model(precision)
+    optimizer = OPTIMIZERS[name](model.parameters(), fused)
+    for _ in range(3):
+        step(precision, model, optimizer)
+    precision.load_state_dict(precision.state_dict() | {"scale": 2.0**40})
+    before = copy.deepcopy((optimizer.state_dict()["state"], model.state_dict()))
+    for num_skipped in range(1, 13):
+        step(precision, model, optimizer)
+        assert precision.scale() == 2.0 ** (40 - num_skipped)
+        torch.testing.assert_close((optimizer.state_dict()["state"], model.state_dict()), before, rtol=0, atol=0)
+
+
+def test_a_resumed_scale_goes_on_under_the_settings_of_the_run_that_resumes_it():
+    saved = Precision(replace(FP16, init_scale=8.0), "cpu").state_dict() | {"_growth_tracker": 2}
+    precision = Precision(replace(FP16, growth_interval=4, growth_factor=3.0, backoff_factor=0.1), "cpu")
+    assert precision.load_state_dict(saved) is None
+    assert precision.state_dict() == {
+        "scale": 8.0,
+        "growth_factor": 3.0,
+        "backoff_factor": 0.1,
+        "growth_interval": 4,
+        "_growth_tracker": 2,
+    }
+
+
+def test_a_shorter_growth_interval_than_the_checkpoints_still_ends():
+    precision = Precision(replace(FP16, growth_interval=4), "cpu")
+    precision.load_state_dict(Precision(replace(FP16, init_scale=8.0), "cpu").state_dict() | {"_growth_tracker": 5})
+    model = small_model(precision)
+    optimizer = OPTIMIZERS["sgd"](model.parameters(), True)
+    for _ in range(4):
+        step(precision, model, optimizer)
+    assert precision.scale() == 16.0
+
+
+def test_a_scaler_for_float16_gradients_is_refused_before_torch_does():
+    with pytest.raises(ValueError, match=r"^pure_fp16 is not supported: .* use amp_fp16$"):
+        Precision(replace(PRECISION_MODES["pure_fp16"], grad_scaler=True), "cpu")
