@@ -207,10 +207,6 @@ def test_a_wrong_argument_of_an_own_model_is_named(refused):
     assert "unexpected keyword argument 'wdith'" in sentence
 
 
-def test_a_model_too_large_for_the_memory_is_refused_in_a_single_run(refused):
-    assert "model=mlp_small does not fit into the memory of cpu" in refused(*MLP, "model.hidden_size=1000000")
-
-
 def test_a_model_that_cannot_recompute_is_named(refused):
     sentence = refused(*OWN, "model._target_=own_models.Digits", "trainer.activation_checkpointing=true")
     assert sentence.startswith("trainer.activation_checkpointing=true: Digits has no gradient_checkpointing_enable")

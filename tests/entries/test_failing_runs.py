@@ -44,17 +44,12 @@ def test_the_sweep_goes_on_after_each_kind_of_failure(train):
     assert "killed by SIGKILL" in (only_sweep() / "comparison.md").read_text()
 
 
-def test_a_single_run_that_fails_leaves_its_record_and_raises(train, capfd):
-    with pytest.raises(RuntimeError, match="my model broke"):
-        train(*OWN, "+model.what=raises")
-    record = only_run().record
-    assert (record.status, record.error) == ("failed", "RuntimeError: my model broke")
-    assert [row["step"] for row in only_run().history] == [1, 2]
-
-
 @pytest.mark.slow
-def test_the_process_of_a_single_run_that_fails_shows_the_users_own_line(start):
+def test_a_single_run_that_fails_is_recorded_and_shows_the_users_own_line(start):
     ended = start(*OWN, "+model.what=raises").finish()
+    run = only_run()
+    assert (run.record.status, run.record.error) == ("failed", "RuntimeError: my model broke")
+    assert [row["step"] for row in run.history] == [1, 2]
     assert ended.code == 1
     assert ended.out == ""
     assert "own_models.py" in ended.err

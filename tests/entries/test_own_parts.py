@@ -129,13 +129,6 @@ def test_an_own_model_is_found_on_the_pythonpath(start, elsewhere):
     assert record.config["model"]["width"] == 8
 
 
-def test_own_arguments_can_be_swept(train):
-    assert train("-m", *OWN_NET[:2], "+model.width=4,8", "data=digits", *SHORT).code == 0
-    runs = all_runs()
-    assert [run.record.identity.model_size for run in runs] == [65 * 4 + 5 * 10, 65 * 8 + 9 * 10]
-    assert [run.record.status for run in runs] == ["completed"] * 2
-
-
 def test_an_own_config_file_is_an_option_like_any_other(train):
     assert train("--config-dir=conf", "model=mine", "model.width=4", *SHORT).code == 0
     record = only_run().record

@@ -96,8 +96,9 @@ def test_an_arm_too_slow_is_cut_short_and_said_to_be(train):
     assert "trainer.max_seconds=0.2 reached" in " ".join(ended.out.split())
 
 
-def test_memory_that_does_not_hold_the_model_is_an_outcome(train):
-    assert train("-m", *MLP, "trainer.steps=2", "model.hidden_size=1000000").code == 0
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
+def test_memory_that_does_not_hold_the_model_is_an_outcome(sweep, train):
+    assert train(*sweep, *MLP, "trainer.steps=2", "model.hidden_size=1000000").code == 0
     record = only_run().record
     assert record.status == "oom"
     assert "allocate" in record.error

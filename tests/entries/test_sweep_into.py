@@ -1,9 +1,8 @@
 """`into=DIR`: an earlier sweep is completed and extended; what is finished stays as it is."""
 
-import shutil
 from pathlib import Path
 
-from command_line import MLP, RunFiles, all_runs, only_run, only_sweep
+from command_line import MLP, all_runs, only_run, only_sweep
 
 
 def states(directory: Path) -> dict[Path, tuple[int, bytes]]:
@@ -31,15 +30,6 @@ def test_a_new_arm_and_a_new_seed_join_the_finished_runs(copied, train):
     assert not list(Path("outputs").glob("train/*/*/2*")), "nothing was begun elsewhere"
 
 
-def test_a_finished_sweep_run_again_trains_nothing(copied, train):
-    before = states(copied.directory)
-    comparison = (copied.directory / "comparison.json").read_text()
-    ended = train("-m", *copied.arguments, f"into={copied.directory}")
-    assert ended.code == 0
-    assert states(copied.directory) == before
-    assert (copied.directory / "comparison.json").read_text() == comparison
-
-
 def test_a_dry_run_tells_what_is_finished(copied, train):
     ended = train("-m", *copied.arguments[:-2], "seed=0,2", f"into={copied.directory}", "dry_run=true")
     assert ended.code == 0
@@ -59,11 +49,3 @@ def test_a_failed_run_is_trained_again(train):
     assert (run.record.status, run.record.error) == ("completed", None)
     assert [row["step"] for row in run.history] == [2, 4]
     assert not (run.directory / "error.txt").exists()
-
-
-def test_a_run_that_was_deleted_is_trained_again(copied, train):
-    victim = all_runs(copied.directory)[1].directory
-    shutil.rmtree(victim)
-    assert train("-m", *copied.arguments, f"into={copied.directory}").code == 0
-    assert RunFiles(victim).record.status == "completed"
-    assert len(all_runs(copied.directory)) == 6

@@ -41,7 +41,7 @@ def test_a_run_that_was_not_its_mode_is_in_no_comparison(train):
     tampered = ("model=custom", "model._target_=test_trusted_figures.Tampering", "data=digits", "task=classification")
     assert f"disproved: {TAMPERED}" in train(*tampered, "trainer.steps=6", "tracking=disabled").out
     assert sorted(run.record.proof["contradictions"] for run in all_runs()) == [[], [TAMPERED]]
-    comparison = compare_directories([Path("outputs")])
+    comparison = compare_directories([Path("outputs")]).comparison
     fp32 = next(arm for workload in comparison.workloads for arm in workload.arms if arm.arm == "fp32")
     assert fp32.statuses == {"disproved": 1}
     assert (fp32.step_ms, fp32.peak_memory_bytes, fp32.val_loss) == (None, None, None)
@@ -56,6 +56,6 @@ def test_a_busy_machine_is_said_and_recorded_and_the_run_goes_on(train):
     assert record.status == "completed"
     assert record.contamination["verdict"] == "contaminated"
     assert any("cores busy during the run" in reason for reason in record.contamination["reasons"])
-    (workload,) = compare_directories([Path("outputs")]).workloads
+    (workload,) = compare_directories([Path("outputs")]).comparison.workloads
     assert workload.arms[0].step_ms is None
     assert workload.arms[0].peak_memory_bytes is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from synthetic_records import run, sweep
+from synthetic_records import contaminated, disproved, run, sweep
 
 from ampsweep.analysis import compare
 from ampsweep.report import print_comparison
@@ -49,7 +49,7 @@ def test_what_was_not_measured_is_a_dash(comparison):
 def test_the_conclusion_follows_the_table_with_the_notes_before_it(comparison):
     text = " ".join(printed(comparison).split())
     (workload,) = comparison.workloads
-    assert text.endswith(workload.conclusion.sentence)
+    assert text.endswith(f"{workload.conclusion.sentence} {workload.verdict.recommendation.sentence}")
     assert "tf32: unsupported: tf32 needs a CUDA device; this is a CPU (seeds 0, 1, 2)" in text
     assert "trainer.max_seconds=20 passed after 17 of 40 steps" in text
 
@@ -114,6 +114,21 @@ def test_printing_leaves_the_console_as_it_was(comparison):
     console = Console(file=io.StringIO(), width=70)
     print_comparison(comparison, console)
     assert console.width == 70
+
+
+def test_runs_that_do_not_count_are_said_with_their_reason():
+    entries = [
+        *sweep("fp32", [10.0] * 3),
+        *sweep("amp_bf16", [5.0] * 2),
+        contaminated("amp_bf16", 2),
+        disproved("tf32", 0),
+    ]
+    text = " ".join(printed(compare(entries, baseline="fp32", margin_pct=1.0)).split())
+    assert (
+        "amp_bf16: contaminated, hence no speed to compare: other processes kept 1.0 of 2 cores busy (seed 2)" in text
+    )
+    assert "tf32: disproved, hence compared with nothing: a matmul in float32 lost bits (seed 0)" in text
+    assert "without 1 contaminated amp_bf16 run" in text
 
 
 def test_no_runs_are_said_to_be_none():

@@ -7,11 +7,21 @@ from synthetic_records import run
 from ampsweep.analysis import compare
 from ampsweep.record import find_records
 from ampsweep.report import write_comparison
+from ampsweep.report.curves import read_histories
+from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.files import comparison_json
 
 
 def refuse_constant(name):
     raise AssertionError(f"{name} is not JSON")
+
+
+FILES = {"comparison.json", "comparison.md", "comparison.html"}
+
+
+def write_all(records, directory):
+    histories = read_histories([place for place, _ in records], curve_keys())
+    write_comparison(compare(records, baseline="fp32", margin_pct=1.0), records, histories, directory)
 
 
 def as_json(value):
@@ -21,7 +31,7 @@ def as_json(value):
 def test_the_json_is_strict_and_holds_all_of_the_comparison(comparison):
     content = json.loads(comparison_json(comparison), parse_constant=refuse_constant)
     assert content == as_json(asdict(comparison))
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     arm = content["workloads"][0]["arms"][2]
     assert arm["speedup"].keys() == {"value", "n", "low", "high", "exact"}
     assert content["workloads"][0]["arms"][1]["step_ms"] is None
@@ -32,8 +42,8 @@ def test_a_comparison_is_rebuilt_from_the_records_beside_it(tmp_path):
         path, record = run(arm, step_ms=step_ms)
         (tmp_path / path.name).mkdir()
         record.write(tmp_path / path.name)
-    write_comparison(compare(find_records(tmp_path), baseline="fp32", margin_pct=1.0), tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"comparison.json", "comparison.md"}
+    write_all(find_records(tmp_path), tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == FILES
     content = json.loads((tmp_path / "comparison.json").read_text())
     assert [entry["directory"] for entry in content["workloads"][0]["runs"]] == [
         "amp_bf16-gpt_tiny-8-s0",
@@ -41,16 +51,17 @@ def test_a_comparison_is_rebuilt_from_the_records_beside_it(tmp_path):
     ]
     assert content["workloads"][0]["arms"][1]["speedup"]["value"] == 2.0
     assert "2.00x" in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert "2.00x" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
 
 
-def test_writing_again_replaces_the_files_and_leaves_nothing_else(tmp_path, comparison):
+def test_writing_again_replaces_the_files_and_leaves_nothing_else(tmp_path):
     (tmp_path / "comparison.md").write_text("old")
-    write_comparison(comparison, tmp_path)
-    write_comparison(comparison, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["comparison.json", "comparison.md"]
+    write_all([run("fp32"), run("amp_bf16")], tmp_path)
+    write_all([run("fp32"), run("amp_bf16")], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
     assert "old" not in (tmp_path / "comparison.md").read_text(encoding="utf-8").split()
 
 
-def test_a_directory_that_does_not_exist_is_an_error(tmp_path, comparison):
+def test_a_directory_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
-        write_comparison(comparison, tmp_path / "missing")
+        write_all([run("fp32")], tmp_path / "missing")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from synthetic_records import run
+from synthetic_records import contaminated, disproved, run, sweep
 
 from ampsweep.analysis import compare
 from ampsweep.report.columns import columns_for
@@ -57,7 +57,8 @@ def test_every_run_is_listed_with_arm_seed_status_directory_and_tracking(documen
 
 def test_conclusion_notes_and_runs_in_no_pair_are_there(comparison, document):
     (workload,) = comparison.workloads
-    assert f"**{workload.conclusion.sentence}**" in document
+    assert workload.conclusion.sentence in document
+    assert f"**{workload.verdict.recommendation.sentence}**" in document
     assert "- amp_fp16: cut short, hence no loss to compare: trainer.max_seconds=20 passed" in document
     assert "- amp_fp16, seed 3 (amp_fp16-gpt_tiny-8-s3): there is no fp32 run with seed 3" in document
     assert "- tf32, seed 0 (tf32-gpt_tiny-8-s0): unsupported: tf32 needs a CUDA device" in document
@@ -69,6 +70,22 @@ def test_it_says_how_each_shown_figure_was_taken(comparison, document):
         assert column.header == "arm" or f"- **{column.header}**: " in method
     assert "margin of 1%" in method
     assert "val accuracy" not in method
+
+
+def test_runs_that_do_not_count_are_listed_with_what_that_means(document):
+    entries = [*sweep("fp32", [10.0] * 2), contaminated("amp_bf16", 0), disproved("amp_fp16", 1)]
+    text = markdown(compare(entries, baseline="fp32", margin_pct=1.0))
+    contaminated_runs = text.split("### Contaminated runs")[1].split("###")[0]
+    assert (
+        "- amp_bf16, seed 0 (runs/amp_bf16-gpt_tiny-8-s0): other processes kept 1.0 of 2 cores busy"
+        in contaminated_runs
+    )
+    assert "- amp_fp16, seed 1 (runs/amp_fp16-gpt_tiny-8-s1): disproved: a matmul in float32 lost bits" in text
+    assert (
+        "**contaminated**: anything else may have changed the run's speed"
+        in text.split("## How each figure was taken")[1]
+    )
+    assert "### Contaminated runs" not in document
 
 
 @pytest.mark.parametrize("name", ["a|b", "<script>alert(1)</script>", "*x*", "`x`", "_x_", "[x](y)", "a\nb", "&lt;"])

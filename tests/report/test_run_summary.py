@@ -1,7 +1,7 @@
 import io
 
 from rich.console import Console
-from synthetic_records import failed, run
+from synthetic_records import contaminated, disproved, failed, run
 
 from ampsweep.report import print_run_summary
 
@@ -38,6 +38,14 @@ def test_a_failed_run_tells_why_and_has_no_lines_for_what_was_not_measured():
     text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
     assert text["status"] == "diverged: the loss was nan in step [12]"
     assert text.keys() == {"run", "status", "directory"}
+
+
+def test_a_run_that_does_not_count_says_why():
+    text = lines(disproved("fp32", 0, "a matmul in float32 lost bits"))
+    assert text["status"] == "disproved: a matmul in float32 lost bits"
+    text = lines(contaminated("fp32", 0))
+    assert text["status"] == "completed"
+    assert text["warning"] == "contaminated, its speed does not count: other processes kept 1.0 of 2 cores busy"
 
 
 def test_a_run_cut_short_says_so():

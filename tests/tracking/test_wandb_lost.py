@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import WandbFile
+from wandb_file import WandbFile
 
 from ampsweep.record import RunRecord, read_history
 

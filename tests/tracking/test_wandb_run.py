@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import WandbFile
+from wandb_file import WandbFile
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS

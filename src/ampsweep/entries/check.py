@@ -18,6 +18,7 @@ from ampsweep.entries.fit import check_fit
 from ampsweep.monitors.snapshot import why_no_snapshot
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
 
 
@@ -48,14 +49,14 @@ def check_checkpoint(config: Config, path: Path, model: torch.nn.Module) -> Path
     return file
 
 
-def check_tracking(config: Config) -> None:
+def check_tracking(config: Config, wandb: WandbAddress | None = None) -> None:
     """Refuse what W&B would: a mode without its key, a project or tag it does not take.
 
     Raises:
         UserError: the reason.
     """
     try:
-        make_trackers(config.tracking, group=None, say=lambda _: None)
+        make_trackers(config.tracking, group=None, say=lambda _: None, wandb=wandb)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -47,16 +47,16 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.margin_pct is not None and not arguments.margin_pct > 0:
         raise UserError(f"--margin-pct {arguments.margin_pct:g}: must be greater than 0")
     directories = [directory.resolve() for directory in arguments.directories]
-    comparison = compare_directories(directories, baseline=arguments.baseline, margin_pct=arguments.margin_pct)
+    compared = compare_directories(directories, baseline=arguments.baseline, margin_pct=arguments.margin_pct)
     if len(directories) == 1:
         try:
-            write_comparison(comparison, directories[0])
+            write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
         except OSError as error:
             raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
     if arguments.format == "json":
-        print(comparison_json(comparison), end="")
+        print(comparison_json(compared.comparison), end="")
     else:
-        print_comparison(comparison, Console())
+        print_comparison(compared.comparison, Console())
     return 0
 
 

@@ -1,16 +1,29 @@
 """From the records of one or more directories to their comparison, on disk and on the console."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ampsweep.analysis.comparison import Comparison, compare
+from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
 from ampsweep.config.errors import UserError
 from ampsweep.record import RecordError, RunRecord, find_records
+from ampsweep.report.curves import Histories, read_histories
+from ampsweep.report.dashboard import curve_keys
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison with what it was made from, as `write_comparison` takes them."""
+
+    comparison: Comparison
+    records: Sequence[tuple[Path, RunRecord]]
+    histories: Histories
 
 
 def compare_directories(
     directories: Sequence[Path], *, baseline: str | None = None, margin_pct: float | None = None
-) -> Comparison:
+) -> Compared:
     """Compare all runs below `directories`; baseline and margin are those the runs recorded, unless given.
 
     Raises:
@@ -27,9 +40,16 @@ def compare_directories(
         if not found:
             raise UserError(f"{directory}: no run records (run.json) in it")
         records += found
+    histories = read_histories((directory for directory, _ in records), (*SERIES_KEYS, *curve_keys()))
     recorded = records[0][1].config["report"]
-    return compare(
+    comparison = compare(
         records,
         baseline=baseline or recorded["baseline"],
         margin_pct=recorded["margin_pct"] if margin_pct is None else margin_pct,
+        curves={
+            directory: loss_curves(record, histories.curves[directory])
+            for directory, record in records
+            if directory in histories.curves
+        },
     )
+    return Compared(comparison, records, histories)

@@ -15,6 +15,7 @@ from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord
+from ampsweep.tracking.wandb_process import WandbAddress
 
 _ERROR_NAME = "error.txt"
 """Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
@@ -27,10 +28,14 @@ class Job:
     """
 
     def __init__(
-        self, display: ProgressDisplay | None = None, single: Callable[[RunRequest], None] | None = None
+        self,
+        display: ProgressDisplay | None = None,
+        single: Callable[[RunRequest], None] | None = None,
+        wandb: WandbAddress | None = None,
     ) -> None:
         self._display = display
         self._single = single
+        self._wandb = wandb
 
     def __reduce__(self) -> tuple[type["Job"], tuple[()]]:
         return Job, ()
@@ -41,7 +46,7 @@ class Job:
         directory = Path(hydra.runtime.output_dir)
         if self._single is not None:
             keep_hydra_files(composed, directory)
-            self._single(RunRequest(config, directory, group=config.tracking.group))
+            self._single(RunRequest(config, directory, group=config.tracking.group, wandb=self._wandb))
             return
         sweep = Path(hydra.sweep.dir)
         display = self._display or ProgressDisplay(1)
@@ -52,7 +57,8 @@ class Job:
             return
         keep_hydra_files(composed, directory)
         group = config.tracking.group or f"{config.name}_{sweep.name}"
-        train_point(RunRequest(config, directory, group=group, checkpoint=checkpoint_of(directory)), display)
+        checkpoint = checkpoint_of(directory)
+        train_point(RunRequest(config, directory, group=group, checkpoint=checkpoint, wandb=self._wandb), display)
 
 
 def train_point(request: RunRequest, display: ProgressDisplay) -> None:

@@ -9,6 +9,7 @@ from ampsweep.config.identity import config_hash, identity, pair_key, resolved_v
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
+from ampsweep.tracking.wandb_process import WandbAddress
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class RunRequest:
     group: str | None = None
     checkpoint: Path | None = None
     """File to continue from; of this very run when it lies in `directory`."""
+    wandb: WandbAddress | None = None
+    """Process that tracks the run in W&B; None: the process that trains."""
 
 
 def new_record(

@@ -19,6 +19,7 @@ from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import Data
 from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.entries.collector import resume_collector
 from ampsweep.entries.messages import Progress, Say
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.device_lock import device_lock
@@ -86,13 +87,16 @@ def train_built(
     record = _begin_record(request, built, device)
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))
-    trackers = make_trackers(request.config.tracking, group=request.group, say=lambda text: send(Say(text)))
+    trackers = make_trackers(
+        request.config.tracking, group=request.group, say=lambda text: send(Say(text)), wandb=request.wandb
+    )
     trainer = _trainer(request, built, device, record, trackers, send)
     try:
         _continue(trainer, request.checkpoint, record, send)
         record.write(directory)
         trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
+        resume_collector()
         with trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short

@@ -1,6 +1,7 @@
 """A single run, trained in this process: checked, and only then given a directory."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from ampsweep.entries.run import run_on
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.neighbours import busy_before
 from ampsweep.precision.support import unsupported_reason
+from ampsweep.tracking.wandb_process import WandbAddress
 
 
 class SingleRun:
@@ -27,11 +29,13 @@ class SingleRun:
         UserError: the device cannot do it, a part refuses its settings, or the checkpoint does not fit.
     """
 
-    def __init__(self, config: Config, device: torch.device, resume: Path | None) -> None:
+    def __init__(
+        self, config: Config, device: torch.device, resume: Path | None, wandb: WandbAddress | None = None
+    ) -> None:
         if reason := unsupported_reason(config.precision, device):
             raise UserError(f"precision={arm_label(config.precision)}: {reason}")
         check_snapshot(config, device)
-        check_tracking(config)
+        check_tracking(config, wandb)
         self._busy = busy_before(device)
         self._data = build_checked_data(config, device, thorough=True)
         model = check_fit(config, self._data)
@@ -40,6 +44,6 @@ class SingleRun:
 
     def train(self, request: RunRequest, send: Callable[[object], None]) -> None:
         """Train in the request's directory; a stop signal ends it with a checkpoint."""
-        request = RunRequest(request.config, request.directory, request.group, self._checkpoint)
+        request = replace(request, checkpoint=self._checkpoint)
         with StopRequest() as stop:
             run_on(self._device, request, data=self._data, busy=self._busy, send=send, stop=stop)

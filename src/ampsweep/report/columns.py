@@ -102,12 +102,14 @@ COLUMNS: Final = (
     Column(
         "step time",
         _step_time,
-        "median over runs of each run's median time of a step after warm-up; evaluation and checkpoints are outside",
+        "median over uncontaminated runs of each run's median time of a step after warm-up; evaluation and checkpoints "
+        "are outside",
     ),
     Column(
         "speedup",
         _speedup,
-        "step time of the baseline over that of the arm, geometric mean over pairs (above 1x is faster) "
+        "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
+        "faster) "
         "[95% t-interval of the mean log ratio]",
     ),
     Column(

@@ -13,6 +13,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
 from ampsweep.report.palette import arm_colour
+from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
 """Least width, in characters, where there is no terminal whose width could be asked."""
@@ -20,7 +21,7 @@ _UNBOUNDED: Final = 10_000
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a table and the conclusion of each workload.
+    """Print a table, the verdict and the conclusion of each workload.
 
     A terminal too narrow for the table gets it turned, a column an arm. A console that is no terminal is widened
     so that no figure is folded: a log file has no edge.
@@ -41,7 +42,9 @@ def _print_workload(workload: WorkloadComparison, baseline: str, console: Consol
         fitting = [table for table, width in zip(layouts, widths, strict=True) if width <= console.width]
         table = fitting[0] if fitting else layouts[widths.index(min(widths))]
         console.print(Text(f"\n{workload.title}: against {baseline}", style="bold"), table, *notes, sep="\n")
-        console.print(Text(workload.conclusion.sentence, style="bold"))
+        console.print(_verdict(workload))
+        console.print(Text(workload.conclusion.sentence))
+        console.print(Text(workload.verdict.recommendation.sentence, style="bold"))
 
 
 @contextmanager
@@ -79,6 +82,18 @@ def _arms_as_columns(arms: Sequence[ArmComparison]) -> Table:
         table.add_column(_text(name, name.render(arm), arm), justify="right", overflow="fold")
     for column in figures:
         table.add_row(Text(column.header), *(_text(column, column.render(arm), arm) for arm in arms))
+    return table
+
+
+def _verdict(workload: WorkloadComparison) -> Table:
+    """A line an arm for each topic; a topic is named once."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    topic = None
+    for line in console_lines(workload):
+        shown = "" if line.topic == topic else line.topic
+        arm = Text(line.arm or "", style=(arm_colour(line.arm or "") or ""))
+        table.add_row(Text(shown, style="dim"), arm, Text(line.text))
+        topic = line.topic
     return table
 
 

@@ -1,16 +1,21 @@
 """The comparison as files beside the runs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
-from ampsweep.record import write_atomically
+from ampsweep.record import RunRecord, write_atomically
+from ampsweep.report.curves import Histories
+from ampsweep.report.dashboard import arrange
+from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 
 JSON_NAME: Final = "comparison.json"
 MARKDOWN_NAME: Final = "comparison.md"
+HTML_NAME: Final = "comparison.html"
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -18,12 +23,25 @@ def comparison_json(comparison: Comparison) -> str:
     return json.dumps(asdict(comparison), indent=1, allow_nan=False) + "\n"
 
 
-def write_comparison(comparison: Comparison, directory: Path) -> None:
-    """Write `comparison.json` and `comparison.md` into `directory`, each atomically; run directories relative to it.
+def write_comparison(
+    comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
+) -> None:
+    """Write `comparison.json`, `comparison.md` and `comparison.html` into `directory`, each atomically.
+
+    They name run directories as seen from there.
+
+    Args:
+        comparison: as `compare` returned it for `records`.
+        records: run directories with their records.
+        histories: of these runs, at least the metrics `dashboard.curve_keys()`.
+        directory: where the files go.
 
     Raises:
         OSError: `directory` does not exist or cannot be written.
     """
-    seen_from_there = comparison.relative_to(directory)
-    write_atomically(directory / JSON_NAME, comparison_json(seen_from_there))
-    write_atomically(directory / MARKDOWN_NAME, markdown(seen_from_there))
+    dashboard = arrange(comparison, records, histories, directory)
+    write_atomically(directory / JSON_NAME, comparison_json(dashboard.comparison))
+    panels = [workload.shown for workload in dashboard.workloads]
+    across = [shown for _, of_series in dashboard.across for shown in of_series]
+    write_atomically(directory / MARKDOWN_NAME, markdown(dashboard.comparison, panels, across))
+    write_atomically(directory / HTML_NAME, html(dashboard))

@@ -5,34 +5,56 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ampsweep.analysis.comparison import Comparison, RunEntry, WorkloadComparison
-from ampsweep.report.columns import ABSENT, COLUMNS, Cell, columns_for
+from ampsweep.report.columns import ABSENT, Cell, columns_for
+from ampsweep.report.dashboard import PanelShown
+from ampsweep.report.method import method
+from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
 _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
 """Characters that Markdown would take as markup; an underscore within a word and a lone bracket are none."""
 
 
-def markdown(comparison: Comparison) -> str:
-    """The document: table, conclusion, notes and runs of each workload, then how the figures were taken."""
+def markdown(
+    comparison: Comparison, panels: Sequence[Sequence[PanelShown]] = (), across: Sequence[PanelShown] = ()
+) -> str:
+    """The document: verdict, table, conclusion, notes, panels and runs of each workload, then how it was all taken.
+
+    Args:
+        comparison: with run directories named as seen from the document.
+        panels: of each workload, in the order of the comparison's.
+        across: panels over several workloads.
+    """
     lines = [f"# Precision compared with {_plain(comparison.baseline)}", ""]
     if not comparison.workloads:
         lines += ["No runs to compare.", ""]
-    for workload in comparison.workloads:
-        lines += _workload(workload)
+    for index, workload in enumerate(comparison.workloads):
+        lines += _workload(workload, panels[index] if panels else ())
+    if across:
+        lines += ["## Against batch size", "", *_panels(across)]
     lines += _list("Notes", [_plain(note) for note in comparison.notes])
     lines += _method(comparison)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _workload(workload: WorkloadComparison) -> list[str]:
+def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> list[str]:
     notes = [f"{_plain(arm.arm)}: {_plain(note)}" for arm in workload.arms for note in arm.notes]
     not_paired = [
         f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(run.not_paired)}"
         for run in workload.runs
         if run.not_paired is not None
     ]
-    columns = columns_for(workload.arms)
+    contaminated = [
+        f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(run.contaminated)}"
+        for run in workload.runs
+        if run.contaminated is not None
+    ]
+    columns, lines = columns_for(workload.arms), verdict_lines(workload)
     return [
         f"## {_plain(workload.title)}",
+        "",
+        f"**{_plain(workload.verdict.recommendation.sentence)}**",
+        "",
+        *(f"- {_said(line, topic=True)}" for line in lines if line.topic not in ("bytes", "why")),
         "",
         *_table(
             [column.header for column in columns],
@@ -40,10 +62,13 @@ def _workload(workload: WorkloadComparison) -> list[str]:
             [[_cell(column.render(arm)) for column in columns] for arm in workload.arms],
         ),
         "",
-        f"**{_plain(workload.conclusion.sentence)}**",
+        _plain(workload.conclusion.sentence),
         "",
+        *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
         *_list("Runs in no pair", not_paired, level=3),
+        *_list("Contaminated runs", contaminated, level=3),
+        *_panels(panels),
         "### Runs",
         "",
         *_table(
@@ -55,16 +80,27 @@ def _workload(workload: WorkloadComparison) -> list[str]:
     ]
 
 
+def _said(line: VerdictLine, *, topic: bool = False) -> str:
+    about = f"**{line.topic}** " if topic else ""
+    return about + (f"{_plain(line.arm)}: " if line.arm is not None else "") + _plain(line.text)
+
+
 def _method(comparison: Comparison) -> list[str]:
-    workloads = comparison.workloads
-    used = [column for column in COLUMNS if any(column in columns_for(workload.arms) for workload in workloads)]
-    how = [f"**{column.header}**: {_plain(column.explanation)}." for column in used if column.explanation]
-    how.append(
-        f"A loss gap is held against a margin of {comparison.margin_pct:g}% of the baseline's loss, "
-        "and against the standard deviation of the baseline's own loss over seeds. "
-        "Lying inside either is no proof that two arms learn the same."
-    )
+    how = [f"**{figure}**: {_plain(explanation)}" for figure, explanation in method(comparison)]
     return _list("How each figure was taken", how)
+
+
+def _panels(panels: Iterable[PanelShown]) -> list[str]:
+    """Panels whose figures are few enough for a table."""
+    lines = []
+    for panel, shown in panels:
+        if shown.table is not None:
+            table = shown.table
+            rows = [[_plain(cell) for cell in row] for row in table.rows]
+            headers = [_plain(header) for header in table.headers]
+            lines += [f"### {panel.title}", "", *_table(headers, table.numeric, rows), ""]
+            lines += [f"{_plain(remark)}.\n" for remark in shown.remarks]
+    return lines
 
 
 def _run(run: RunEntry) -> list[str]:

@@ -23,10 +23,11 @@ def print_run_summary(directory: Path, record: RunRecord, console: Console) -> N
 
 def _lines(run: Run) -> Iterator[tuple[str, str]]:
     record = run.record
-    reason = record.error or record.cut_short
-    status = "cut short" if record.status == "completed" and record.cut_short else record.status
+    reason = record.error or "; ".join(run.contradictions) or record.cut_short
     yield "run", f"{record.arm}, {record.identity.model}, seed {run.seed}"
-    yield "status", f"{status}: {reason.strip()}" if reason and reason.strip() else status
+    yield "status", f"{run.outcome}: {reason.strip()}" if reason and reason.strip() else run.outcome
+    if run.measured and run.contamination is not None:
+        yield "warning", f"contaminated, its speed does not count: {run.contamination}"
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")

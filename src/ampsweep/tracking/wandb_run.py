@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS, STEP
-from ampsweep.record import OUTCOMES, RunRecord
+from ampsweep.record import OUTCOMES, SNAPSHOT_NAME, RunRecord
 from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb_core import end_wandb, first_line, lost_errors
 
@@ -43,8 +43,11 @@ class WandbTracker:
         group: str | None,
         say: Callable[[str], None],
         history: HistoryFile,
+        keeps_core: bool = False,
     ) -> None:
         """``history``, started before this, tells which rows an earlier process sent; ``say`` takes lines for the user.
+
+        With ``keeps_core`` wandb-core outlives a run that ended well, for the next one of this process.
 
         Raises:
             ValueError: a project, entity or tag that W&B does not take.
@@ -53,12 +56,15 @@ class WandbTracker:
         self._settings = _settings(config, group)
         self._say = say
         self._history = history
+        self._keeps_core = keeps_core
         self._run: wandb.Run | None = None
+        self._directory: Path | None = None
         self._sent = 0
         self._error: str | None = None
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
         """Start the W&B run and fill ``record.wandb``: id, mode, url or directory, and the last step sent so far."""
+        self._directory = directory.resolve()
         self._sent = max(self._history.reached, record.wandb.get("last_step", 0))
         resume = resume_after is not None or self._sent > 0
         record.wandb = {
@@ -87,16 +93,18 @@ class WandbTracker:
             self._sent = step
 
     def finish(self, record: RunRecord) -> None:
-        """Send status and figures, end the W&B run and wandb-core, and note in ``record.wandb`` how it went."""
+        """Send status, figures and files, end the W&B run and wandb-core, and note in ``record.wandb`` how it went."""
         run, self._run = self._run, None
         if run is not None:
             try:
                 run.summary.update(_summary(record))
+                self._send_snapshot(run)
                 run.finish(exit_code=0 if record.status in OUTCOMES else 1)
             except lost_errors() as error:
                 self._lose(first_line(error))
             finally:
-                end_wandb()
+                if not self._keeps_core or self._error is not None:
+                    end_wandb()
             record.wandb["last_step"] = self._sent
         if self._error is not None:
             record.wandb["error"] = self._error
@@ -130,6 +138,17 @@ class WandbTracker:
         record.wandb["id"] = run.id
         record.wandb |= {"url": run.url} if mode == "online" else {"directory": place.as_posix()}
         return None
+
+    def _send_snapshot(self, run: "wandb.Run") -> None:
+        """Send the memory snapshot, where the run has left one, as an artifact."""
+        import wandb
+
+        assert self._directory is not None
+        path = self._directory / SNAPSHOT_NAME
+        if path.exists():
+            artifact = wandb.Artifact(f"memory-snapshot-{run.id}", type="memory_snapshot")
+            artifact.add_file(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
+            run.log_artifact(artifact)
 
     def _lose(self, why: str) -> None:
         if self._error is None:

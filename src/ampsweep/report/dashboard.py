@@ -1,0 +1,101 @@
+"""Everything a document shows of a comparison, arranged once for all renderers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ampsweep.analysis.comparison import Comparison
+from ampsweep.record import RunRecord
+from ampsweep.report.curves import Histories
+from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
+from ampsweep.report.kinds.shown import MAX_POINTS
+from ampsweep.report.palette import ArmStyle, arm_styles
+from ampsweep.report.panels import PANELS, Panel
+from ampsweep.report.problems import Problem, problems
+from ampsweep.report.subject import Subject, in_order, subjects
+
+_ALL_POINTS: Final = 250_000
+_MIN_POINTS: Final = 30
+"""Points of all curves together, about 4 MB of a page; and the least that a curve is thinned to."""
+
+PanelShown = tuple[Panel, Shown]
+
+
+@dataclass(frozen=True)
+class WorkloadPanels:
+    """One workload: the panels that have something to show, and why the others have not."""
+
+    subject: Subject
+    shown: tuple[PanelShown, ...]
+    absent: tuple[tuple[Panel, str], ...]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """A comparison with the panels drawn from its runs."""
+
+    comparison: Comparison
+    """With run directories as seen from the document, and workloads in the order of `workloads`."""
+    workloads: tuple[WorkloadPanels, ...]
+    across: tuple[tuple[Series, tuple[PanelShown, ...]], ...]
+    """Panels over several workloads, for each series of them."""
+    problems: tuple[Problem, ...]
+    styles: dict[str, ArmStyle]
+
+
+def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
+    """Metrics of the history that `panels` show."""
+    return list(dict.fromkeys(key for panel in panels if panel.kind == "curves" for key in panel.metrics))
+
+
+def arrange(
+    comparison: Comparison,
+    records: Sequence[tuple[Path, RunRecord]],
+    histories: Histories,
+    directory: Path,
+    panels: Sequence[Panel] = PANELS,
+) -> Dashboard:
+    """Draw `panels` of a comparison.
+
+    Args:
+        comparison: as `compare` returned it for `records`.
+        records: run directories with their records.
+        histories: of these runs, at least the metrics `curve_keys(panels)`.
+        directory: where the document will lie, from which it names the runs' directories.
+        panels: in the order in which they are shown within their sections.
+    """
+    keys = curve_keys(panels)
+    found = in_order(subjects(comparison, records, histories, directory))
+    styles = arm_styles(arm.arm for workload in comparison.workloads for arm in workload.arms)
+    num_curves = sum(len(subject.runs) for subject in found) * len(keys)
+    style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
+    return Dashboard(
+        comparison=replace(comparison, workloads=tuple(subject.workload for subject in found)),
+        workloads=tuple(_of_workload(subject, panels, style) for subject in found),
+        across=tuple(_across(series, panels, style) for series in batch_series(found)),
+        problems=tuple(problems(found)),
+        styles=styles,
+    )
+
+
+def _of_workload(subject: Subject, panels: Sequence[Panel], style: Style) -> WorkloadPanels:
+    shown: list[PanelShown] = []
+    absent: list[tuple[Panel, str]] = []
+    for panel in panels:
+        if panel.kind in OF_WORKLOAD:
+            result = OF_WORKLOAD[panel.kind](panel, subject, style)
+            if isinstance(result, Absent):
+                absent.append((panel, result.reason))
+            else:
+                shown.append((panel, result))
+    return WorkloadPanels(subject, tuple(shown), tuple(absent))
+
+
+def _across(series: Series, panels: Sequence[Panel], style: Style) -> tuple[Series, tuple[PanelShown, ...]]:
+    results = [
+        (panel, ACROSS_WORKLOADS[panel.kind](panel, series, style))
+        for panel in panels
+        if panel.kind in ACROSS_WORKLOADS
+    ]
+    return series, tuple((panel, result) for panel, result in results if isinstance(result, Shown))

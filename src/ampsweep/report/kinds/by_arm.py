@@ -1,0 +1,154 @@
+"""Kinds `by_arm` and `chain`: metrics of the summary as bars."""
+
+import statistics
+from collections.abc import Sequence
+
+from ampsweep.report.kinds.shown import (
+    Absent,
+    Layout,
+    Remarks,
+    Shown,
+    Style,
+    Trace,
+    arm_axis,
+    arm_label,
+    axis_title,
+    not_measured,
+    plotly_text,
+    rows_height,
+    value_axis,
+)
+from ampsweep.report.panels import Panel
+from ampsweep.report.subject import Subject
+from ampsweep.report.table import figures_table
+from ampsweep.report.units import AxisUnit, axis_unit, quantity
+
+
+def show_by_arm(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+    """A bar an arm, the median over its runs, and a dot a run."""
+    (key,) = panel.metrics
+    measured = {one.arm: values for one in subject.arms if (values := subject.values_of(one.arm, key))}
+    if not measured:
+        return not_measured(panel)
+    remarks = Remarks()
+    remarks.without([arm for arm in subject.measured_arms if arm not in measured])
+    unit = axis_unit((value for values in measured.values() for _, value in values), panel.unit)
+    traces: list[Trace] = []
+    rows = []
+    for arm, values in measured.items():
+        figures = [value for _, value in values]
+        median = statistics.median(figures)
+        traces.append(_bar(arm, median, unit, panel.unit, style))
+        traces.append(_dots(arm, [(run.seed, value) for run, value in values], unit, panel.unit, style))
+        ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
+        rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
+    layout: Layout = {
+        "xaxis": value_axis(axis_title(panel, unit.unit), rangemode="tozero"),
+        "yaxis": arm_axis(list(measured)),
+        "height": rows_height(len(measured)),
+        "showlegend": False,
+        "bargap": 0.35,
+    }
+    table = figures_table("arm", ["median", "lowest", "highest", "runs"], rows)
+    return Shown(traces, layout, table, tuple(remarks.lines))
+
+
+def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+    """For each metric a bar an arm, medians over runs; each metric contains the one before."""
+    medians = {
+        key: {one.arm: value for one in subject.arms if (value := subject.median_of(one.arm, key)) is not None}
+        for key in panel.metrics
+    }
+    present = [key for key in panel.metrics if medians[key]]
+    if not present:
+        return not_measured(panel)
+    remarks = Remarks()
+    missing = [key for key in panel.metrics if key not in present]
+    if missing:
+        remarks.lines.append(f"not measured: {', '.join(missing)}")
+    arms = [one.arm for one in subject.arms if any(one.arm in medians[key] for key in present)]
+    remarks.without([arm for arm in subject.measured_arms if arm not in arms])
+    unit = axis_unit((value for key in present for value in medians[key].values()), panel.unit)
+    traces = [_chain_bar(arm, {key: medians[key].get(arm) for key in present}, unit, panel.unit, style) for arm in arms]
+    names = [_link(key) for key in present]
+    layout: Layout = {
+        "xaxis": value_axis(f"peak ({unit.unit})", rangemode="tozero"),
+        "yaxis": arm_axis(names),
+        "height": rows_height(len(present) * len(arms), 26, legend=True),
+        "barmode": "group",
+        "bargap": 0.2,
+        "legend": {"traceorder": "normal"},
+    }
+    rows = [(arm, *(_cell(medians[key].get(arm), panel.unit) for key in present)) for arm in arms]
+    return Shown(traces, layout, figures_table("arm", names, rows), tuple(remarks.lines))
+
+
+def _bar(arm: str, median: float, unit: AxisUnit, of: str, style: Style) -> Trace:
+    text = quantity(median, of)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [median * unit.factor],
+        "y": [arm_label(arm)],
+        "name": plotly_text(arm),
+        "text": [text],
+        "textposition": "auto",
+        "insidetextanchor": "start",
+        "insidetextfont": {"color": "#111111"},
+        "hovertext": [f"median {text}"],
+        "hoverinfo": "text+name",
+        "marker": _fill(arm, style),
+        "meta": {"arm": arm},
+    }
+
+
+def _dots(arm: str, values: Sequence[tuple[int, float]], unit: AxisUnit, of: str, style: Style) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [value * unit.factor for _, value in values],
+        "y": [arm_label(arm)] * len(values),
+        "name": plotly_text(arm),
+        "hovertext": [f"seed {seed}: {quantity(value, of)}" for seed, value in values],
+        "hoverinfo": "text+name",
+        "marker": {
+            "color": style.arms[arm].colour,
+            "symbol": style.arms[arm].symbol,
+            "size": 9,
+            "line": {"width": 1.5, "color": "#333333"},
+        },
+        "meta": {"arm": arm, "seeds": [seed for seed, _ in values]},
+    }
+
+
+def _chain_bar(arm: str, values: dict[str, float | None], unit: AxisUnit, of: str, style: Style) -> Trace:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [None if value is None else value * unit.factor for value in values.values()],
+        "y": [_link(key) for key in values],
+        "name": plotly_text(arm),
+        "text": [_cell(value, of) for value in values.values()],
+        "textposition": "auto",
+        "insidetextfont": {"color": "#111111"},
+        "cliponaxis": False,
+        "hoverinfo": "text+name",
+        "marker": _fill(arm, style),
+        "meta": {"arm": arm},
+    }
+
+
+def _fill(arm: str, style: Style) -> dict[str, object]:
+    return {"color": style.arms[arm].colour, "pattern": {"shape": style.arms[arm].pattern}}
+
+
+def _link(key: str) -> str:
+    return {
+        "memory/peak_allocated_gib": "allocated",
+        "memory/peak_reserved_gib": "reserved",
+        "memory/process_gib": "process",
+    }.get(key, key)
+
+
+def _cell(value: float | None, unit: str) -> str:
+    return "-" if value is None else quantity(value, unit)

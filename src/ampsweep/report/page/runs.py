@@ -1,0 +1,68 @@
+"""The runs behind the figures, each with what tells it from the others and where it can be looked at."""
+
+from urllib.parse import quote
+
+from ampsweep.analysis.comparison import RunEntry
+from ampsweep.analysis.runs import Run
+from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.markup import Markup, name, tag
+from ampsweep.report.page.filters import facts_attribute, filter_keys
+from ampsweep.report.page.swatch import arm_name
+from ampsweep.report.page.tables import grid
+from ampsweep.report.settings import differences
+from ampsweep.report.units import quantity
+
+_FIGURES = (
+    ("step time", "perf/step_ms", "ms"),
+    ("peak memory", "memory/peak_allocated_gib", "GiB"),
+    ("val loss", "val/loss", ""),
+)
+
+
+def runs_table(dashboard: Dashboard) -> Markup:
+    """A run a row."""
+    keys = filter_keys(dashboard.comparison.workloads)
+    rows: list[list[Markup]] = []
+    attributes: list[dict[str, str]] = []
+    runs = [run for one in dashboard.workloads for run, _ in one.subject.listed]
+    differing = iter(differences(runs))
+    for one in dashboard.workloads:
+        facts = facts_attribute(one.subject.workload.facts, keys)
+        for run, entry in one.subject.listed:
+            rows.append(_row(run, entry, next(differing), dashboard))
+            attributes.append({"data_facts": facts, "data_arm": run.arm, "data_seed": str(run.seed)})
+    headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")
+    numeric = (False, True, False, *(True for _ in _FIGURES), False, False, False)
+    return grid(headers, numeric, rows, caption="All runs", class_="runs", attributes=attributes)
+
+
+def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> list[Markup]:
+    return [
+        arm_name(run.arm, dashboard.styles[run.arm]),
+        name(str(run.seed)),
+        name(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
+        *(_figure(run, key, unit) for _, key, unit in _FIGURES),
+        _settings(differing),
+        _directory(entry.directory),
+        _tracked(entry.tracked_at),
+    ]
+
+
+def _figure(run: Run, key: str, unit: str) -> Markup:
+    value = run.figure(key)
+    return name("-" if value is None else f"{value:.4f}" if key == "val/loss" else quantity(value, unit))
+
+
+def _settings(differing: str) -> Markup:
+    return tag("code", differing) if differing else name("-")
+
+
+def _directory(path: str) -> Markup:
+    """A link that works where the page lies beside the runs; elsewhere the path as it is."""
+    return name(path) if path.startswith("/") else tag("a", name(path), href=f"./{quote(path)}/")
+
+
+def _tracked(place: str | None) -> Markup:
+    if place is None:
+        return name("-")
+    return tag("a", name(place), href=place) if place.startswith(("https://", "http://")) else name(place)

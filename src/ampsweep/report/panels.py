@@ -1,0 +1,289 @@
+"""The panels of a comparison: each once, with the question it answers. Every renderer takes them from here.
+
+A renderer knows kinds, not panels: a further panel is a further entry of `PANELS`.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ampsweep.metrics import METRICS
+
+Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_batch"]
+"""How a panel shows its metrics:
+
+- `curves`: one metric of the history over the steps, an arm a colour, with the band of its seeds;
+- `by_arm`: one metric of the summary, a bar an arm (median over runs) and a dot a run;
+- `stack`: metrics of the summary that add up, stacked for each arm, predicted beside measured;
+- `changes`: the same metrics, what an arm saves or adds of each against the baseline;
+- `chain`: metrics of the summary that contain one another, side by side for each arm;
+- `pairs`: one metric of the summary, each pair of runs as a dot, with the mean and its interval;
+- `against_batch`: one metric of the summary over the batch size, where that was varied.
+"""
+
+Effect = Literal["ratio", "saved", "gap"]
+"""What a panel of kind `pairs` shows of a pair: baseline over arm, baseline minus arm, or arm minus baseline."""
+
+Section = Literal["memory", "speed", "learning", "scaler", "device"]
+
+SECTIONS: Final[dict[Section, str]] = {
+    "memory": "Memory",
+    "speed": "Speed",
+    "learning": "Learning",
+    "scaler": "Gradient scaler",
+    "device": "Device",
+}
+"""Sections in the order they are shown, with their headings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One picture. All of its metrics have one unit."""
+
+    key: str
+    """Names it in files and links: lower case, unique."""
+    title: str
+    question: str
+    section: Section
+    kind: Kind
+    metrics: tuple[str, ...]
+    effect: Effect = "gap"
+    """Of the kind `pairs`."""
+    log: bool = False
+    """The axis of its metric is logarithmic."""
+    note: str = ""
+    """How it is to be read, where that is not plain."""
+
+    @property
+    def unit(self) -> str:
+        return METRICS[self.metrics[0]].unit if self.metrics[0] in METRICS else ""
+
+
+MEMORY_CATEGORIES: Final = (
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "autocast_weights",
+    "temporary",
+    "other",
+)
+"""Categories of the traced step's memory, in the order they are stacked; `memory/<category>_gib` are their keys."""
+
+PANELS: Final[tuple[Panel, ...]] = (
+    Panel(
+        key="memory-categories",
+        title="Where the memory goes",
+        question="What are the bytes of each arm?",
+        section="memory",
+        kind="stack",
+        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        note="At the peak of one traced training step, in eager mode.",
+    ),
+    Panel(
+        key="memory-saved",
+        title="Peak memory saved",
+        question="How much memory does it save?",
+        section="memory",
+        kind="pairs",
+        metrics=("memory/peak_allocated_gib",),
+        effect="saved",
+        note="Each dot is a pair of runs of one seed: the baseline's peak minus the arm's. Right of zero it saves. "
+        "Whiskers: 95% interval of the mean.",
+    ),
+    Panel(
+        key="memory-changes",
+        title="What is saved and what is added",
+        question="Which bytes shrink, and which are added?",
+        section="memory",
+        kind="changes",
+        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        note="Left of zero the arm needs less than the baseline. The categories add up to the change of the peak.",
+    ),
+    Panel(
+        key="memory-chain",
+        title="From tensors to the process",
+        question="How much of what the process takes are tensors?",
+        section="memory",
+        kind="chain",
+        metrics=("memory/peak_allocated_gib", "memory/peak_reserved_gib", "memory/process_gib"),
+        note="Peaks: tensors allocated, memory the allocator reserved for them, and the whole process.",
+    ),
+    Panel(
+        key="memory-against-batch",
+        title="Peak memory against batch size",
+        question="From which batch size on does it save memory, and which still fits?",
+        section="memory",
+        kind="against_batch",
+        metrics=("memory/peak_allocated_gib",),
+    ),
+    Panel(
+        key="speedup",
+        title="Speedup",
+        question="How much faster is it?",
+        section="speed",
+        kind="pairs",
+        metrics=("perf/step_ms",),
+        effect="ratio",
+        note="Each dot is a pair of runs of one seed: the baseline's step time over the arm's. Right of 1 is faster. "
+        "Whiskers: 95% interval of the mean.",
+    ),
+    Panel(
+        key="step-time",
+        title="Step time over the run",
+        question="Was the speed steady while it was measured?",
+        section="speed",
+        kind="curves",
+        metrics=("perf/step_ms",),
+        note="Spikes and drift are the machine's, not the precision's: compare arms only where both are flat.",
+    ),
+    Panel(
+        key="samples-per-sec",
+        title="Throughput in samples",
+        question="How many samples does it train on in a second?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/samples_per_sec",),
+    ),
+    Panel(
+        key="tokens-per-sec",
+        title="Throughput in tokens",
+        question="How many tokens does it train on in a second?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/tokens_per_sec",),
+    ),
+    Panel(
+        key="samples-against-batch",
+        title="Throughput against batch size",
+        question="Which batch size uses the device?",
+        section="speed",
+        kind="against_batch",
+        metrics=("perf/samples_per_sec",),
+    ),
+    Panel(
+        key="mfu",
+        title="Share of the device's peak",
+        question="How much of what the device could compute is used?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/mfu_pct",),
+    ),
+    Panel(
+        key="data-wait",
+        title="Waiting for data",
+        question="Does the data keep the device waiting?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/data_wait_ms",),
+    ),
+    Panel(
+        key="overhead",
+        title="Cost of measuring",
+        question="Does the measurement itself slow the training down?",
+        section="speed",
+        kind="by_arm",
+        metrics=("instrumentation/overhead_pct",),
+    ),
+    Panel(
+        key="loss-gap",
+        title="Gap of the final validation loss",
+        question="Does it still learn the same?",
+        section="learning",
+        kind="pairs",
+        metrics=("val/loss",),
+        note="Each dot is a pair of runs of one seed: the arm's final validation loss minus the baseline's. "
+        "Left of zero is better. Thin whiskers: 95% interval of the mean. Thick: the 90% interval that decides parity: "
+        "inside the shaded margin it is equivalent.",
+    ),
+    Panel(
+        key="train-loss",
+        title="Training loss",
+        question="Do the arms learn along the same curve?",
+        section="learning",
+        kind="curves",
+        metrics=("train/loss",),
+    ),
+    Panel(
+        key="val-loss",
+        title="Validation loss",
+        question="Do they generalize along the same curve?",
+        section="learning",
+        kind="curves",
+        metrics=("val/loss",),
+    ),
+    Panel(
+        key="val-accuracy",
+        title="Validation accuracy",
+        question="Does it classify as well?",
+        section="learning",
+        kind="by_arm",
+        metrics=("val/accuracy",),
+    ),
+    Panel(
+        key="grad-norm",
+        title="Gradient norm",
+        question="Are the gradients the same size?",
+        section="learning",
+        kind="curves",
+        metrics=("train/grad_norm",),
+        log=True,
+    ),
+    Panel(
+        key="scale",
+        title="Scale",
+        question="Did the scale settle, or collapse?",
+        section="scaler",
+        kind="curves",
+        metrics=("amp/scale",),
+        log=True,
+    ),
+    Panel(
+        key="skipped-steps",
+        title="Skipped steps so far",
+        question="How many steps were lost to non-finite gradients, and when?",
+        section="scaler",
+        kind="curves",
+        metrics=("amp/skipped_steps",),
+    ),
+    Panel(
+        key="utilization",
+        title="Utilization",
+        question="Was the device busy?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/utilization_pct",),
+        note="On a GPU the share of time in which some kernel ran, however small: a busy device can be badly used.",
+    ),
+    Panel(
+        key="power",
+        title="Power",
+        question="What does it draw?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/power_w",),
+    ),
+    Panel(
+        key="energy",
+        title="Energy of the run",
+        question="What does a training cost in energy?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/energy_j",),
+    ),
+    Panel(
+        key="clock",
+        title="Clock",
+        question="Did every arm run at the same clock?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/clock_mhz",),
+    ),
+    Panel(
+        key="temperature",
+        title="Temperature",
+        question="Did heat play a part?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/temperature_c",),
+    ),
+)

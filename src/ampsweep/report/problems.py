@@ -1,0 +1,83 @@
+"""What went wrong in a set of runs, as rows of their own: failures are results too."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.comparison import RunEntry, WorkloadComparison
+from ampsweep.analysis.quantities import first_line
+from ampsweep.analysis.runs import Run
+from ampsweep.report.subject import Subject
+from ampsweep.report.table import Table
+
+_CONSEQUENCES: Final = {
+    "oom": "no figures",
+    "diverged": "no figures",
+    "unsupported": "not run",
+    "interrupted": "no figures",
+    "failed": "no figures",
+    "cut short": "its loss does not count",
+    "disproved": "none of its figures count",
+    "contaminated": "its speed does not count",
+    "not paired": "compared with nothing",
+    "no history": "no curves",
+}
+"""What is wrong with a run, worst first but for what the run cannot help, and what follows from it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Runs of one arm and workload with the same problem."""
+
+    what: str
+    arm: str
+    workload: WorkloadComparison
+    seeds: tuple[int, ...]
+    why: str
+
+    @property
+    def consequence(self) -> str:
+        return _CONSEQUENCES[self.what]
+
+
+def problems(subjects: Sequence[Subject]) -> list[Problem]:
+    """Everything that keeps a run's figures from counting in full, the gravest first."""
+    found = [problem for subject in subjects for problem in _of_workload(subject)]
+    order = list(_CONSEQUENCES)
+    return sorted(found, key=lambda problem: order.index(problem.what))
+
+
+def _of_workload(subject: Subject) -> Iterator[Problem]:
+    seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for run, entry in subject.listed:
+        for what, why in _of_run(run, entry):
+            seeds[what, run.arm, why].append(run.seed)
+        if run.directory in subject.histories.unreadable:
+            seeds["no history", run.arm, subject.histories.unreadable[run.directory]].append(run.seed)
+    for (what, arm, why), of in seeds.items():
+        yield Problem(what, arm, subject.workload, tuple(sorted(set(of))), why)
+
+
+def problems_table(found: Sequence[Problem]) -> Table:
+    """The problems as texts."""
+    return Table(
+        ("problem", "arm", "why", "consequence", "seeds", "workload"),
+        (False,) * 6,
+        tuple(_row(one) for one in found),
+    )
+
+
+def _row(one: Problem) -> tuple[str, ...]:
+    seeds = ", ".join(map(str, one.seeds))
+    return one.what, one.arm, one.why, one.consequence, seeds, one.workload.title
+
+
+def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
+    if entry.status != "completed":
+        why = run.record.error or run.record.cut_short or "; ".join(run.contradictions)
+        yield entry.status, first_line(why) if why else ""
+    if entry.contaminated is not None:
+        yield "contaminated", entry.contaminated
+    if run.measured and entry.not_paired is not None:
+        yield "not paired", entry.not_paired

@@ -1,0 +1,203 @@
+"""The same training by hand and by each framework; every function trains it once and returns its last loss."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from workload import LEARNING_RATE, SEED, WEIGHT_DECAY, Batches, Size, fresh
+
+NUM_METRICS = 10
+"""Metrics in a row that is logged by hand; the suite logs what it logs, and at least as many."""
+
+Loop = Callable[[Size, Path], float]
+"""Trains in a directory of its own."""
+
+
+def bare(size: Size, directory: Path) -> float:
+    model, data, optimizer = fresh(size)
+    for index in range(size.num_steps):
+        inputs, targets = data.train_batch(index)
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def bare_wandb(size: Size, directory: Path) -> float:
+    import wandb
+
+    run = wandb.init(mode="offline", dir=str(directory), settings=wandb.Settings(silent=True, console="off"))
+    model, data, optimizer = fresh(size)
+    rest = {f"metric/{number}": float(number) for number in range(NUM_METRICS - 1)}
+    for index in range(size.num_steps):
+        inputs, targets = data.train_batch(index)
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log({"train/loss": loss.item(), **rest})
+    run.finish()
+    return loss.item()
+
+
+def ampsweep(size: Size, directory: Path, *, log_every: int) -> float:
+    """`train.py`'s own path from a composed config to the record, in this process."""
+    from ampsweep.config.compose import compose_one
+    from ampsweep.entries.request import RunRequest
+    from ampsweep.entries.run import run_once
+    from ampsweep.launch.signals import StopRequest
+    from ampsweep.record import read_history
+
+    config = compose_one(ampsweep_overrides(size, log_every=log_every))
+    with StopRequest() as stop:
+        status = run_once(RunRequest(config, directory), send=lambda message: None, stop=stop)
+    assert status == "completed", status
+    *_, row, last = read_history(directory)
+    assert len(row) > NUM_METRICS, f"fewer than {NUM_METRICS} metrics in a row: {sorted(row)}"
+    return float(last["train/loss"])
+
+
+def ampsweep_overrides(size: Size, *, log_every: int) -> list[str]:
+    """The command line of `train.py` for this training."""
+    return [
+        "model=custom",
+        "model._target_=workload.Net",
+        f"+model.features={size.features}",
+        f"+model.hidden={size.hidden}",
+        "data=custom",
+        "data._target_=workload.Batches",
+        f"+data.features={size.features}",
+        f"data.batch_size={size.batch_size}",
+        "task=regression",
+        f"optimizer.lr={LEARNING_RATE}",
+        f"optimizer.weight_decay={WEIGHT_DECAY}",
+        f"seed={SEED}",
+        "device=cpu",
+        "tracking.mode=offline",
+        f"trainer.steps={size.num_steps}",
+        f"trainer.log_every={log_every}",
+        "trainer.max_grad_norm=null",
+    ]
+
+
+def fabric(size: Size, directory: Path) -> float:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, data, optimizer = fresh(size)
+    model, optimizer = fabric.setup(model, optimizer)
+    for index in range(size.num_steps):
+        inputs, targets = data.train_batch(index)
+        loss = F.mse_loss(model(inputs), targets)
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def accelerate(size: Size, directory: Path) -> float:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model, data, optimizer = fresh(size)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for index in range(size.num_steps):
+        inputs, targets = data.train_batch(index)
+        loss = F.mse_loss(model(inputs), targets)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def lightning(size: Size, directory: Path) -> float:
+    import lightning
+    from lightning.pytorch.loggers import WandbLogger
+
+    model, data, optimizer = fresh(size)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.last: Tensor | None = None
+
+        def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+            inputs, targets = batch
+            loss = F.mse_loss(self.model(inputs), targets)
+            self.log("train/loss", loss)
+            self.last = loss.detach()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return optimizer
+
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=size.num_steps,
+        logger=WandbLogger(save_dir=directory, offline=True),
+        log_every_n_steps=10,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    module = Module()
+    trainer.fit(module, Stream(data))
+    assert module.last is not None
+    return module.last.item()
+
+
+def huggingface(size: Size, directory: Path) -> float:
+    from transformers import Trainer, TrainingArguments
+
+    model, data, optimizer = fresh(size)
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.last: Tensor | None = None
+
+        def forward(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+            loss = F.mse_loss(self.model(inputs), targets)
+            self.last = loss.detach()
+            return {"loss": loss}
+
+    class WithBatches(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return Stream(data, names=("inputs", "targets"))
+
+    arguments = TrainingArguments(
+        output_dir=str(directory),
+        use_cpu=True,
+        max_steps=size.num_steps,
+        logging_steps=10,
+        max_grad_norm=0.0,
+        report_to="wandb",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    wrapped = WithLoss()
+    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    WithBatches(wrapped, arguments, optimizers=(optimizer, constant)).train()
+    assert wrapped.last is not None
+    return wrapped.last.item()
+
+
+class Stream:
+    """The batches as an endless loader."""
+
+    def __init__(self, data: Batches, names: tuple[str, str] | None = None) -> None:
+        self._data = data
+        self._names = names
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in itertools.count():
+            batch = self._data.train_batch(index)
+            yield batch if self._names is None else dict(zip(self._names, batch, strict=True))

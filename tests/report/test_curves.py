@@ -1,0 +1,81 @@
+import math
+
+import numpy as np
+import pytest
+
+from ampsweep.record import HISTORY_NAME, history_line
+from ampsweep.report.curves import Curve, band, read_curves, read_histories
+
+
+def curve(values, steps=None):
+    values = np.array(values, dtype=float)
+    return Curve(np.arange(1.0, len(values) + 1) if steps is None else np.array(steps, dtype=float), values)
+
+
+def test_a_thinned_curve_keeps_the_extremes_at_their_own_steps():
+    values = np.sin(np.arange(1000) / 50)
+    values[[333, 777]] = [9.0, -9.0]
+    thin = curve(values).thinned(60)
+    assert len(thin) <= 60
+    points = dict(zip(thin.steps.tolist(), thin.values.tolist(), strict=True))
+    assert points[334.0] == 9.0
+    assert points[778.0] == -9.0
+    assert (np.diff(thin.steps) > 0).all()
+
+
+def test_a_short_curve_is_left_as_it_is():
+    whole = curve([1.0, 2.0])
+    assert whole.thinned(2) is whole
+
+
+def test_thinning_keeps_a_gap():
+    values = np.ones(900)
+    values[400:500] = math.nan
+    thin = curve(values).thinned(30)
+    assert np.isnan(thin.values).any()
+    assert np.isfinite(thin.values).any()
+
+
+def test_a_band_covers_the_steps_that_all_runs_logged():
+    made = band([curve([1.0, 2.0, 4.0]), curve([3.0, math.nan, 8.0, 9.0])])
+    assert made.steps.tolist() == [1.0, 3.0]
+    assert (made.low.tolist(), made.mean.tolist(), made.high.tolist()) == ([1.0, 4.0], [2.0, 6.0], [3.0, 8.0])
+
+
+@pytest.mark.parametrize("curves", [[], [curve([1.0, 2.0])], [curve([1.0, 2.0]), curve([1.0, 2.0], steps=[7, 8])]])
+def test_one_curve_or_curves_without_common_steps_make_no_band(curves):
+    assert band(curves) is None
+
+
+def test_a_thinned_band_still_holds_every_value():
+    values = np.random.default_rng(0).normal(size=(2, 1000))
+    made = band([curve(values[0]), curve(values[1])])
+    thin = made.thinned(40)
+    assert len(thin.steps) == 40
+    assert thin.low.min() == values.min()
+    assert thin.high.max() == values.max()
+    assert (thin.low <= thin.mean).all()
+    assert (thin.mean <= thin.high).all()
+
+
+def test_curves_are_read_with_their_own_steps_and_non_finite_values(tmp_path):
+    rows = [{"step": 5, "train/loss": 2.0}, {"step": 10, "train/loss": math.inf, "val/loss": 1.0}]
+    (tmp_path / HISTORY_NAME).write_text("".join(map(history_line, rows)) + '{"step": 15, "train/lo')
+    curves = read_curves(tmp_path, ["train/loss", "val/loss", "amp/scale"])
+    assert curves.keys() == {"train/loss", "val/loss"}
+    assert curves["train/loss"].steps.tolist() == [5.0, 10.0]
+    assert curves["train/loss"].values.tolist() == [2.0, math.inf]
+    assert curves["val/loss"].steps.tolist() == [10.0]
+
+
+@pytest.mark.parametrize(
+    "line", ["not json", "[1, 2]", '{"train/loss": 1.0}', '{"step": 5, "train/loss": [1]}', "\xff"]
+)
+def test_a_history_that_is_none_is_told_apart_from_one_that_is_not_there(tmp_path, line):
+    broken, empty = tmp_path / "broken", tmp_path / "empty"
+    for directory in (broken, empty):
+        directory.mkdir()
+    (broken / HISTORY_NAME).write_bytes(line.encode("latin-1") + b"\n")
+    histories = read_histories([broken, empty], ["train/loss"])
+    assert histories.unreadable[broken].startswith("its history is not readable")
+    assert histories.curves == {empty: {}}

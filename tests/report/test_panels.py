@@ -1,0 +1,50 @@
+import pytest
+from conftest import dashboard_of
+from page_reader import panel, read_page
+
+from ampsweep.metrics import METRICS
+from ampsweep.report.html import html
+from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD
+from ampsweep.report.markdown import markdown
+from ampsweep.report.panels import PANELS, SECTIONS, Panel
+
+
+def test_every_panel_has_a_key_a_question_a_section_and_metrics_that_exist():
+    keys = [one.key for one in PANELS]
+    assert len(keys) == len(set(keys))
+    for one in PANELS:
+        assert one.key == one.key.lower()
+        assert one.question.endswith("?")
+        assert one.section in SECTIONS
+        assert set(one.metrics) <= set(METRICS)
+        assert len({METRICS[key].unit for key in one.metrics}) == 1
+        assert (one.kind in OF_WORKLOAD) != (one.kind in ACROSS_WORKLOADS)
+
+
+@pytest.mark.parametrize("kind", ["by_arm", "pairs", "chain", "stack", "curves"])
+def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
+    key = "train/grad_norm" if kind == "curves" else "device/utilization_pct"
+    added = Panel(
+        key="mine", title="Mine & only mine", question="Is it shown?", section="device", kind=kind, metrics=(key,)
+    )
+    dashboard = dashboard_of(write(gpu_runs), tmp_path, (*PANELS, added))
+    element, figure = panel(read_page(html(dashboard)), "w0-mine")
+    assert element.one("figcaption").text == "Mine & only mine Is it shown?"
+    assert figure["traces"]
+    document = markdown(dashboard.comparison, [one.shown for one in dashboard.workloads])
+    assert "### Mine & only mine" in document
+
+
+def test_an_added_panel_over_batch_sizes_stands_with_the_others(write, gpu_runs, tmp_path):
+    added = Panel(
+        key="mine",
+        title="Mine",
+        question="Is it shown?",
+        section="device",
+        kind="against_batch",
+        metrics=("device/power_w",),
+    )
+    page = read_page(html(dashboard_of(write(gpu_runs), tmp_path, (added,))))
+    _, figure = panel(page, "a0-mine")
+    assert figure["traces"][0]["y"] == [400.0, 400.0]
+    assert len(page.all("figure")) == 1

@@ -1,0 +1,216 @@
+"""A run is the same in W&B when a process of its own tracks it, whatever becomes of either process."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import psutil
+import pytest
+from wandb_file import WandbFile
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord, read_history
+from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
+
+OFFLINE = TrackingConfig(mode="offline")
+
+
+@pytest.fixture
+def process() -> Iterator[WandbProcess]:
+    with WandbProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def address(process: WandbProcess) -> WandbAddress:
+    return process.address
+
+
+def track(trackers: Trackers, record: RunRecord, directory: Path, steps: range) -> None:
+    trackers.start(record, directory, resume_after=steps.start - 1 or None)
+    for step in steps:
+        trackers.log({"train/loss": 1 / step}, step)
+    record.status, record.summary = "completed", {"val/loss": 0.5}
+    trackers.finish(record)
+
+
+def wandb_cores() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_wandb_gets_what_it_gets_from_the_training_process(
+    address: WandbAddress, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    files = []
+    for name, where in (("there", address), ("here", None)):
+        own, directory, said = deepcopy(record), tmp_path / name, []
+        directory.mkdir()
+        trackers = make_trackers(OFFLINE, "multirun-7", said.append, where)
+        assert said[0].startswith("W&B: offline, as tracking.mode says;")
+        track(trackers, own, directory, range(1, 8))
+        assert own.wandb["last_step"] == 7
+        files.append(read_wandb(directory / own.wandb["directory"]))
+    there, here = files
+    assert there.history == here.history == read_history(tmp_path / "there")
+    assert (there.config, there.metrics, there.exit_code) == (here.config, here.metrics, here.exit_code)
+    assert there.summary["val/loss"] == 0.5
+    assert (there.run.run_id, there.run.run_group, there.run.job_type) == ("run0123", "multirun-7", "amp_bf16")
+
+
+def test_one_process_tracks_run_after_run(
+    record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    with WandbProcess() as process:
+        for number in range(3):
+            own, directory = deepcopy(record), tmp_path / str(number)
+            own.run_id = f"run{number}"
+            directory.mkdir()
+            track(make_trackers(OFFLINE, None, lambda line: None, process.address), own, directory, range(1, 4))
+            assert read_wandb(directory / own.wandb["directory"]).history == read_history(directory)
+            assert len(wandb_cores()) == 1, "one wandb-core serves all"
+    assert wandb_cores() == []
+
+
+def test_numbers_that_are_none_arrive(
+    address: WandbAddress, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    trackers = make_trackers(OFFLINE, None, lambda line: None, address)
+    trackers.start(record, tmp_path, resume_after=None)
+    trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
+    trackers.finish(record)
+    (row,) = read_wandb(tmp_path / record.wandb["directory"]).history
+    assert math.isnan(row["train/loss"])
+    assert row["train/grad_norm"] == math.inf
+
+
+def test_a_resumed_run_sends_no_step_twice(
+    address: WandbAddress, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    def silent(line: str) -> None:
+        pass
+
+    track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(1, 6))
+    first = tmp_path / record.wandb["directory"]
+    track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(4, 9))
+    second = tmp_path / record.wandb["directory"]
+    assert [row["step"] for row in read_history(tmp_path)] == list(range(1, 9))
+    steps = [[row["step"] for row in read_wandb(directory).history] for directory in (first, second)]
+    assert steps == [[1, 2, 3, 4, 5], [6, 7, 8]]
+
+
+@pytest.mark.parametrize("mode", ["disabled", "auto"])
+def test_disabled_is_disabled_there_too(
+    mode: str, address: WandbAddress, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    with WandbProcess() as process:
+        track(make_trackers(TrackingConfig(mode=mode), None, print, process.address), record, tmp_path, range(1, 3))
+    assert record.wandb == {}
+    assert not (tmp_path / "wandb").exists()
+
+
+@pytest.mark.parametrize("config", [TrackingConfig(mode="online"), TrackingConfig(mode="offline", project="a/b")])
+def test_what_wandb_would_refuse_is_refused_in_the_same_words(config: TrackingConfig, address: WandbAddress) -> None:
+    refusals = []
+    for where in (None, address):
+        with pytest.raises(ValueError, match=r"tracking") as refused:
+            make_trackers(config, None, print, where)
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
+
+
+def test_a_killed_training_leaves_a_finished_run_with_all_its_rows(
+    record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    record.write(tmp_path)
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_process import WandbAddress
+directory = Path({str(tmp_path)!r})
+record = RunRecord.read(directory)
+address = WandbAddress(sys.argv[1], bytes.fromhex(sys.argv[2]))
+trackers = make_trackers(TrackingConfig(mode="offline"), None, lambda line: None, address)
+trackers.start(record, directory, resume_after=None)
+for step in range(1, 6):
+    trackers.log({{"train/loss": 1 / step}}, step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with WandbProcess() as process:
+        address = process.address
+        done = subprocess.run([sys.executable, "-c", script, address.path, address.key.hex()], check=False)
+        assert done.returncode == -signal.SIGKILL
+    assert wandb_cores() == []
+    (directory,) = (tmp_path / "wandb").glob("offline-run-*")
+    tracked = read_wandb(directory)
+    assert tracked.history == read_history(tmp_path)
+    assert (tracked.exit_code, tracked.summary["status"]) == (1, "interrupted")
+
+
+def test_a_killed_wandb_process_costs_one_line(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:
+    said: list[str] = []
+    trackers = make_trackers(OFFLINE, None, said.append, process.address)
+    trackers.start(record, tmp_path, resume_after=None)
+    for core in wandb_cores():
+        core.kill()
+    (served,) = psutil.Process().children()
+    for step in range(1, 4):
+        if step == 2:
+            served.kill()
+        trackers.log({"train/loss": 1 / step}, step)
+    trackers.finish(record)
+    assert said[1:] == ["W&B: lost (its process ended); history.jsonl has every row"]
+    assert record.wandb["error"] == "the W&B process ended"
+    assert len(read_history(tmp_path)) == 3
+
+
+def test_a_run_after_that_is_tracked_by_its_own_process(
+    process: WandbProcess, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    address = process.address
+    (served,) = psutil.Process().children()
+    served.kill()
+    served.wait()
+    track(make_trackers(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
+    assert read_wandb(tmp_path / record.wandb["directory"]).history == read_history(tmp_path)
+
+
+def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:
+    with pytest.raises(AuthenticationError):
+        Client(process.address.path, authkey=b"guessed")
+    (served,) = psutil.Process().children()
+    os.kill(served.pid, signal.SIGINT)
+    os.kill(served.pid, signal.SIGTERM)
+    track(make_trackers(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 3))
+    assert "error" not in record.wandb
+
+
+def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
+    script = "\n".join(
+        [
+            "import os, psutil, signal",
+            "from ampsweep.tracking.wandb_process import WandbProcess",
+            "process = WandbProcess().__enter__()",
+            "process.address",
+            "print(psutil.Process().children()[0].pid, flush=True)",
+            "os.kill(os.getpid(), signal.SIGKILL)",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(10)
