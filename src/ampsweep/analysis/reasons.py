@@ -95,7 +95,8 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
         if _on_gpu(runs[0]) and share < MIN_UTILIZATION_PCT:
             text = f"no kernel ran on the device in {100 - share:.0f}% of the time: it waited for the host"
             yield Reason(kind="idle_device", arm=arm, text=text, evidence=utilization)
-    wait = _medians(runs, "perf/data_wait_ms", STEP_MS)
+    undisturbed = [run for run in runs if run.contamination is None]
+    wait = _medians(undisturbed, "perf/data_wait_ms", STEP_MS)
     if len(wait) == 2 and wait["perf/data_wait_ms"] >= MIN_WAIT_SHARE * wait[STEP_MS]:
         share = 100 * wait["perf/data_wait_ms"] / wait[STEP_MS]
         hidden = ", some of it perhaps while the device was busy" if _on_gpu(runs[0]) else ""

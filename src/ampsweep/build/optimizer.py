@@ -20,7 +20,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     if not trainable:
         raise UserError("the model has no parameters to train")
-    fused = _fused(config.fused, trainable[0].device)
+    fused = decide_fused(config.fused, trainable[0].device)
     if isinstance(config, SGDConfig):
         return torch.optim.SGD(
             trainable,
@@ -46,7 +46,12 @@ def is_fused(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer.defaults.get("fused"))
 
 
-def _fused(wanted: bool | None, device: torch.device) -> bool:
+def decide_fused(wanted: bool | None, device: torch.device) -> bool:
+    """Whether kernels will be fused; `wanted` None: where the device has them.
+
+    Raises:
+        UserError: they are wanted, and torch has none there.
+    """
     available = device.type in _FUSED_DEVICES
     if wanted and not available:
         raise UserError(f"optimizer.fused=true: torch has no fused optimizers on {device.type}")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
-from ampsweep.build.built import build_data, steps_of
+from ampsweep.build.built import build_data, build_model, steps_of
 from ampsweep.build.device import resolve_device
 from ampsweep.build.instantiate import locate
+from ampsweep.build.optimizer import decide_fused
 from ampsweep.config.errors import UserError
 from ampsweep.config.resolved import COMPONENTS, component_name
 from ampsweep.config.schema import Config
@@ -27,20 +28,23 @@ def check_points(configs: Sequence[Config]) -> list[Checked]:
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     for config in configs:
-        parts = [config.model, config.data, config.task, config.trainer, config.tracking, config.device]
+        shared = [config.model, config.data, config.task, config.trainer, config.tracking]
+        parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
-            memory[key] = _check_parts(config)
+            memory[key] = _check(config)
         results.append(_with_support(config, memory[key]))
     return results
 
 
-def check_checkpoint(config: Config, path: Path, model: torch.nn.Module) -> Path:
-    """The checkpoint file that `path` means, of the same model as `model` (which may be on the meta device).
+def check_checkpoint(config: Config, path: Path) -> Path:
+    """The checkpoint file that `path` means, of the same model as the config's.
 
     Raises:
         UserError: it is missing, damaged or of another model.
     """
+    with torch.random.fork_rng(), torch.device("meta"):
+        model = build_model(config)
     try:
         file = find_checkpoint(path)
         require_same_model(load_checkpoint(file), file, model, component_name(config.model))
@@ -49,30 +53,34 @@ def check_checkpoint(config: Config, path: Path, model: torch.nn.Module) -> Path
     return file
 
 
-def check_tracking(config: Config, wandb: WandbAddress | None = None) -> None:
-    """Refuse what W&B would: a mode without its key, a project or tag it does not take.
+def check_parts(config: Config, device: torch.device, data: Data) -> Checked:
+    """What the parts are together, without holding any memory for the model.
 
     Raises:
-        UserError: the reason.
+        UserError: a part refuses its settings, or they do not fit together or the device.
     """
-    try:
-        make_trackers(config.tracking, group=None, say=lambda _: None, wandb=wandb)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    decide_fused(config.optimizer.fused, device)
+    model = check_fit(config, data)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters)
 
 
-def check_snapshot(config: Config, device: torch.device) -> None:
-    """Refuse a memory snapshot where the device has none.
+def check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
+    """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device lacks.
 
     Raises:
         UserError: the reason.
     """
     if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
         raise UserError(f"trainer.memory_snapshot=true: {reason}")
+    try:
+        make_trackers(config.tracking, group=None, say=lambda _: None, wandb=wandb)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
-def build_checked_data(config: Config, device: torch.device, *, thorough: bool) -> Data:
-    """The data set; `thorough` reads all of it, as is right once before a sweep.
+def build_checked_data(config: Config, device: torch.device) -> Data:
+    """The data set, all of it read where it can be checked in full.
 
     Raises:
         UserError: it cannot be trained on.
@@ -80,7 +88,7 @@ def build_checked_data(config: Config, device: torch.device, *, thorough: bool) 
     for group in COMPONENTS:
         locate(group, getattr(config, group))
     data = build_data(config, device)
-    if thorough and isinstance(data, Validatable):
+    if isinstance(data, Validatable):
         try:
             data.validate()
         except ValueError as error:
@@ -88,16 +96,11 @@ def build_checked_data(config: Config, device: torch.device, *, thorough: bool) 
     return data
 
 
-def _check_parts(config: Config) -> Checked:
+def _check(config: Config) -> Checked:
     try:
-        check_snapshot(config, resolve_device(config.device))
-        check_tracking(config)
-        data = build_checked_data(config, torch.device("cpu"), thorough=True)
-        model = check_fit(config, data)
-        return Checked(
-            num_steps=steps_of(config, data),
-            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        )
+        device = resolve_device(config.device)
+        check_services(config, device)
+        return check_parts(config, device, build_checked_data(config, torch.device("cpu")))
     except UserError as error:
         return Checked(problem=str(error))
 

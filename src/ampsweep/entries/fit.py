@@ -3,14 +3,14 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ampsweep.build.built import build_model
 from ampsweep.build.instantiate import build_component, one_line
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.training.batches import as_model_input
+from ampsweep.training.batches import as_model_input, map_tensors
 
 _REHEARSE_UP_TO = 50_000_000
 """Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""
@@ -35,7 +35,7 @@ def check_fit(config: Config, data: Data) -> nn.Module:
         raise UserError(f"model={_name(config.model)} has no parameters to train")
     try:
         with torch.random.fork_rng(), torch.no_grad():
-            task.loss(_uncompiled(model), _as_input(config, _moved(batch, "meta")))
+            task.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
     except Exception as error:  # as may the user's own model
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
@@ -51,7 +51,7 @@ def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None
         model = _uncompiled(build_model(config))
         try:
             with torch.no_grad():
-                task.loss(model, _as_input(config, _moved(batch, "cpu")))
+                task.loss(model, _as_input(config, map_tensors(batch, Tensor.cpu)))
         except Exception as error:  # as above
             raise UserError(_misfit(config, error)) from error
 
@@ -72,13 +72,3 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 def _as_input(config: Config, batch: Any) -> Any:
     return as_model_input(batch, torch.float32, channels_last=config.trainer.channels_last)
-
-
-def _moved(batch: Any, device: str) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(_moved(value, device) for value in batch)
-    return batch

@@ -55,6 +55,8 @@ class Job:
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
             display.run_ends(f"{directory.name}: finished earlier")
             return
+        if self._wandb is not None:
+            self._wandb.prepare(config.tracking)
         keep_hydra_files(composed, directory)
         group = config.tracking.group or f"{config.name}_{sweep.name}"
         checkpoint = checkpoint_of(directory)

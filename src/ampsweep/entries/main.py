@@ -29,7 +29,7 @@ from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
-from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb_process import WandbProcess
 
 USER_ERROR = 2
 
@@ -69,14 +69,6 @@ def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None
     return WandbProcess() if is_wanted else nullcontext()
 
 
-def _prepared(wandb: WandbProcess | None) -> WandbAddress | None:
-    """Where W&B is for the runs, which will come now."""
-    if wandb is None:
-        return None
-    wandb.prepare()
-    return wandb.address
-
-
 def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.build.device import resolve_device
@@ -91,15 +83,18 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
     device = resolve_device(config.device)
     with ProgressDisplay(1) as display, device_lock(str(device), on_wait=display.say):
         directory, resume = _resumed(config, display)
-        run = SingleRun(config, device, resume, None if wandb is None else wandb.address)
+        address = None if wandb is None else wandb.address
+        run = SingleRun(config, device, resume, address)
         directory = directory or new_directory(config) / run_directory_name(config)
 
         def train(request: RunRequest) -> None:
             display.run_begins(directory.name)
             run.train(request, display.on_message)
 
+        if address is not None:
+            address.prepare(config.tracking)
         overrides = [*points.overrides, _set("hydra.run.dir", directory)]
-        _call_hydra(Job(single=train, wandb=_prepared(wandb)), overrides, config_name)
+        _call_hydra(Job(single=train, wandb=address), overrides, config_name)
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)
@@ -133,7 +128,7 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
         return print_plan(configs, checked, Console(), into)
     directory = into or new_directory(first)
     overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
-    address = _prepared(wandb)
+    address = None if wandb is None else wandb.address
     resume_collector()
     interrupted = False
     with ProgressDisplay(len(configs)) as display:

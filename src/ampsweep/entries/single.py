@@ -9,8 +9,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
-from ampsweep.entries.check import build_checked_data, check_checkpoint, check_snapshot, check_tracking
-from ampsweep.entries.fit import check_fit
+from ampsweep.entries.check import build_checked_data, check_checkpoint, check_parts, check_services
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.run import run_on
 from ampsweep.launch.signals import StopRequest
@@ -34,12 +33,11 @@ class SingleRun:
     ) -> None:
         if reason := unsupported_reason(config.precision, device):
             raise UserError(f"precision={arm_label(config.precision)}: {reason}")
-        check_snapshot(config, device)
-        check_tracking(config, wandb)
+        check_services(config, device, wandb)
         self._busy = busy_before(device)
-        self._data = build_checked_data(config, device, thorough=True)
-        model = check_fit(config, self._data)
-        self._checkpoint = None if resume is None else check_checkpoint(config, resume, model)
+        self._data = build_checked_data(config, device)
+        check_parts(config, device, self._data)
+        self._checkpoint = None if resume is None else check_checkpoint(config, resume)
         self._device = device
 
     def train(self, request: RunRequest, send: Callable[[object], None]) -> None:

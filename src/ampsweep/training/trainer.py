@@ -107,16 +107,19 @@ class Trainer:
         """One optimizer step over `grad_accum_steps` micro-batches; nothing here waits for the device."""
         precision, optimizer, instruments = self.precision, self.optimizer, self.instruments
         self.schedule.set(instruments.applied_steps())
-        loss = torch.zeros((), device=precision.device)
-        for _ in range(self.config.grad_accum_steps):
+        num_batches, loss = self.config.grad_accum_steps, None
+        for _ in range(num_batches):
             with instruments.data_wait:
                 batch = self.data.train_batch(self.next_batch)
             batch = self._prepare(batch)
             self.next_batch += 1
             with precision.autocast():
-                micro_loss = self.task.loss(self.model, batch) / self.config.grad_accum_steps
+                micro_loss = self.task.loss(self.model, batch)
+                if num_batches > 1:
+                    micro_loss = micro_loss / num_batches
             precision.backward(micro_loss)
-            loss += micro_loss.detach()
+            loss = micro_loss.detach() if loss is None else loss + micro_loss.detach()
+        assert loss is not None, "a step takes at least one batch"
         grad_norm = None
         if self.config.max_grad_norm is not None or norm_wanted:
             precision.unscale_(optimizer)
