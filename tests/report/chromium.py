@@ -74,7 +74,9 @@ class Page:
         self._profile.cleanup()
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """Open a file and wait until it has loaded and drawn."""
+        """Open a file and wait until it has loaded; what was noted of an earlier one is forgotten."""
+        self.errors.clear()
+        self.requests.clear()
         self.call("Page.navigate", url=path.resolve().as_uri() + fragment)
         self._wait_for("Page.loadEventFired")
         self.settle()

@@ -16,6 +16,12 @@ pytestmark = [
 VISIBLE = "[...document.querySelectorAll('{}')].filter(one => one.checkVisibility()).length"
 
 
+@pytest.fixture(scope="module")
+def page():
+    with Page() as page:
+        yield page
+
+
 @pytest.fixture
 def path(write, gpu_runs, tmp_path):
     path = tmp_path / "comparison.html"
@@ -31,67 +37,67 @@ def traces(page, panel):
     return [tuple(one) for one in page.evaluate(f"{plot}.data.map(one => [one.name ?? '', one.x.length])")]
 
 
-def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(path):
-    with Page() as page:
-        page.open(path)
-        drawn = traces(page, "w0-train-loss")
-        assert ("fp32", 8) in drawn
-        assert ("fp32, seed 1", 8) in drawn
-        assert len(traces(page, "w0-memory-categories")) == 7
+def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(page, path):
+    page.open(path)
+    drawn = traces(page, "w0-train-loss")
+    assert ("fp32", 8) in drawn
+    assert ("fp32, seed 1", 8) in drawn
+    assert len(traces(page, "w0-memory-categories")) == 7
 
-        # Seed: what is drawn of all seeds goes, the verdict stays; batch: the other workload goes.
-        page.evaluate(
-            "for (const [name, value] of [['seed', '1'], ['batch_size', '16']]) {"
-            "  const select = document.querySelector(`select[name=${name}]`);"
-            "  select.value = value; select.dispatchEvent(new Event('change', {bubbles: true})); }"
-        )
-        assert traces(page, "w1-train-loss") == [("fp32, seed 1", 8), ("amp_bf16, seed 1", 8), ("amp_fp16, seed 1", 8)]
-        assert page.evaluate(VISIBLE.format("article")) == 1
-        assert page.evaluate(VISIBLE.format(".runs tbody tr")) == 3
-        assert "seed 1" in page.evaluate("document.getElementById('filter-state').textContent")
+    # Seed: what is drawn of all seeds goes, the verdict stays; batch: the other workload goes.
+    page.evaluate(
+        "for (const [name, value] of [['seed', '1'], ['batch_size', '16']]) {"
+        "  const select = document.querySelector(`select[name=${name}]`);"
+        "  select.value = value; select.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    assert traces(page, "w1-train-loss") == [("fp32, seed 1", 8), ("amp_bf16, seed 1", 8), ("amp_fp16, seed 1", 8)]
+    assert page.evaluate(VISIBLE.format("article")) == 1
+    assert page.evaluate(VISIBLE.format(".runs tbody tr")) == 3
+    assert "seed 1" in page.evaluate("document.getElementById('filter-state').textContent")
 
-        # Everything by keyboard: the arm's button is reached and pressed.
-        page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').focus()")
-        page.press(" ", code=32, text=" ")
-        assert [name for name, _ in traces(page, "w1-train-loss")] == ["fp32, seed 1", "amp_fp16, seed 1"]
-        page.evaluate("document.getElementById('show-all').click()")
-        page.settle()
-        assert page.evaluate(VISIBLE.format("article")) == 2
+    # Everything by keyboard: the arm's button is reached and pressed.
+    page.evaluate("document.querySelector('[data-arm=\"amp_bf16\"].arm').focus()")
+    page.press(" ", code=32, text=" ")
+    assert [name for name, _ in traces(page, "w1-train-loss")] == ["fp32, seed 1", "amp_fp16, seed 1"]
+    page.evaluate("document.getElementById('show-all').click()")
+    page.settle()
+    assert page.evaluate(VISIBLE.format("article")) == 2
 
-        ground = "getComputedStyle(document.body).backgroundColor"
-        light = page.evaluate(ground)
-        page.evaluate("document.getElementById('theme').click()")
-        assert page.evaluate(ground) != light
-        assert page.pdf().startswith(b"%PDF")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.evaluate("document.getElementById('theme').click()")
+    assert page.evaluate(ground) != light
+    assert page.pdf().startswith(b"%PDF")
 
-        page.resize(400, 800)
-        page.settle()
-        assert page.evaluate("document.documentElement.scrollWidth") == 400
-        assert page.errors == []
-        assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-
-
-def test_it_follows_the_theme_of_the_system(path):
-    with Page(dark=True) as page:
-        page.open(path)
-        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
-        assert page.evaluate("document.getElementById('theme').textContent") == "Light theme"
+    page.resize(400, 800)
+    page.settle()
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.resize(1400, 1000)
+    assert page.errors == []
+    assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
 
 
-def test_hostile_names_stay_text(write, gpu_runs, tmp_path):
+def test_it_follows_the_theme_of_the_system(page, path):
+    page.evaluate("localStorage.clear()")
+    page.prefer(dark=True)
+    page.open(path)
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    assert page.evaluate("document.getElementById('theme').textContent") == "Light theme"
+
+
+def test_hostile_names_stay_text(page, write, gpu_runs, tmp_path):
     hostile = "<img src=x onerror=document.title='run'>"
     for _, record in gpu_runs:
         record.identity.model = hostile
         record.arm = record.arm.replace("amp_fp16", hostile)
     path = tmp_path / "comparison.html"
     path.write_text(html(dashboard_of(write(gpu_runs), tmp_path)), encoding="utf-8")
-    with Page() as page:
-        page.open(path)
-        traces(page, "w0-step-time")
-        page.settle()
-        legend = "[...document.querySelectorAll('#w0-step-time .legendtext')].map(one => one.textContent)"
-        labels = page.evaluate(legend)
-        assert json.dumps(labels).count(hostile) == 1
-        assert page.evaluate("document.title") == "Precision compared with fp32"
-        assert page.evaluate("document.images.length") == 0
-        assert page.errors == []
+    page.open(path)
+    traces(page, "w0-step-time")
+    page.settle()
+    legend = "[...document.querySelectorAll('#w0-step-time .legendtext')].map(one => one.textContent)"
+    labels = page.evaluate(legend)
+    assert json.dumps(labels).count(hostile) == 1
+    assert page.evaluate("document.title") == "Precision compared with fp32"
+    assert page.evaluate("document.images.length") == 0
+    assert page.errors == []

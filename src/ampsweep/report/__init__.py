@@ -1,4 +1,4 @@
-"""Reports of a comparison: console, Markdown, JSON. The columns are defined once, in `columns`."""
+"""Reports of a comparison: console, Markdown, HTML, JSON. Columns and panels are each defined once."""
 
 from ampsweep.report.console import print_comparison
 from ampsweep.report.files import write_comparison

@@ -33,7 +33,8 @@ class Curve:
         if len(self) <= max_points:
             return self
         kept: list[int] = []
-        for part in np.array_split(np.arange(len(self)), max(max_points // 3, 1)):
+        points_each = 2 if np.isfinite(self.values).all() else 3
+        for part in np.array_split(np.arange(len(self)), max(max_points // points_each, 1)):
             values = self.values[part]
             finite = part[np.isfinite(values)]
             here = set(part[~np.isfinite(values)][:1].tolist())

@@ -12,10 +12,11 @@ from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.markup import Markup, join, json_script, name, tag
 from ampsweep.report.method import method
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
+from ampsweep.report.page.overview import overview
 from ampsweep.report.page.panels import Figures, across_panels, workload_panels
 from ampsweep.report.page.runs import runs_table
 from ampsweep.report.page.tables import html_table
-from ampsweep.report.page.verdict import overview, verdict_card
+from ampsweep.report.page.verdict import verdict_card
 from ampsweep.report.problems import problems_table
 from ampsweep.report.settings import arms_table, environment_tables
 
@@ -96,7 +97,7 @@ def _verdicts(dashboard: Dashboard) -> Markup:
     return tag(
         "section",
         tag("h2", "Verdict"),
-        overview(dashboard.workloads, dashboard.styles, keys),
+        overview(dashboard.workloads, keys),
         *cards,
         id="verdict",
         tabindex="-1",

@@ -73,7 +73,7 @@ PANELS: Final[tuple[Panel, ...]] = (
     Panel(
         key="memory-categories",
         title="Where the memory goes",
-        question="What are the bytes of each arm?",
+        question="Where do the bytes go?",
         section="memory",
         kind="stack",
         metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),

@@ -1,7 +1,7 @@
 """Kind `curves`: a metric of the history over the steps."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import quantity
 
-_DIGITS = 6
+MAX_LINES: Final = 8
+"""An arm with more runs shows their band alone, and a single run's line when its seed is chosen."""
+_DIGITS: Final = 6
 """Significant digits of a point; a figure in a table has all of its own."""
 
 
@@ -70,8 +72,12 @@ def _nothing(panel: Panel, key: str, has_points: bool) -> Absent:
 def _arm(arm: str, drawn: Sequence[tuple[Run, Curve]], panel: Panel, style: Style) -> list[Trace]:
     whole = band([curve for run, curve in drawn if run.finished])
     traces = _band(arm, whole.thinned(style.max_points), style, panel) if whole is not None else []
+    is_crowded = whole is not None and len(drawn) > MAX_LINES
     for index, (run, curve) in enumerate(drawn):
-        traces.append(_run(run, curve.thinned(style.max_points), style, legend=whole is None and index == 0))
+        trace = _run(run, curve.thinned(style.max_points), style, legend=whole is None and index == 0)
+        if is_crowded and run.finished:
+            trace["meta"]["only_alone"] = True
+        traces.append(trace)
     return traces
 
 

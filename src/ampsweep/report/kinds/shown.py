@@ -23,7 +23,8 @@ class Shown:
     """A panel with something to show.
 
     The traces are Plotly's. `meta` of a trace says what it belongs to, for the filters of the page: `arm` and `seed`
-    of the whole trace, or `arms` and `seeds` of its points; `over_seeds` marks what is drawn of all seeds together.
+    of the whole trace, or `arms` and `seeds` of its points; `over_seeds` marks what is drawn of all seeds together,
+    `only_alone` what is drawn only where a seed is chosen.
     """
 
     traces: Sequence[Trace]

@@ -8,6 +8,7 @@ from ampsweep.report.dashboard import Dashboard, PanelShown, WorkloadPanels
 from ampsweep.report.kinds import Shown
 from ampsweep.report.markup import Markup, join, name, tag
 from ampsweep.report.page.filters import facts_attribute
+from ampsweep.report.page.sentence import sentence
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.panels import SECTIONS, Panel
 
@@ -83,7 +84,7 @@ def _panel(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures
             style=f"height:{shown.layout['height']}px",
         ),
         tag("p", panel.note, class_="note") if panel.note else None,
-        join(*(tag("p", name(remark), class_="note") for remark in shown.remarks)),
+        join(*(tag("p", sentence(remark, dashboard.styles), class_="note") for remark in shown.remarks)),
         table,
         class_="panel wide" if _is_wide(panel) else "panel",
         id=identifier,

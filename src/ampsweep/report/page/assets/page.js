@@ -77,8 +77,9 @@ function chosen() {
 
 // A trace, or its points, belong to arms and seeds; what is left of it under the filters, or null.
 function narrowed(trace, filter) {
-  const { arm, seed, arms, seeds, over_seeds: overSeeds } = trace.meta ?? {};
+  const { arm, seed, arms, seeds, over_seeds: overSeeds, only_alone: onlyAlone } = trace.meta ?? {};
   if (arm !== undefined && filter.hiddenArms.has(arm)) return null;
+  if (onlyAlone && filter.seed === undefined) return null;
   if (filter.seed !== undefined) {
     if (overSeeds) return null;
     if (seed !== undefined && String(seed) !== filter.seed) return null;
