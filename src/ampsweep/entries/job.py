@@ -32,8 +32,10 @@ class Job:
         display: ProgressDisplay | None = None,
         single: Callable[[RunRequest], None] | None = None,
         wandb: WandbAddress | None = None,
+        after_run: Callable[[], None] | None = None,
     ) -> None:
         self._display = display
+        self._after_run = after_run
         self._single = single
         self._wandb = wandb
 
@@ -61,6 +63,8 @@ class Job:
         group = config.tracking.group or f"{config.name}_{sweep.name}"
         checkpoint = checkpoint_of(directory)
         train_point(RunRequest(config, directory, group=group, checkpoint=checkpoint, wandb=self._wandb), display)
+        if self._after_run is not None:
+            self._after_run()
 
 
 def train_point(request: RunRequest, display: ProgressDisplay) -> None:

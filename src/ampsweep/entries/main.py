@@ -24,6 +24,7 @@ from ampsweep.entries.checked import Checked
 from ampsweep.entries.collector import collector_at_rest, resume_collector
 from ampsweep.entries.directories import existing_multirun, new_directory, unfinished_run
 from ampsweep.entries.dry_run import print_plan
+from ampsweep.entries.growing import GrowingComparison
 from ampsweep.entries.job import Job
 from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest
@@ -130,13 +131,15 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
     address = None if wandb is None else wandb.address
     resume_collector()
-    interrupted = False
+    growing, interrupted = GrowingComparison(directory, first), False
     with ProgressDisplay(len(configs)) as display:
         try:
-            _call_hydra(Job(display, wandb=address), ["--multirun", *overrides], config_name)
+            job = Job(display, wandb=address, after_run=growing.rewrite)
+            _call_hydra(job, ["--multirun", *overrides], config_name)
         except KeyboardInterrupt:
             interrupted = True
-    _compare(directory, first)
+    if find_records(directory):
+        _show(growing, directory)
     return 1 if interrupted else _exit_code(directory, configs)
 
 
@@ -154,17 +157,11 @@ def _checked(configs: Sequence[Config]) -> list[Checked]:
     return checked
 
 
-def _compare(directory: Path, config: Config) -> None:
-    from ampsweep.entries.compare import compare_directories
+def _show(growing: GrowingComparison, directory: Path) -> None:
     from ampsweep.report.console import print_comparison
-    from ampsweep.report.files import write_comparison
 
-    if not find_records(directory):
-        return
-    compared = compare_directories([directory], baseline=config.report.baseline, margin_pct=config.report.margin_pct)
-    write_comparison(compared.comparison, compared.records, compared.histories, directory)
     console = Console()
-    print_comparison(compared.comparison, console)
+    print_comparison(growing.write(), console)
     console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", highlight=False, soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
 Send = Callable[[object], None]
+
+_SHOWN_EVERY_S = 0.1
+"""Nobody reads a progress bar faster, and to show a step can take longer than the step."""
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -117,8 +121,14 @@ def train_built(
 def _trainer(
     request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
 ) -> Trainer:
+    shown_s = -_SHOWN_EVERY_S
+
     def progress(step: int, loss: float) -> None:
-        send(Progress(step, built.num_steps, loss))
+        nonlocal shown_s
+        now_s = time.perf_counter()
+        if now_s - shown_s >= _SHOWN_EVERY_S:
+            shown_s = now_s
+            send(Progress(step, built.num_steps, loss))
 
     def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)

@@ -1,0 +1,47 @@
+"""The comparison of a multirun that is still going on."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ampsweep.config.schema import Config
+
+if TYPE_CHECKING:
+    from ampsweep.analysis.comparison import Comparison
+
+_TIME_SHARE: Final = 20
+
+
+class GrowingComparison:
+    """The files of a comparison, rewritten while its multirun goes on.
+
+    Written between two runs, when nothing is measured, and only when it has cost less than a twentieth of the time so
+    far: long sweeps keep an open page fresh, short ones are not slowed.
+    """
+
+    def __init__(self, directory: Path, config: Config) -> None:
+        self._directory, self._report = directory, config.report
+        self._began, self._spent = time.monotonic(), 0.0
+
+    def rewrite(self) -> None:
+        """Bring the files up to date, if it is time to."""
+        if self._spent * _TIME_SHARE < time.monotonic() - self._began:
+            self.write()
+
+    def write(self) -> "Comparison":
+        """Bring the files up to date.
+
+        Raises:
+            UserError: there are no records yet.
+        """
+        # Only here: the statistics take a fifth of a second to import, which no training should wait for.
+        from ampsweep.entries.compare import compare_directories
+        from ampsweep.report.files import write_comparison
+
+        began = time.monotonic()
+        compared = compare_directories(
+            [self._directory], baseline=self._report.baseline, margin_pct=self._report.margin_pct
+        )
+        write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
+        self._spent += time.monotonic() - began
+        return compared.comparison
