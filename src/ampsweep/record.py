@@ -131,7 +131,10 @@ def find_records(directory: Path) -> list[tuple[Path, RunRecord]]:
 
 def history_line(row: dict[str, Any]) -> str:
     """One history row as a line of strict JSON: non-finite numbers become the strings W&B uses for them."""
-    return json.dumps({key: _encode(value) for key, value in row.items()}, allow_nan=False) + "\n"
+    try:
+        return _STRICT_JSON.encode(row) + "\n"
+    except ValueError:
+        return _STRICT_JSON.encode({key: _encode(value) for key, value in row.items()}) + "\n"
 
 
 def history_row(line: str) -> dict[str, Any]:
@@ -152,6 +155,7 @@ def read_history(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
+_STRICT_JSON: Final = json.JSONEncoder(allow_nan=False)
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

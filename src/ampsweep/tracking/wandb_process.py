@@ -1,5 +1,6 @@
 """W&B in a process of its own: neither its start nor its rows take the training's time."""
 
+import os
 import secrets
 import subprocess
 import sys
@@ -31,6 +32,15 @@ class WandbAddress:
     path: str
     key: bytes
 
+    def prepare(self, config: TrackingConfig) -> None:
+        """Have wandb-core started for a run that will come; not before that is certain, as it leaves files behind."""
+        with suppress(EOFError, OSError), self.connect() as connection:
+            connection.send(Prepare(config))
+
+    def connect(self) -> "Connection[Any, Any]":
+        """A connection to it; raises OSError or EOFError where it has ended."""
+        return Client(self.path, authkey=self.key)
+
 
 class WandbProcess:
     """A process that tracks the runs of a command, one at a time; it lives inside `with`.
@@ -47,6 +57,7 @@ class WandbProcess:
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={"WANDB_PROGRAM": sys.argv[0], **os.environ},  # what W&B is to name as the run's program
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -67,11 +78,6 @@ class WandbProcess:
             self._process.wait()
         self._process.stdout.close()
 
-    def prepare(self) -> None:
-        """A run will follow for certain: start wandb-core, which leaves files in the user's home, while it is built."""
-        with suppress(EOFError, OSError), Client(self.address.path, authkey=self.address.key) as connection:
-            connection.send(Prepare())
-
     @cached_property
     def address(self) -> WandbAddress:
         """Where it listens, for any process of this machine; waits until it has started."""
@@ -81,7 +87,9 @@ class WandbProcess:
 
 @dataclass(frozen=True)
 class Prepare:
-    """To the W&B process: `WandbProcess.prepare`."""
+    """To the W&B process: `WandbAddress.prepare`."""
+
+    config: TrackingConfig
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class WandbClient:
             OSError, EOFError: there is no such process any more.
         """
         self._say, self._history = say, history
-        self._connection: Connection[Any, Any] = Client(address.path, authkey=address.key)
+        self._connection = address.connect()
         self._connection.send(Open(config, group))
         opened: Opened = self._connection.recv()
         if opened.refusal is not None:

@@ -43,11 +43,8 @@ class WandbTracker:
         group: str | None,
         say: Callable[[str], None],
         history: HistoryFile,
-        keeps_core: bool = False,
     ) -> None:
         """``history``, started before this, tells which rows an earlier process sent; ``say`` takes lines for the user.
-
-        With ``keeps_core`` wandb-core outlives a run that ended well, for the next one of this process.
 
         Raises:
             ValueError: a project, entity or tag that W&B does not take.
@@ -56,7 +53,6 @@ class WandbTracker:
         self._settings = _settings(config, group)
         self._say = say
         self._history = history
-        self._keeps_core = keeps_core
         self._run: wandb.Run | None = None
         self._directory: Path | None = None
         self._sent = 0
@@ -103,8 +99,7 @@ class WandbTracker:
             except lost_errors() as error:
                 self._lose(first_line(error))
             finally:
-                if not self._keeps_core or self._error is not None:
-                    end_wandb()
+                end_wandb()
             record.wandb["last_step"] = self._sent
         if self._error is not None:
             record.wandb["error"] = self._error

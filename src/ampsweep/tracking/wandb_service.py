@@ -34,24 +34,18 @@ def main() -> None:
     key = sys.stdin.buffer.read(KEY_BYTES)
     if len(key) < KEY_BYTES:
         return
-    busy = Lock()
+    busy, served = Lock(), Event()
     with Listener(authkey=key) as listener:
         print(listener.address, flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
-        served = Event()
         Thread(target=_end_with_parent, args=(busy, served), name="parent", daemon=True).start()
-        gc.disable()
-        for name in _IMPORTS:
-            with suppress(ImportError):
-                importlib.import_module(name)
-        gc.freeze()
-        gc.enable()
-        modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
+        _import_wandb()
+        service = _Service()
         while True:
             # A client that goes away is not our fault, and a stranger is no client.
             with suppress(EOFError, OSError, AuthenticationError), listener.accept() as client, busy:
                 served.set()
-                _serve(client, modes)
+                service.serve(client)
 
 
 def _end_with_parent(busy: Lock, served: Event) -> None:
@@ -62,70 +56,88 @@ def _end_with_parent(busy: Lock, served: Event) -> None:
         os._exit(0)  # the other thread waits for clients, who will not come
 
 
-def _serve(client: "Connection[Any, Any]", modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]]) -> None:
-    def say(line: str) -> None:
-        with suppress(OSError):  # nobody is there to be told
-            client.send(line)
+def _import_wandb() -> None:
+    gc.disable()
+    for name in _IMPORTS:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
 
-    opening: Prepare | Open = client.recv()
-    if isinstance(opening, Prepare):
-        _start_core()
-        return
-    history = HistoryFile()
-    try:
-        mode, line = _mode(opening.config, modes)
-        if mode == "disabled":
-            client.send(Opened())
+
+class _Service:
+    """Answers what clients send; see the messages in `wandb_process`."""
+
+    def __init__(self) -> None:
+        self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
+
+    def serve(self, client: "Connection[Any, Any]") -> None:
+        """One client, to its end."""
+
+        def say(line: str) -> None:
+            with suppress(OSError):  # nobody is there to be told
+                client.send(line)
+
+        opening: Prepare | Open = client.recv()
+        history = HistoryFile()
+        try:
+            mode, line = self._mode(opening.config)
+            if isinstance(opening, Prepare):
+                if mode != "disabled":
+                    _start_core()
+                return
+            if mode == "disabled":
+                client.send(Opened())
+                return
+            tracker = WandbTracker(opening.config, mode, group=opening.group, say=say, history=history)
+        except ValueError as error:
+            client.send(Opened(refusal=str(error)))
             return
-        tracker = WandbTracker(opening.config, mode, group=opening.group, say=say, history=history, keeps_core=True)
-    except ValueError as error:
-        client.send(Opened(refusal=str(error)))
-        return
-    client.send(Opened(mode, line))
-    start: Start = client.recv()
-    record, history.reached = start.record, start.reached
-    tracker.start(record, start.directory, resume_after=start.resume_after)
-    client.send(Done(record.wandb))
-    order = _follow(client, tracker, start)
-    if order is not None:
-        wandb, record = record.wandb, order.record
-        record.wandb = wandb
-    tracker.finish(record)
-    client.send(Done(record.wandb))
+        client.send(Opened(mode, line))
+        _track(client, tracker, history)
 
-
-def _mode(
-    config: TrackingConfig, known: list[tuple[TrackingConfig, tuple[Mode, str | None]]]
-) -> tuple[Mode, str | None]:
-    """`resolve_mode`, asked once for each config: the answer ends wandb, and with it the core that was kept."""
-    for other, mode in known:
-        if other == config:
-            return mode
-    mode = resolve_mode(config)
-    known.append((config, mode))
-    return mode
+    def _mode(self, config: TrackingConfig) -> tuple[Mode, str | None]:
+        """`resolve_mode`, asked once for each config, because to ask ends a wandb-core that was started for a run."""
+        for known, mode in self._modes:
+            if known == config:
+                return mode
+        self._modes.append((config, resolve_mode(config)))
+        return self._modes[-1][1]
 
 
 def _start_core() -> None:
-    """What the first run waits for otherwise, a fifth of a second; a failure shows again where that run is started."""
+    """What a run waits for otherwise, a fifth of a second; a failure shows again where the run is started."""
     import wandb
 
     with suppress(*lost_errors()):
         wandb.setup(settings=wandb.Settings(silent=True))
 
 
+def _track(client: "Connection[Any, Any]", tracker: WandbTracker, history: HistoryFile) -> None:
+    start: Start = client.recv()
+    record, history.reached = start.record, start.reached
+    tracker.start(record, start.directory, resume_after=start.resume_after)
+    client.send(Done(record.wandb))
+    finish = _follow(client, tracker, start)
+    if finish is not None:
+        wandb, record = record.wandb, finish.record
+        record.wandb = wandb
+    tracker.finish(record)
+    client.send(Done(record.wandb))
+
+
 def _follow(client: "Connection[Any, Any]", tracker: WandbTracker, start: Start) -> Finish | None:
     """Log the rows of the run's history until it is to be finished (None: its process has died)."""
-    order: Finish | None = None
+    finish: Finish | None = None
     with (start.directory / HISTORY_NAME).open("rb") as history:
         over = False
         while not over:
             over = client.poll(_EVERY_S)
             if over:
                 with suppress(EOFError, OSError):
-                    order = client.recv()
+                    finish = client.recv()
             while (line := history.readline()).endswith(b"\n"):
                 row = history_row(line.decode())
                 tracker.log(row, int(row.pop(STEP)))
             history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written
-    return order
+    return finish

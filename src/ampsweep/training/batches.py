@@ -16,8 +16,9 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        layout = torch.channels_last if channels_last and tensor.dim() == 4 else torch.preserve_format
-        return tensor.to(dtype, memory_format=layout)
+        if channels_last and tensor.dim() == 4:
+            return tensor.to(dtype, memory_format=torch.channels_last)
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
     return map_tensors(batch, converted)
 

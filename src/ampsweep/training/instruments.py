@@ -1,7 +1,7 @@
 """What watches a training: one object that the trainer tells of its steps and asks for figures."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
@@ -61,6 +61,7 @@ class Instruments:
         """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
         self.data_wait = Stopwatch()
         """Runs while the trainer gets data."""
+        self._timed_step = _TimedStep(self)
         self._num_steps_seen = 0
         self._tf32, self._snapshot = tf32, snapshot
         self._traced: TracedStep | None = None
@@ -84,29 +85,39 @@ class Instruments:
         if self._snapshot is not None:
             self._snapshot.save()
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """Around one optimizer step: times it, or traces it where that is due."""
         if self._num_steps_seen == self._warmup_steps:
             self.own_time.reset()
         self.data_wait.reset()
-        if self._trace_is_due():
-            unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
-            with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
-                self._clock.begin()
-                yield
-                self._clock.end()
-            del unfreed
-            self._clock.mark_traced()
-            self._after_trace(trace.result)
-        else:
-            with self.own_time:
-                self._clock.begin()
+        return self._traced_step() if self._trace_is_due() else self._timed_step
+
+    def begin_timed_step(self) -> None:
+        """A step begins that is timed only."""
+        with self.own_time:
+            self._clock.begin()
+
+    def end_timed_step(self) -> None:
+        """It has ended."""
+        with self.own_time:
+            self._clock.end(data_wait_s=self.data_wait.seconds)
+            if self._memory.grew():
+                self._clock.mark_warmup()
+        self._end_step()
+
+    @contextmanager
+    def _traced_step(self) -> Iterator[None]:
+        unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
+        with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
+            self._clock.begin()
             yield
-            with self.own_time:
-                self._clock.end(data_wait_s=self.data_wait.seconds)
-                if self._memory.grew():
-                    self._clock.mark_warmup()
+            self._clock.end()
+        del unfreed
+        self._clock.mark_traced()
+        self._after_trace(trace.result)
+        self._end_step()
+
+    def _end_step(self) -> None:
         self._num_steps_seen += 1
         if self._num_steps_seen == self._warmup_steps:
             self._end_warmup()
@@ -201,3 +212,19 @@ class Instruments:
 
     def _on_optimizer_step(self, *_: Any) -> None:
         self._applied_on_host += 1
+
+
+class _TimedStep(AbstractContextManager[None]):
+    """Around a step that is timed only. Made once: the context of a generator would cost each step microseconds."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
+
+    def __enter__(self) -> None:
+        self._instruments.begin_timed_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._instruments.end_timed_step()

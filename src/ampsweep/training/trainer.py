@@ -41,7 +41,7 @@ class Ending:
     cut_short: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
     """What a step leaves on the device: 0-dim tensors."""
 
@@ -158,7 +158,7 @@ class Trainer:
             with self.instruments.own_time:
                 self._log(row, self.step)
                 self._progress(self.step, self.values.get("train/loss", math.nan))
-        diverged = self._diverged(row)
+        diverged = self._diverged(row) if row else None
         if diverged is None and (self._due(config.checkpoint_every) or (last and not finishes)):
             self._save(self)
         return diverged
@@ -203,7 +203,8 @@ def _copied(values: Mapping[str, float | Tensor]) -> dict[str, float]:
     """The values as numbers; those on the device (0-dim tensors, at least one) come over in one copy."""
     numbers = {key: value for key, value in values.items() if not isinstance(value, Tensor)}
     tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-    device = next(iter(tensors.values())).device
-    wide = torch.float32 if device.type == "mps" else torch.float64
-    copied = torch.stack([value.detach().to(wide) for value in tensors.values()]).tolist()
-    return numbers | dict(zip(tensors, copied, strict=True))
+    scalars = [value.detach() for value in tensors.values()]
+    if len({scalar.dtype for scalar in scalars}) > 1:  # counts beside losses: a dtype that holds both
+        wide = torch.float32 if scalars[0].device.type == "mps" else torch.float64
+        scalars = [scalar.to(wide) for scalar in scalars]
+    return numbers | dict(zip(tensors, torch.stack(scalars).tolist(), strict=True))
