@@ -9,6 +9,9 @@ import psutil
 import pytest
 import torch
 
+# One thread here and in every process the tests start: they share two cores, and a fork server that was started
+# with another number would decline its children's environment.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 
 

@@ -10,9 +10,9 @@ from command_line import only_run
 
 from ampsweep.entries import cli
 
-MLP = ("model=mlp_small", "trainer.steps=4")
-GPT = ("model=gpt_tiny", "trainer.steps=4", "data.seq_len=16")
-OWN = ("model=custom", "data=digits", "trainer.steps=4")
+MLP = ("model=mlp_small", "trainer.steps=4", "tracking=disabled")
+GPT = ("model=gpt_tiny", "trainer.steps=4", "data.seq_len=16", "tracking=disabled")
+OWN = ("model=custom", "data=digits", "trainer.steps=4", "tracking=disabled")
 
 KEYS = {
     "unknown key": ("nosuch=1", "unknown key nosuch", "optimizer"),
@@ -79,6 +79,14 @@ def test_a_wrong_setting_is_named(setting, said, refused, tmp_path):
         assert words in sentence
 
 
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
+@pytest.mark.parametrize("setting", ["seed=-1", "data.batch_size=100000", "output_dir=file/runs"])
+def test_nor_has_wandb_begun_anything(setting, sweep, refused, tmp_path):
+    """Found before anything was looked at, while it was, and after it was found well."""
+    (tmp_path / "file").touch()
+    assert refused(*sweep, *MLP[:-1], "tracking.mode=offline", setting)
+
+
 def test_a_single_run_refuses_what_its_device_cannot_do(refused):
     sentence = refused(*MLP, "precision=tf32", "device=cpu")
     assert sentence.startswith("precision=tf32: ")
@@ -134,7 +142,7 @@ def test_endless_data_has_no_epochs(refused):
 
 
 def test_a_checkpoint_that_is_damaged_is_refused(train, refused):
-    train(*MLP, "trainer.checkpoint_every=4", "tracking=disabled")
+    train(*MLP, "trainer.checkpoint_every=4")
     checkpoint = only_run().directory / "checkpoints/last.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     assert "is damaged or no checkpoint" in refused(*MLP, f"resume={checkpoint}")
@@ -148,7 +156,7 @@ def test_another_file_is_no_checkpoint(refused):
 
 
 def test_a_checkpoint_of_another_model_is_refused(train, refused):
-    train(*MLP, "trainer.checkpoint_every=4", "tracking=disabled")
+    train(*MLP, "trainer.checkpoint_every=4")
     directory = only_run().directory
     sentence = refused(*MLP, "model.hidden_size=128", f"resume={directory}")
     assert "is of another model" in sentence

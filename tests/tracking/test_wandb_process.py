@@ -44,6 +44,11 @@ def track(trackers: Trackers, record: RunRecord, directory: Path, steps: range) 
     trackers.finish(record)
 
 
+def wandb_process() -> psutil.Process:
+    (found,) = [one for one in psutil.Process().children() if "wandb_service" in " ".join(one.cmdline())]
+    return found
+
+
 def wandb_cores() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
     return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
@@ -168,7 +173,7 @@ def test_a_killed_wandb_process_costs_one_line(process: WandbProcess, record: Ru
     trackers.start(record, tmp_path, resume_after=None)
     for core in wandb_cores():
         core.kill()
-    (served,) = psutil.Process().children()
+    served = wandb_process()
     for step in range(1, 4):
         if step == 2:
             served.kill()
@@ -183,7 +188,7 @@ def test_a_run_after_that_is_tracked_by_its_own_process(
     process: WandbProcess, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
 ) -> None:
     address = process.address
-    (served,) = psutil.Process().children()
+    served = wandb_process()
     served.kill()
     served.wait()
     track(make_trackers(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
@@ -193,7 +198,7 @@ def test_a_run_after_that_is_tracked_by_its_own_process(
 def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:
     with pytest.raises(AuthenticationError):
         Client(process.address.path, authkey=b"guessed")
-    (served,) = psutil.Process().children()
+    served = wandb_process()
     os.kill(served.pid, signal.SIGINT)
     os.kill(served.pid, signal.SIGTERM)
     track(make_trackers(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 3))

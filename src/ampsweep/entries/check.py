@@ -23,7 +23,7 @@ from ampsweep.tracking.wandb_process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
 
 
-def check_points(configs: Sequence[Config]) -> list[Checked]:
+def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
     """Check every config; what several of them share is checked once."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
@@ -32,7 +32,7 @@ def check_points(configs: Sequence[Config]) -> list[Checked]:
         parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
-            memory[key] = _check(config)
+            memory[key] = _check(config, wandb)
         results.append(_with_support(config, memory[key]))
     return results
 
@@ -96,10 +96,10 @@ def build_checked_data(config: Config, device: torch.device) -> Data:
     return data
 
 
-def _check(config: Config) -> Checked:
+def _check(config: Config, wandb: WandbAddress | None) -> Checked:
     try:
         device = resolve_device(config.device)
-        check_services(config, device)
+        check_services(config, device, wandb)
         return check_parts(config, device, build_checked_data(config, torch.device("cpu")))
     except UserError as error:
         return Checked(problem=str(error))

@@ -7,6 +7,7 @@ from ampsweep.entries.checked import Checked
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import Status
+from ampsweep.tracking.wandb_process import WandbAddress
 
 
 def train(request: RunRequest, *, send: Callable[[object], None], stop: StopRequest) -> Status:
@@ -16,11 +17,13 @@ def train(request: RunRequest, *, send: Callable[[object], None], stop: StopRequ
     return run_once(request, send=send, stop=stop)
 
 
-def check(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[Checked]:
+def check(
+    configs: Sequence[Config], wandb: WandbAddress | None, *, send: Callable[[object], None], stop: StopRequest
+) -> list[Checked]:
     """`ampsweep.entries.check.check_points`."""
     from ampsweep.entries.check import check_points
 
-    return check_points(configs)
+    return check_points(configs, wandb)
 
 
 def estimate(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[float | None]:

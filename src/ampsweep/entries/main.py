@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +31,7 @@ from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
-from ampsweep.tracking.wandb_process import WandbProcess
+from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
 USER_ERROR = 2
 
@@ -57,7 +58,7 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         arguments.overrides,
         multirun=arguments.multirun,
         config_name=arguments.config_name,
-        on_multirun=warm_up,
+        on_multirun=partial(warm_up, ["ampsweep.entries.preload"]),
     )
     run = _multirun if points.multirun else _single
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
@@ -124,12 +125,12 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     if first.resume is not None:
         raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
     into = None if first.into is None else existing_multirun(first.into)
-    checked = _checked(configs)
+    address = None if wandb is None else wandb.address
+    checked = _checked(configs, address)
     if first.dry_run:
         return print_plan(configs, checked, Console(), into)
     directory = into or new_directory(first)
     overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
-    address = None if wandb is None else wandb.address
     resume_collector()
     growing, interrupted = GrowingComparison(directory, first), False
     with ProgressDisplay(len(configs)) as display:
@@ -143,9 +144,9 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     return 1 if interrupted else _exit_code(directory, configs)
 
 
-def _checked(configs: Sequence[Config]) -> list[Checked]:
+def _checked(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:
     """The checks that need torch, in a child; the first problem ends everything before it starts."""
-    ended = run_isolated(children.check, (configs,))
+    ended = run_isolated(children.check, (configs, wandb))
     if ended.interrupted:
         raise KeyboardInterrupt
     if ended.result is None:

@@ -21,6 +21,8 @@ Kind = Literal["message", "result", "error", "declined"]
 
 # Variables that torch and the libraries under it read while they are imported: in a preloaded process, too late.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
+# Read whenever it is used; torch itself sets it, to a folder below the temporary directory of the moment.
+_READ_WHEN_USED = {"TORCHINDUCTOR_CACHE_DIR"}
 
 
 class _Outbox:
@@ -101,7 +103,7 @@ def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
     read, left = psutil.Process().environ(), os.environ
     changed = {
         name
-        for name in {*read, *environment}
+        for name in {*read, *environment} - _READ_WHEN_USED
         if name.startswith(_READ_AT_IMPORT) and environment.get(name) not in (read.get(name), left.get(name))
     }
     num_threads = environment.get("OMP_NUM_THREADS", "")

@@ -33,6 +33,8 @@ class MemoryMonitor:
 
         Costs some microseconds and no synchronization; False on devices without allocator statistics.
         """
+        if self._allocator is None:
+            return False
         before, self._taken_bytes = self._taken_bytes, self._taken()
         return self._taken_bytes > before
 

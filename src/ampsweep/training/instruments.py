@@ -1,10 +1,10 @@
 """What watches a training: one object that the trainer tells of its steps and asks for figures."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.monitors.stopwatch import Stopwatch
 from ampsweep.monitors.trace import TracedStep, trace_step
+
+_NOTHING: Final = nullcontext()
 
 
 class Instruments:
@@ -52,7 +54,7 @@ class Instruments:
         self._memory = MemoryMonitor(device)
         self._sampler = DeviceSampler(device)
         self._device, self._neighbours = device, Neighbours(device)
-        self._scale = ScaleMonitor(device, growth_interval)
+        self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
         self.counts_on_device = growth_interval is not None and is_fused
         self._applied_on_host = 0
         # Runs when the optimizer really steps. Under a fused optimizer that includes steps skipped on the device.
@@ -122,9 +124,19 @@ class Instruments:
         if self._num_steps_seen == self._warmup_steps:
             self._end_warmup()
 
-    def observe_scale(self, before: Tensor | None, after: Tensor | None) -> None:
-        """The scale a step was taken with and the one after its update: 0-dim tensors, None without scaler."""
-        if before is not None and after is not None:
+    def watch_scale(self, scale: Callable[[], Tensor | None]) -> AbstractContextManager[None]:
+        """Around the optimizer's step and the scaler's update: `scale` tells the current scale, 0-dim on the device."""
+        return self._watched_scale(scale) if self._has_scaler else _NOTHING
+
+    @contextmanager
+    def _watched_scale(self, scale: Callable[[], Tensor | None]) -> Iterator[None]:
+        with self.own_time:
+            before = scale()
+        yield
+        with self.own_time:
+            after = scale()
+            assert before is not None
+            assert after is not None
             self._scale.observe(before, after)
 
     def applied_steps(self) -> int | Tensor:
@@ -143,7 +155,7 @@ class Instruments:
 
     def row(self) -> dict[str, float]:
         """Host-side metrics for a history row; on an accelerator reading the clock waits for the steps it timed."""
-        return self._with_efficiency(self._clock.window()) | self._sampler.latest()
+        return self._with_efficiency(self._clock.window()) | self._overhead() | self._sampler.latest()
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""

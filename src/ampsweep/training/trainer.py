@@ -124,13 +124,10 @@ class Trainer:
         if self.config.max_grad_norm is not None or norm_wanted:
             precision.unscale_(optimizer)
             grad_norm = self._clip()
-        with instruments.own_time:
-            scale = precision.scale()
-        precision.step(optimizer)
-        precision.update()
+        with instruments.watch_scale(precision.scale):
+            precision.step(optimizer)
+            precision.update()
         optimizer.zero_grad(set_to_none=True)
-        with instruments.own_time:
-            instruments.observe_scale(scale, precision.scale())
         return Step(loss, grad_norm, self.schedule.learning_rate())
 
     def evaluate(self) -> dict[str, float]:

@@ -1,0 +1,14 @@
+"""Imported by the fork server of a sweep, so that its runs, forked from it, begin with everything imported.
+
+What stands here touches no device. Nothing of it is ever garbage, and to look would copy its memory into every run
+(https://docs.python.org/3/library/gc.html#gc.freeze).
+"""
+
+import importlib
+
+from ampsweep.entries.collector import collector_at_rest, resume_collector
+
+with collector_at_rest():
+    for _name in ("torch._dynamo", "ampsweep.entries.check", "ampsweep.entries.run"):  # the first optimizer's import
+        importlib.import_module(_name)
+resume_collector()
