@@ -120,5 +120,5 @@ def test_a_dry_run_lists_and_checks_the_points_and_writes_nothing(swept, train, 
 def test_a_dry_run_of_one_training_writes_nothing_either(train, tmp_path):
     ended = train(*MLP, "trainer.steps=4", "dry_run=true")
     assert (ended.code, ended.said) == (0, [])
-    assert "1 to train" in ended.out
+    assert "1 point, 1 to train; about" in ended.out
     assert not list(tmp_path.iterdir())

@@ -50,8 +50,8 @@ def print_plan(
         console.print(reason, highlight=False)
     known = [value for value in seconds.values() if value is not None]
     console.print(
-        f"{len(configs)} points, {len(todo)} to train; about {_duration(sum(known))}, from steps timed just now; "
-        "nothing was trained or written",
+        f"{len(configs)} point{'' if len(configs) == 1 else 's'}, {len(todo)} to train; "
+        f"about {_duration(sum(known))}, from steps timed just now; nothing was trained or written",
         highlight=False,
     )
     return 0
