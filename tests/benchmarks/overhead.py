@@ -1,0 +1,104 @@
+"""What a training step costs beyond that of a bare loop: `python tests/benchmarks/overhead.py`, see README.md.
+
+Every training is a process of its own; JSON goes to stdout, progress to stderr.
+"""
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rounds import in_rounds, machine, run, runnable, spread
+
+VARIANTS: dict[str, str | None] = {
+    "bare": None,
+    "bare + wandb.log each step": None,
+    "ampsweep, log_every=10": None,
+    "ampsweep, log_every=1": None,
+    "Lightning Fabric, nothing logged": "lightning",
+    "Accelerate, nothing logged": "accelerate",
+    "Lightning Trainer + WandbLogger": "lightning",
+    "HF Trainer, report_to=wandb": "transformers",
+}
+"""The package that each needs beside the suite's own."""
+
+OURS = [name for name in VARIANTS if name.startswith("ampsweep")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=("small", "large"), default="small", help="a step of 0.2 ms or of 5 ms")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--worker", choices=list(VARIANTS), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker is not None:
+        _work(arguments.worker, arguments.size)
+        return
+    names = runnable({name: VARIANTS[name] for name in dict.fromkeys(["bare", *arguments.variants])})
+    results = in_rounds(arguments.rounds, names, functools.partial(_measure, size=arguments.size))
+    print(json.dumps(_report(arguments.size, results), indent=1))
+
+
+def _measure(name: str, size: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        done = run([sys.executable, __file__, "--worker", name, "--size", size], Path(directory))
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _work(name: str, size_name: str) -> None:
+    """In the measured process: train, and print what it took."""
+    import loops
+    import torch
+    import workload
+
+    torch.set_num_threads(1)
+    loop: loops.Loop = {
+        "bare": loops.bare,
+        "bare + wandb.log each step": loops.bare_wandb,
+        "ampsweep, log_every=10": functools.partial(loops.ampsweep, log_every=10),
+        "ampsweep, log_every=1": functools.partial(loops.ampsweep, log_every=1),
+        "Lightning Fabric, nothing logged": loops.fabric,
+        "Accelerate, nothing logged": loops.accelerate,
+        "Lightning Trainer + WandbLogger": loops.lightning,
+        "HF Trainer, report_to=wandb": loops.huggingface,
+    }[name]
+    size, directory = workload.SIZES[size_name], Path.cwd()
+    loss = loop(size, directory)
+    times_us = workload.block_times_us(size)
+    result = {"step_us": statistics.median(times_us), "mean_us": statistics.mean(times_us), "loss": loss.hex()}
+    print(json.dumps(result | loops.own_estimate(directory)), flush=True)
+    sys.stderr.flush()
+    os._exit(0)  # what frameworks do at exit is not measured, and takes seconds
+
+
+def _report(size: str, results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Differences and ratios are taken within a round, and their median over the rounds."""
+    bare = results["bare"]
+    rows = {}
+    for name, samples in results.items():
+        pairs = list(zip(samples, bare, strict=True))
+        rows[name] = {
+            "step_us": spread([one["step_us"] for one in samples]),
+            "above_bare_us": spread([one["step_us"] - other["step_us"] for one, other in pairs]),
+            "ratio": spread([one["step_us"] / other["step_us"] for one, other in pairs]),
+            "mean_above_bare_us": spread([one["mean_us"] - other["mean_us"] for one, other in pairs]),
+            "same_loss_as_bare": all(one["loss"] == other["loss"] for one, other in pairs),
+        }
+        if name in OURS:
+            slower = [100 * (1 - other["step_us"] / one["step_us"]) for one, other in pairs]
+            rows[name]["true_overhead_pct"] = spread(slower)
+            rows[name]["reported_overhead_pct"] = spread([one["reported_overhead_pct"] for one in samples])
+            rows[name]["num_metrics"] = min(one["num_metrics"] for one in samples)
+    loads = [one["load"] for samples in results.values() for one in samples]
+    return {"size": size, "machine": machine(loads), "variants": rows, "rounds": results}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Measurements in fresh processes, in shuffled rounds, and what is said of them."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("ampsweep", "torch", "wandb", "hydra-core", "lightning", "accelerate", "transformers")
+MODULES = {"lightning": "lightning", "accelerate": "accelerate", "transformers": "transformers"}
+"""What the peers are imported as."""
+
+
+def runnable(variants: dict[str, str | None]) -> list[str]:
+    """Names of the variants whose package is installed; says which are left out. Values name the package."""
+    for name, package in variants.items():
+        if package is not None and find_spec(MODULES[package]) is None:
+            print(
+                f"{name} is left out: {package} is not installed (tests/benchmarks/requirements.txt)", file=sys.stderr
+            )
+    return [name for name, package in variants.items() if package is None or find_spec(MODULES[package]) is not None]
+
+
+def in_rounds(
+    num_rounds: int, names: Sequence[str], measure: Callable[[str], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure every name once a round, in a new order each round, so that drift of the machine falls on all alike."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number in range(num_rounds):
+        for name in random.sample(names, len(names)):
+            result = measure(name) | {"load": os.getloadavg()[0]}
+            results[name].append(result)
+            print(f"round {number + 1} of {num_rounds}: {name} {json.dumps(result)}", file=sys.stderr)
+    return results
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Of every measured process: one thread, W&B offline and quiet, nobody logged in."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    here = str(Path(__file__).parent)
+    return own | {
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": str(directory),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join([here, own["PYTHONPATH"]] if "PYTHONPATH" in own else [here]),
+    }
+
+
+def run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in `directory`; what it prints is shown if it fails."""
+    done = subprocess.run(
+        command, cwd=directory, env=environment(directory), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return done
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles (those of one value are itself)."""
+    if len(values) == 1:
+        return {"median": values[0], "q1": values[0], "q3": values[0]}
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3}
+
+
+def machine(loads: Sequence[float]) -> dict[str, Any]:
+    """What the figures depend on; `loads` are the machine's one-minute load averages during them."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": _cpu_name(),
+        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "load": spread(loads),
+    }
+
+
+def _cpu_name() -> str:
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
