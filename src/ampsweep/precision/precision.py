@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,8 @@ from ampsweep.config.precision_modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.precision.support import unsupported_reason
+
+_NOTHING: Final = nullcontext()
 
 
 class Precision:
@@ -71,7 +73,7 @@ class Precision:
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
         if not self.config.autocast:
-            return nullcontext()
+            return _NOTHING
         return torch.autocast(self.device.type, self.autocast_dtype, cache_enabled=self.config.cache_enabled)
 
     def eval_autocast(self) -> AbstractContextManager[None]:

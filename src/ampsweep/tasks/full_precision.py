@@ -10,4 +10,6 @@ def at_least_float32(output: Tensor) -> Tensor:
     Losses are sums over many values, and bfloat16 would round the result to 3 digits, coarser than the gaps that a
     comparison looks for. Under autocast torch's own losses do the same.
     """
+    if output.dtype == torch.float32:  # the usual case, in every step
+        return output
     return output.to(torch.promote_types(output.dtype, torch.float32))
