@@ -1,5 +1,7 @@
 """The counts are GradScaler's own, taken without asking it."""
 
+from random import Random
+
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,18 @@ def test_counts_equal_the_scalers_own_through_overflows_and_growth():
             "amp/applied_steps": training.num_applied,
         }
     assert 0 < training.num_applied < len(overflows)
+
+
+@pytest.mark.parametrize("num_unread", [5, 64, 150])
+def test_counts_read_after_many_steps_are_those_of_every_step(num_unread):
+    training = Training(init_scale=2.0**60, growth_interval=7)
+    monitor = ScaleMonitor(CPU, growth_interval=7)
+    random = Random(num_unread)
+    for attempted in range(1, 3 * num_unread + 1):
+        training.step(monitor, overflow=random.random() < 0.1)
+        if attempted % num_unread == 0:
+            assert values(monitor)["amp/growth_tracker"] == training.scaler.state_dict()["_growth_tracker"]
+            assert values(monitor)["amp/skipped_steps"] == attempted - training.num_applied
 
 
 def test_the_tracker_starts_anew_although_the_scale_cannot_grow_any_more():

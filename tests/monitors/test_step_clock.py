@@ -27,7 +27,6 @@ def test_time_between_steps_is_not_counted():
         take_step(c, 0.002)
         time.sleep(0.05)
     assert 2 <= c.summary()["perf/step_ms"] < 50
-    assert c.elapsed_s > 0.15
 
 
 def test_throughput_belongs_to_the_step_time():
@@ -124,10 +123,6 @@ def test_quantiles_are_those_of_numpy():
     assert summary["perf/step_ms"] == pytest.approx(np.quantile(times, 0.5))
     assert summary["perf/step_ms_p95"] == pytest.approx(np.quantile(times, 0.95))
     assert summary["perf/step_ms_iqr"] == pytest.approx(np.quantile(times, 0.75) - np.quantile(times, 0.25))
-
-
-def test_no_time_has_passed_before_the_first_step():
-    assert clock().elapsed_s == 0
 
 
 @pytest.mark.gpu

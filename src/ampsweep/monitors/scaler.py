@@ -1,9 +1,13 @@
 """What the gradient scaler did, without asking the device."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
+
+_UNCOUNTED_AT_MOST: Final = 64
+"""Steps between two updates of the growth tracker: few enough to hold, many enough to make each cheap."""
 
 
 class ScaleMonitor:
@@ -22,6 +26,8 @@ class ScaleMonitor:
         self._scale: Tensor | None = None
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
+        self._uncounted: list[Tensor] = []
+        """Of each step since `_growth_tracker` was brought up to date, whether it was skipped."""
 
     def observe(self, scale_before: Tensor, scale_after: Tensor) -> None:
         """One step was attempted; the scale, 0-dim float32 on the device, before `GradScaler.update` and after.
@@ -34,9 +40,23 @@ class ScaleMonitor:
         self._scale = scale_before
         skipped = scale_after < scale_before
         self._skipped_steps += skipped
-        # The tracker starts anew when the interval is full, also where the scale cannot grow because it would overflow.
-        self._growth_tracker += 1
-        self._growth_tracker *= (self._growth_tracker != self._growth_interval) & ~skipped
+        self._uncounted.append(skipped)
+        if len(self._uncounted) == _UNCOUNTED_AT_MOST:
+            self._count_growth()
+
+    def _count_growth(self) -> None:
+        """Bring the growth tracker up to date: a skipped step sets it to zero, and so does a full interval.
+
+        The latter also where the scale cannot grow because it would overflow.
+        """
+        if not self._uncounted:
+            return
+        skipped, self._uncounted = torch.stack(self._uncounted), []
+        num_steps = len(skipped)
+        num_to_last_skip = (skipped * torch.arange(1, num_steps + 1, device=skipped.device)).amax()
+        grown = torch.where(num_to_last_skip > 0, -num_to_last_skip, self._growth_tracker) + num_steps
+        assert self._growth_interval is not None
+        self._growth_tracker = grown % self._growth_interval
 
     @property
     def applied_steps(self) -> Tensor:
@@ -47,9 +67,10 @@ class ScaleMonitor:
         """Scale of the last step and the counts so far, 0-dim on the device (counts: int64); empty before any step."""
         if self._scale is None:
             return {}
+        self._count_growth()
         return {
             "amp/scale": self._scale,
-            "amp/growth_tracker": self._growth_tracker.clone(),
+            "amp/growth_tracker": self._growth_tracker,
             "amp/skipped_steps": self._skipped_steps.clone(),
             "amp/applied_steps": self.applied_steps,
         }
@@ -58,6 +79,7 @@ class ScaleMonitor:
         """The counts as numbers; waits for the device."""
         if self._growth_interval is None:
             return {}
+        self._count_growth()
         return {
             "num_observed": self._num_observed,
             "skipped_steps": int(self._skipped_steps),
@@ -71,4 +93,5 @@ class ScaleMonitor:
         self._num_observed = state["num_observed"]
         self._skipped_steps.fill_(state["skipped_steps"])
         # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.
+        self._uncounted.clear()
         self._growth_tracker.fill_(state["growth_tracker"] % self._growth_interval)

@@ -32,23 +32,23 @@ class StepClock:
         self._work = {"perf/samples_per_sec": samples_per_step}
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
+        self._now = self._timer.now
+        self._start: Any = None
         self._unread: list[_Step] = []
         self._window = _Times()
         self._steady = _Times()
-        self._began_s: float | None = None
 
     def begin(self) -> None:
         """The step begins: call it before fetching its data."""
-        if self._began_s is None:
-            self._began_s = perf_counter()
-        kind = _Kind.WARMUP if self._num_warmup_steps_left > 0 else _Kind.STEADY
-        self._num_warmup_steps_left -= 1
-        self._unread.append(_Step(kind, self._timer.now()))
+        self._start = self._now()
 
     def end(self, data_wait_s: float = 0.0) -> None:
         """The step ends; for so long, in seconds, the host waited for its data."""
-        self._unread[-1].end = self._timer.now()
-        self._unread[-1].data_wait_ms = 1e3 * data_wait_s
+        assert self._start is not None, "end before begin"
+        kind = _Kind.STEADY if self._num_warmup_steps_left <= 0 else _Kind.WARMUP
+        self._num_warmup_steps_left -= 1
+        self._unread.append(_Step(kind, self._start, self._now(), 1e3 * data_wait_s))
+        self._start = None
 
     def wait(self) -> None:
         """Wait until the device has done the latest step."""
@@ -90,11 +90,6 @@ class StepClock:
         }
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds on the host since the first step began, whatever happened since; 0 before."""
-        return 0.0 if self._began_s is None else perf_counter() - self._began_s
-
-    @property
     def mean_steady_s(self) -> float | None:
         """Mean time of the steps after warm-up that were read so far, in seconds; None where there are none."""
         return self._steady.mean_ms / 1e3 if self._steady.step_ms else None
@@ -104,18 +99,15 @@ class StepClock:
         return figures | {key: 1e3 * work / step_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
-        """Turn the steps that ended into times; one that began and has not ended stays, one that failed is dropped."""
-        running = self._unread[-1:] if self._unread and self._unread[-1].end is None else []
-        ended = [step for step in self._unread if step.end is not None]
-        self._unread = running
-        if ended:
-            self._timer.wait(ended[-1].end)
+        """Turn the steps that ended into times."""
+        if not self._unread:
+            return
+        ended, self._unread = self._unread, []
+        self._timer.wait(ended[-1].end)
         for step in ended:
-            step_ms = self._timer.elapsed_ms(step.start, step.end)
-            if step.kind is not _Kind.TRACED:
-                self._window.add(step_ms, step.data_wait_ms)
-            if step.kind is _Kind.STEADY:
-                self._steady.add(step_ms, step.data_wait_ms)
+            step.ms = self._timer.elapsed_ms(step.start, step.end)
+        self._window.add([step for step in ended if step.kind is not _Kind.TRACED])
+        self._steady.add([step for step in ended if step.kind is _Kind.STEADY])
 
 
 class _Kind(Enum):
@@ -128,8 +120,10 @@ class _Kind(Enum):
 class _Step:
     kind: _Kind
     start: Any
-    end: Any = None
-    data_wait_ms: float = 0.0
+    end: Any
+    data_wait_ms: float
+    ms: float = 0.0
+    """From start to end, once that was read."""
 
 
 class _Times:
@@ -140,10 +134,10 @@ class _Times:
         self.total_ms = 0.0
         self.data_wait_ms = 0.0
 
-    def add(self, step_ms: float, data_wait_ms: float) -> None:
-        self.step_ms.append(step_ms)
-        self.total_ms += step_ms
-        self.data_wait_ms += data_wait_ms
+    def add(self, steps: Sequence[_Step]) -> None:
+        self.step_ms.extend([step.ms for step in steps])
+        self.total_ms += sum(step.ms for step in steps)
+        self.data_wait_ms += sum(step.data_wait_ms for step in steps)
 
     @property
     def mean_ms(self) -> float:

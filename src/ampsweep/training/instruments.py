@@ -55,6 +55,7 @@ class Instruments:
         self._sampler = DeviceSampler(device)
         self._device, self._neighbours = device, Neighbours(device)
         self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
+        self._scale_now: Tensor | None = None
         self.counts_on_device = growth_interval is not None and is_fused
         self._applied_on_host = 0
         # Runs when the optimizer really steps. Under a fused optimizer that includes steps skipped on the device.
@@ -63,7 +64,7 @@ class Instruments:
         """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
         self.data_wait = Stopwatch()
         """Runs while the trainer gets data."""
-        self._timed_step = _TimedStep(self)
+        self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
         self._num_steps_seen = 0
         self._tf32, self._snapshot = tf32, snapshot
         self._traced: TracedStep | None = None
@@ -96,17 +97,12 @@ class Instruments:
             return self._traced_step()
         return self._timed_step
 
-    def begin_timed_step(self) -> None:
-        """A step begins that is timed only."""
-        self._clock.begin()  # not in our own time: to measure it would take longer than it does
-
-    def end_timed_step(self) -> None:
-        """It has ended."""
+    def _end_timed_step(self) -> None:
         with self.own_time:
-            self._clock.end(data_wait_s=self.data_wait.seconds)
+            self._clock.end(self.data_wait.seconds)
             if self._memory.grew():
                 self._clock.mark_warmup()
-        self._end_step()
+            self._end_step()
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
@@ -131,14 +127,14 @@ class Instruments:
 
     @contextmanager
     def _watched_scale(self, scale: Callable[[], Tensor | None]) -> Iterator[None]:
-        with self.own_time:
-            before = scale()
+        if self._scale_now is None:
+            self._scale_now = scale()
         yield
         with self.own_time:
-            after = scale()
+            before, self._scale_now = self._scale_now, scale()  # nobody changes it between two steps
             assert before is not None
-            assert after is not None
-            self._scale.observe(before, after)
+            assert self._scale_now is not None
+            self._scale.observe(before, self._scale_now)
 
     def applied_steps(self) -> int | Tensor:
         """Steps applied so far: a number where the host knows it, else a 0-dim int64 tensor on the device."""
@@ -230,14 +226,14 @@ class Instruments:
 class _TimedStep(AbstractContextManager[None]):
     """Around a step that is timed only. Made once: the context of a generator would cost each step microseconds."""
 
-    def __init__(self, instruments: Instruments) -> None:
-        self._instruments = instruments
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._begin, self._end = begin, end
 
     def __enter__(self) -> None:
-        self._instruments.begin_timed_step()
+        self._begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._instruments.end_timed_step()
+            self._end()

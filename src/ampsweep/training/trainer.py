@@ -139,7 +139,7 @@ class Trainer:
         if limit is not None:
             return nn.utils.clip_grad_norm_(self._parameters, limit)
         with self.instruments.own_time:  # nobody but a row asks for it
-            return nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+            return _total_norm([p.grad for p in self._parameters if p.grad is not None])
 
     def _record(self, step: Step, ending: Ending | None) -> Ending | None:
         """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
@@ -196,11 +196,25 @@ class Trainer:
         return as_model_input(batch, self.precision.parameters_dtype, channels_last=self.config.channels_last)
 
 
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """The 2-norm of all gradients as one vector, 0-dim on their device; the same bits as `get_total_norm`."""
+    if gradients[0].device.type != "cpu":
+        return nn.utils.get_total_norm(gradients)
+    # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
+    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms))
+
+
 def _copied(values: Mapping[str, float | Tensor]) -> dict[str, float]:
     """The values as numbers; those on the device (0-dim tensors, at least one) come over in one copy."""
-    numbers = {key: value for key, value in values.items() if not isinstance(value, Tensor)}
-    tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-    scalars = [value.detach() for value in tensors.values()]
+    numbers: dict[str, float] = {}
+    tensors: dict[str, Tensor] = {}
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            tensors[key] = value.detach()
+        else:
+            numbers[key] = value
+    scalars = [*tensors.values()]
     if len({scalar.dtype for scalar in scalars}) > 1:  # counts beside losses: a dtype that holds both
         wide = torch.float32 if scalars[0].device.type == "mps" else torch.float64
         scalars = [scalar.to(wide) for scalar in scalars]
