@@ -138,3 +138,19 @@ def test_accumulating_micro_batches_is_one_large_batch(mode):
     losses = [training.trainer.train_step().loss.item() for training in (large, small)]
     tolerance = 1e-6 if mode == "fp32" else 1e-2
     assert losses[0] == pytest.approx(losses[1], rel=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "pure_bf16"])
+def test_the_norm_of_a_row_is_torchs_to_the_bit(mode):
+    training = assemble(*MLP, f"precision={mode}", "trainer.steps=1", "trainer.max_grad_norm=null")
+    theirs, step = [], training.trainer.precision.step
+
+    def noting(optimizer):
+        gradients = [parameter.grad for parameter in training.built.model.parameters()]
+        theirs.append(torch.nn.utils.get_total_norm(gradients))
+        step(optimizer)
+
+    training.trainer.precision.step = noting
+    ours = training.trainer.train_step(norm_wanted=True).grad_norm
+    assert torch.equal(ours, theirs[0])
+    assert ours > 0

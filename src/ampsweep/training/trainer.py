@@ -198,11 +198,12 @@ class Trainer:
 
 def _total_norm(gradients: list[Tensor]) -> Tensor:
     """The 2-norm of all gradients as one vector, 0-dim on their device; the same bits as `get_total_norm`."""
-    if gradients[0].device.type != "cpu":
+    if {gradient.device.type for gradient in gradients} != {"cpu"}:
         return nn.utils.get_total_norm(gradients)
     # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
-    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 def _copied(values: Mapping[str, float | Tensor]) -> dict[str, float]:
