@@ -169,8 +169,8 @@ def test_the_loop_computes_what_a_bare_one_computes(optimizer_name, mode):
 def overhead(parts, **callbacks):
     trainer = parts.trainer(log_every=1, **callbacks)
     train_untraced_part(trainer)
-    summary = trainer.instruments.summary()
-    return summary["instrumentation/overhead_pct"] * summary["perf/step_ms"] / 100
+    mean_step_ms = 1e3 * trainer.instruments._clock.mean_steady_s
+    return trainer.instruments.summary()["instrumentation/overhead_pct"] * mean_step_ms / 100
 
 
 def sleep_ms(milliseconds):
@@ -179,7 +179,7 @@ def sleep_ms(milliseconds):
 
 def test_the_overhead_is_the_time_in_our_own_calls():
     overhead_ms = overhead(Parts("sgd", True, "fp32"), log=lambda row, step: sleep_ms(20))
-    assert 15 < overhead_ms < 80  # the step time it is divided by is a mean, the one here a median
+    assert 20 < overhead_ms < 60
 
 
 def test_evaluation_and_checkpoints_are_no_overhead():
@@ -237,11 +237,11 @@ def waiting(mode):
 
 
 class Watched(Trainer):
-    """May wait for the device only while it reads a row or evaluates."""
+    """May wait for the device only while it reads rows or evaluates."""
 
-    def _read(self, step):
+    def _flush(self):
         with waiting("default"):
-            return super()._read(step)
+            return super()._flush()
 
     def evaluate(self):
         with waiting("default"):
@@ -286,16 +286,20 @@ def test_on_cuda_a_scaler_asks_whether_to_call_an_optimizer_that_is_not_fused(op
 
 @pytest.mark.gpu
 @NEEDS_CUDA
-def test_on_cuda_a_row_comes_over_in_one_copy():
+def test_on_cuda_several_rows_come_over_in_one_copy():
     parts = Parts("adamw", True, "amp_fp16", torch.device("cuda", 0))
     trainer = parts.trainer(log_every=1000, schedule="cosine")
 
     def read(train):
-        with trainer.instruments.step():
-            step = trainer.train_step(norm_wanted=True)
+        for _ in range(3):
+            trainer.step += 1
+            with trainer.instruments.step():
+                step = trainer.train_step(norm_wanted=True)
+            trainer._rows.add(trainer.step, trainer._values(step))
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-            row = trainer._read(step)
-        assert {"train/loss", "train/grad_norm", "train/lr", "amp/scale", "amp/skipped_steps"} <= row.keys()
+            trainer._flush()
+        for row in parts.rows[-3:]:
+            assert {"train/loss", "train/grad_norm", "train/lr", "amp/scale", "amp/skipped_steps"} <= row.keys()
         return sum(event.count for event in profiled.key_averages() if event.key.startswith("Memcpy DtoH"))
 
     assert train_untraced_part(trainer, read) == 1

@@ -17,7 +17,7 @@ class StepClock:
     """Times optimizer steps between `begin` and `end`; what lies between two steps is not timed.
 
     On cuda, xpu and mps a step lasts as long on the device as between two events in its queue, and nothing waits for
-    the device until `window` or `summary` reads them. Elsewhere it lasts as long as on the host.
+    the device until `windows` or `summary` reads them. Elsewhere it lasts as long as on the host.
 
     Waiting for data is host time on every device; where the device is still busy meanwhile, it costs nothing.
 
@@ -35,7 +35,10 @@ class StepClock:
         self._now = self._timer.now
         self._start: Any = None
         self._unread: list[_Step] = []
+        self._cuts: list[int] = []
         self._window = _Times()
+        self._windows: list[_Times] = []
+        """Those that ended and were not told yet; `_window` goes on."""
         self._steady = _Times()
 
     def begin(self) -> None:
@@ -56,22 +59,29 @@ class StepClock:
             self._timer.wait(self._unread[-1].end)
 
     def mark_warmup(self) -> None:
-        """The latest step was warm-up (a compilation, a growing allocator). Call it before the next `window`."""
+        """The latest step was warm-up (a compilation, a growing allocator). Call it before the next cut."""
         self._mark(_Kind.WARMUP)
 
     def mark_traced(self) -> None:
-        """The latest step was traced: it is warm-up, and no window tells its time. Call it before the next `window`."""
+        """The latest step was traced: it is warm-up, and no window tells its time. Call it before the next cut."""
         self._mark(_Kind.TRACED)
 
     def _mark(self, kind: "_Kind") -> None:
         assert self._unread, "no step since the last reading"
         self._unread[-1].kind = kind
 
-    def window(self) -> dict[str, float]:
-        """Mean step time and throughput of the steps since the last window, warm-up included; empty without a step."""
+    def cut(self) -> None:
+        """A window ends here: `windows` will tell of the steps since the last cut."""
+        self._cuts.append(len(self._unread))
+
+    def windows(self) -> list[dict[str, float]]:
+        """Mean step time and throughput of each window ended since the last call, oldest first.
+
+        Warm-up is included; a window without a step is empty.
+        """
         self._read()
-        window, self._window = self._window, _Times()
-        return self._figures(window, window.mean_ms) if window.step_ms else {}
+        windows, self._windows = self._windows, []
+        return [self._figures(window, window.mean_ms) if window.step_ms else {} for window in windows]
 
     def summary(self) -> dict[str, float]:
         """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput at the median.
@@ -100,14 +110,19 @@ class StepClock:
 
     def _read(self) -> None:
         """Turn the steps that ended into times."""
-        if not self._unread:
-            return
         ended, self._unread = self._unread, []
-        self._timer.wait(ended[-1].end)
+        cuts, self._cuts = self._cuts, []
+        if ended:
+            self._timer.wait(ended[-1].end)
         for step in ended:
             step.ms = self._timer.elapsed_ms(step.start, step.end)
-        self._window.add([step for step in ended if step.kind is not _Kind.TRACED])
         self._steady.add([step for step in ended if step.kind is _Kind.STEADY])
+        begin = 0
+        for cut in cuts:
+            self._window.add(_told(ended[begin:cut]))
+            self._windows.append(self._window)
+            self._window, begin = _Times(), cut
+        self._window.add(_told(ended[begin:]))
 
 
 class _Kind(Enum):
@@ -124,6 +139,11 @@ class _Step:
     data_wait_ms: float
     ms: float = 0.0
     """From start to end, once that was read."""
+
+
+def _told(steps: Sequence[_Step]) -> list[_Step]:
+    """Those whose time a window tells."""
+    return [step for step in steps if step.kind is not _Kind.TRACED]
 
 
 class _Times:

@@ -150,9 +150,15 @@ class Instruments:
         """Wait until the device has done the latest step."""
         self._clock.wait()
 
-    def row(self) -> dict[str, float]:
-        """Host-side metrics for a history row; on an accelerator reading the clock waits for the steps it timed."""
-        return self._with_efficiency(self._clock.window()) | self._overhead() | self._sampler.latest()
+    def end_row(self) -> None:
+        """The steps since the last row belong to one that `rows` will tell of."""
+        self._clock.cut()
+
+    def rows(self) -> list[dict[str, float]]:
+        """Host-side metrics of every row ended since the last call; on an accelerator this waits for their steps."""
+        shared = self._sampler.latest()
+        windows = [self._with_efficiency(window) for window in self._clock.windows()]
+        return [window | self._overhead() | shared for window in windows]
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,10 +17,15 @@ from ampsweep.tasks.base import Task
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
+from ampsweep.training.rows import Row, Rows
 from ampsweep.training.schedule import Schedule
 
 COLLAPSED_SCALE = 2.0**-24
 """Below the smallest float16 number no scale can be the cause of an overflow: what is left is a broken loss."""
+
+
+FLUSH_EVERY_S = 0.05
+"""Rows of steps shorter than this are read together: each reading makes the host wait for the device."""
 
 
 class Stop(Protocol):
@@ -55,7 +61,7 @@ class Trainer:
 
     Args:
         log: receives each history row, keyed by metric, and its step.
-        progress: receives step and loss whenever a row is logged.
+        progress: receives step and loss whenever rows were logged.
         save: writes a checkpoint of this trainer.
     """
 
@@ -83,24 +89,34 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
+        self._rows, self._flushed_s = Rows(precision.device), -math.inf
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last one, or until something ends it."""
         self.model.train()
-        began = time.perf_counter()
-        with self.precision.flags():
-            if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
-                self.values |= self.evaluate()
-            while self.step < self.num_steps:
-                self.step += 1
-                with self.instruments.step():
-                    step = self.train_step(norm_wanted=self._due(self.config.log_every))
-                ending = self._ending(stop, time.perf_counter() - began)
-                ending = self._record(step, ending) or ending
-                if ending is not None:
-                    return ending
-                del step  # its tensors are not to be freed within the next step, which may be traced
+        try:
+            with self.precision.flags():
+                return self._train(stop)
+        except BaseException:
+            with suppress(RuntimeError):  # what was logged before it failed, where the device still tells it
+                self._flush()
+            raise
+
+    def _train(self, stop: Stop) -> Ending:
+        began_s = time.perf_counter()
+        if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
+            self.values |= self.evaluate()
+        while self.step < self.num_steps:
+            self.step += 1
+            with self.instruments.step():
+                step = self.train_step(norm_wanted=self._due(self.config.log_every))
+            now_s = time.perf_counter()
+            ending = self._ending(stop, now_s - began_s)
+            ending = self._record(step, ending, now_s) or ending
+            if ending is not None:
+                return ending
+            del step  # its tensors are not to be freed within the next step, which may be traced
         return Ending("completed")
 
     def train_step(self, *, norm_wanted: bool = False) -> Step:
@@ -141,43 +157,48 @@ class Trainer:
         with self.instruments.own_time:  # nobody but a row asks for it
             return _total_norm([p.grad for p in self._parameters if p.grad is not None])
 
-    def _record(self, step: Step, ending: Ending | None) -> Ending | None:
+    def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
         config, last = self.config, self.step == self.num_steps or ending is not None
         finishes = last and (ending is None or ending.status != "interrupted")
-        row: dict[str, float] = {}
+        evaluates = finishes or self._due(config.eval_every)
+        saves = self._due(config.checkpoint_every) or (last and not finishes)
+        values: dict[str, float | Tensor] = {}
         if last or self._due(config.log_every):
-            row |= self._read(step)
-        if finishes or self._due(config.eval_every):
-            row |= self.evaluate()
-        if row:
-            self.values |= row
+            values |= self._values(step)
+        if evaluates:
+            values |= self.evaluate()
+        if values:
             with self.instruments.own_time:
-                self._log(row, self.step)
-                self._progress(self.step, self.values.get("train/loss", math.nan))
-        diverged = self._diverged(row) if row else None
-        if diverged is None and (self._due(config.checkpoint_every) or (last and not finishes)):
+                self._rows.add(self.step, values)
+        diverged = None
+        if self._rows and (last or evaluates or saves or self._rows.full or now_s - self._flushed_s >= FLUSH_EVERY_S):
+            diverged, self._flushed_s = self._flush(), now_s
+        if diverged is None and saves:
             self._save(self)
         return diverged
 
-    def _read(self, step: Step) -> dict[str, float]:
-        """The step's row: everything that is on the device comes over in one copy."""
-        self.instruments.wait()  # for the step itself, which is not our own time
+    def _values(self, step: Step) -> dict[str, float | Tensor]:
+        """What the step's row is made of, where it is; the figures of the host follow when the row is read."""
         with self.instruments.own_time:
+            self.instruments.end_row()
             values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": step.learning_rate}
             if step.grad_norm is not None:
                 values["train/grad_norm"] = step.grad_norm
-            values |= self.instruments.scale_values()
-            return _copied(values) | self.instruments.row()
+            return values | self.instruments.scale_values()
 
-    def _diverged(self, row: Mapping[str, float]) -> Ending | None:
-        scale = row.get("amp/scale")
-        if scale is not None and scale < COLLAPSED_SCALE:
-            return Ending("diverged", f"the scale collapsed to {scale:g} at step {self.step}")
-        if scale is None and not math.isfinite(row.get("train/loss", 0.0)):
-            return Ending("diverged", f"the training loss is {row['train/loss']} at step {self.step}")
-        if not math.isfinite(row.get("val/loss", 0.0)):
-            return Ending("diverged", f"the validation loss is {row['val/loss']} at step {self.step}")
+    def _flush(self) -> Ending | None:
+        """Read and log the rows since the last time; those after a divergence never were."""
+        self.instruments.wait()  # for the steps themselves, which is not our own time
+        with self.instruments.own_time:
+            figures = iter(self.instruments.rows())
+            for row in self._rows.take():
+                values = row.values | (next(figures) if "train/loss" in row.values else {})
+                self.values |= values
+                self._log(values, row.step)
+                if diverged := _diverged(row):
+                    return diverged
+            self._progress(self.step, self.values.get("train/loss", math.nan))
         return None
 
     def _ending(self, stop: Stop, seconds: float) -> Ending | None:
@@ -206,17 +227,14 @@ def _total_norm(gradients: list[Tensor]) -> Tensor:
     return total
 
 
-def _copied(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """The values as numbers; those on the device (0-dim tensors, at least one) come over in one copy."""
-    numbers: dict[str, float] = {}
-    tensors: dict[str, Tensor] = {}
-    for key, value in values.items():
-        if isinstance(value, Tensor):
-            tensors[key] = value.detach()
-        else:
-            numbers[key] = value
-    scalars = [*tensors.values()]
-    if len({scalar.dtype for scalar in scalars}) > 1:  # counts beside losses: a dtype that holds both
-        wide = torch.float32 if scalars[0].device.type == "mps" else torch.float64
-        scalars = [scalar.to(wide) for scalar in scalars]
-    return numbers | dict(zip(tensors, torch.stack(scalars).tolist(), strict=True))
+def _diverged(row: Row) -> Ending | None:
+    """The ending that the numbers of a row call for."""
+    values = row.values
+    scale = values.get("amp/scale")
+    if scale is not None and scale < COLLAPSED_SCALE:
+        return Ending("diverged", f"the scale collapsed to {scale:g} at step {row.step}")
+    if scale is None and not math.isfinite(values.get("train/loss", 0.0)):
+        return Ending("diverged", f"the training loss is {values['train/loss']} at step {row.step}")
+    if not math.isfinite(values.get("val/loss", 0.0)):
+        return Ending("diverged", f"the validation loss is {values['val/loss']} at step {row.step}")
+    return None

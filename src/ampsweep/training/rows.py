@@ -1,0 +1,72 @@
+"""Rows that are not read yet: what steps left on the device, until it comes over together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_CAPACITY: Final = 32
+_WIDTH: Final = 8
+"""Values of a row on the device, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Values of one step by metric key."""
+
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Unread:
+    step: int
+    numbers: dict[str, float]
+    on_device: tuple[str, ...]
+    """Keys of the values in this row's place of the buffer, in their order."""
+
+
+class Rows:
+    """Up to 32 rows; their values lie in a buffer on the device, so that holding them takes no memory a run could see.
+
+    Kept in float64 (float32 on mps, which has no other): exact for losses and for counts below 2**53.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._buffer = torch.zeros(_CAPACITY, _WIDTH, dtype=self._dtype, device=device)
+        self._unread: list[_Unread] = []
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+    @property
+    def full(self) -> bool:
+        """No further row fits before these are taken."""
+        return len(self._unread) == _CAPACITY
+
+    def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
+        """Keep the values (tensors: 0-dim on the device, at most 8) as they are now, without waiting for them."""
+        numbers: dict[str, float] = {}
+        on_device: dict[str, Tensor] = {}
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                # Stacking promotes: counts would become float32 beside losses, and lose their last digits.
+                on_device[key] = value.detach() if value.is_floating_point() else value.to(self._dtype)
+            else:
+                numbers[key] = value
+        if on_device:
+            place = self._buffer[len(self._unread), : len(on_device)]
+            torch.stack([*on_device.values()], out=place)
+        self._unread.append(_Unread(step, numbers, tuple(on_device)))
+
+    def take(self) -> list[Row]:
+        """The rows kept so far, oldest first, read in one copy; this waits for the device."""
+        unread, self._unread = self._unread, []
+        read = self._buffer[: len(unread)].tolist()
+        return [
+            Row(row.step, row.numbers | dict(zip(row.on_device, values[: len(row.on_device)], strict=True)))
+            for row, values in zip(unread, read, strict=True)
+        ]
