@@ -25,7 +25,10 @@ COLLAPSED_SCALE = 2.0**-24
 
 
 FLUSH_EVERY_S = 0.05
-"""Rows of steps shorter than this are read together: each reading makes the host wait for the device."""
+"""Rows of steps shorter than this are read and logged together: each reading makes the host wait for the device.
+
+A process that is killed without a word loses those of so long.
+"""
 
 
 class Stop(Protocol):
