@@ -81,7 +81,10 @@ def test_a_killed_run_resumed_from_its_last_checkpoint_is_too(start, gated, asse
     training.finish()
     killed = only_run()
     assert killed.record.status == "interrupted"
-    assert [row["step"] for row in killed.history] == list(range(1, 10))
+    assert [row["step"] for row in killed.history] in (
+        [*range(1, 9)],
+        [*range(1, 10)],
+    )  # rows wait 50 ms
     assert_as_if_uninterrupted("trainer.checkpoint_every=4", from_step=8)
 
 
