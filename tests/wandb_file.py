@@ -37,6 +37,8 @@ def read_wandb_file(directory: Path) -> WandbFile:
             content.history.append({key: value for key, value in row.items() if not key.startswith("_")})
         elif kind == "summary":
             content.summary |= {_key(item): json.loads(item.value_json) for item in record.summary.update}
+            for item in record.summary.remove:
+                content.summary.pop(_key(item), None)
         elif kind == "metric":
             content.metrics[record.metric.name] = record.metric
         elif kind == "exit":

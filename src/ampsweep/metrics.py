@@ -48,7 +48,7 @@ _METRICS = (
     Metric(
         "memory/process_gib",
         "GiB",
-        "peak memory of the process (CPU: resident set; GPU: as the driver sees it)",
+        "memory of the process (CPU: resident set; GPU: as the driver sees it); in the summary its peak",
         "lower",
     ),
     Metric("memory/parameters_gib", "GiB", "parameters at the peak of the traced step", "lower"),
@@ -66,9 +66,16 @@ _METRICS = (
         "share of time the device was busy (CPU: this process, of all its cores)",
         "higher",
     ),
+    Metric("device/busy_cores", "cores", "processor time of this process over wall time (CPU only)"),
     Metric("device/memory_used_gib", "GiB", "memory in use on the device by all processes", "lower"),
     Metric("device/power_w", "W", "power drawn by the device"),
     Metric("device/energy_j", "J", "energy used by the device since the run began", "lower"),
+    Metric(
+        "device/energy_per_sample_j",
+        "J",
+        "energy used by the device for a training sample after warm-up, evaluation and checkpoints left out",
+        "lower",
+    ),
     Metric("device/temperature_c", "°C", "temperature of the device"),
     Metric("device/clock_mhz", "MHz", "clock of the device's compute units"),
     Metric(
@@ -77,10 +84,15 @@ _METRICS = (
         "share of samples in which heat or hardware protection slowed the device down",
         "lower",
     ),
+    Metric("device/power_capped_pct", "%", "share of samples in which the power limit held the device's clocks down"),
     Metric("instrumentation/overhead_pct", "%", "host time inside the suite's own calls over step time", "lower"),
 )
 
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
+
+MEASURED: Final = ("perf/", "memory/", "device/", "instrumentation/")
+"""Keys that begin so are figures of a process. A row tells those of its moment, the summary those after warm-up: one is
+no substitute for the other. All other keys are values of the training, and the summary's are those of its last row."""
 
 STEP: Final = "step"
 """The step axis of every history row: optimizer steps attempted so far, starting at 1."""

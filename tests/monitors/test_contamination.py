@@ -182,6 +182,7 @@ class Driver:
     nvmlMemory_v2 = 2  # noqa: N815
     nvmlClocksThrottleReasonHwSlowdown, nvmlClocksThrottleReasonSwThermalSlowdown = 8, 32  # noqa: N815
     nvmlClocksThrottleReasonHwThermalSlowdown, nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 64, 128  # noqa: N815
+    nvmlClocksThrottleReasonSwPowerCap = 4  # noqa: N815
 
     def __init__(self, reasons=0, computing=(), drawing=(), version=2):
         self.reasons, self.computing, self.drawing, self.version = reasons, computing, drawing, version
@@ -205,11 +206,13 @@ class Driver:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "throttled_pct"), [(0, 0.0), (1 | 4, 0.0), (8 | 4, 100.0), (32, 100.0), (64, 100.0)]
+    ("reasons", "throttled_pct", "power_capped_pct"),
+    [(0, 0.0, 0.0), (1 | 4, 0.0, 100.0), (8 | 4, 100.0, 100.0), (32, 100.0, 0.0), (64, 100.0, 0.0)],
 )
-def test_heat_slows_down_and_a_power_cap_is_a_setting(reasons, throttled_pct):
+def test_heat_slows_down_and_a_power_cap_is_a_setting(reasons, throttled_pct, power_capped_pct):
     assert NvmlDevice(Driver(reasons), None).readings() == {
         "device/throttled_pct": throttled_pct,
+        "device/power_capped_pct": power_capped_pct,
         "device/memory_used_gib": 3.0,
     }
 
@@ -231,6 +234,7 @@ HOLD = (
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_memory_of_another_process_is_noticed_before_the_run_begins():
+    torch.cuda.empty_cache()  # what earlier tests held
     assert busy_before(torch.device("cuda")) is None
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"

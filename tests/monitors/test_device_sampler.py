@@ -23,7 +23,7 @@ def samples_while(work):
     with DeviceSampler(CPU, interval_s=0.02) as sampler:
         sampler.after_warmup()
         work()
-        return sampler.summary()
+    return sampler.summary()
 
 
 def test_one_busy_thread_uses_at_most_its_share_of_the_cores():
@@ -32,8 +32,43 @@ def test_one_busy_thread_uses_at_most_its_share_of_the_cores():
     assert idle < 10 < busy < 1.1 * 100 / num_available_cores() + 10
 
 
-def test_the_cpu_tells_its_utilization_and_nothing_else():
-    assert set(samples_while(lambda: keep_busy(0.1))) == {"device/utilization_pct"}
+def test_the_cpu_tells_what_this_process_uses_of_it_and_nothing_else():
+    found = samples_while(lambda: keep_busy(0.1))
+    assert found.keys() == {"device/utilization_pct", "device/busy_cores", "memory/process_gib"} <= METRICS.keys()
+    assert found["device/utilization_pct"] == pytest.approx(100 * found["device/busy_cores"] / num_available_cores())
+
+
+def test_busy_cores_are_processor_time_over_wall_time():
+    def work_and_rest():
+        keep_busy(0.15)
+        time.sleep(0.15)
+
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    with DeviceSampler(CPU, interval_s=0.02) as sampler:
+        sampler.after_warmup()
+        work_and_rest()
+    share = (time.process_time() - cpu_s) / (time.perf_counter() - wall_s)
+    assert sampler.summary()["device/busy_cores"] == pytest.approx(share, abs=0.05)
+
+
+def test_the_memory_of_the_process_is_its_most():
+    with DeviceSampler(CPU, interval_s=0.02) as sampler:
+        sampler.after_warmup()
+        held = bytearray(b"x") * 2**28
+        time.sleep(0.1)
+        del held
+        time.sleep(0.1)
+        after_gib = sampler.latest()["memory/process_gib"]
+    assert sampler.summary()["memory/process_gib"] - after_gib == pytest.approx(0.25, rel=0.2)
+
+
+def test_a_run_shorter_than_an_interval_has_its_figures():
+    with DeviceSampler(CPU, interval_s=60) as sampler:
+        keep_busy(0.05)
+        sampler.after_warmup()
+        time.sleep(0.1)
+        assert sampler.latest()["device/busy_cores"] > 0.5, "of the warm-up"
+    assert sampler.summary()["device/busy_cores"] < 0.5
 
 
 def test_warmup_is_not_in_the_summary():

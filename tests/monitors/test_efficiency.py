@@ -80,6 +80,14 @@ def test_a_share_over_100_percent_is_refused_and_the_proof_says_so(on_h100):
     assert impossible.proof()["peak"]["refused"].startswith("perf/mfu_pct would be 149.5: 100 TFLOP/s")
 
 
+def test_after_a_refused_share_there_is_none_that_could_be_believed(on_h100):
+    wrong = Efficiency(CPU, {"float32": 10**12}, tf32=False)
+    assert "perf/mfu_pct" in wrong.figures(step_ms=16.0)
+    wrong.figures(step_ms=10.0)
+    assert "perf/mfu_pct" not in wrong.figures(step_ms=16.0)
+    assert wrong.proof()["peak"]["refused"].startswith("perf/mfu_pct would be 149.5")
+
+
 def test_on_a_cpu_the_rate_is_told_and_no_share():
     model = nn.Linear(8, 3)
     with trace_step(model) as trace:

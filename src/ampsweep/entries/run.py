@@ -25,6 +25,7 @@ from ampsweep.entries.messages import Progress, Say
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
+from ampsweep.metrics import MEASURED
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.neighbours import busy_before
 from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arithmetic
@@ -175,7 +176,8 @@ def _continue(trainer: Trainer, checkpoint: Path | None, record: RunRecord, send
 
 
 def _add_figures(record: RunRecord, trainer: Trainer, precision: PrecisionConfig, busy: str | None) -> None:
-    finite = {key: value for key, value in trainer.values.items() if math.isfinite(value)}
+    values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
+    finite = {key: value for key, value in values.items() if math.isfinite(value)}
     record.summary = finite | trainer.instruments.summary()
     record.memory = trainer.instruments.memory()
     record.proof |= trainer.instruments.proof()

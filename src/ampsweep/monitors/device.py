@@ -4,20 +4,24 @@ import time
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
+import psutil
 import torch
 
 from ampsweep.monitors.host import num_available_cores
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import GIB, NvmlDevice
+
+_PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
+"""What is summarized by its most; the rest by its mean."""
 
 
 class DeviceSampler:
     """Samples the device in the background between `with` and its end.
 
-    cuda: utilization, memory of all processes, power, energy, temperature and clock through NVML. CPU: utilization by
-    this process (without its children), its CPU time over the wall time of all cores it may use. Other devices tell
-    nothing. What cannot be read is absent.
+    cuda: utilization, memory of all processes, power, energy, temperature, clock and slowdowns through NVML. CPU: what
+    this process (without its children) uses of it: processor time over wall time, in cores and as share of those it may
+    run on, and its resident memory. Other devices tell nothing. What cannot be read is absent.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -25,8 +29,9 @@ class DeviceSampler:
             raise ValueError(f"the sampling interval must be above 0 seconds, got {interval_s}")
         self._device = device
         self._interval_s = interval_s
-        self._stop: Event | None = None
         self._thread: Thread | None = None
+        self._is_over = False
+        self._sample_now = Event()
         self._lock = Lock()
         self._latest: dict[str, float] = {}
         self._steady: dict[str, _Series] | None = None
@@ -35,16 +40,16 @@ class DeviceSampler:
     def __enter__(self) -> Self:
         source = _open(self._device)
         if source is not None:
-            self._stop = Event()
-            self._thread = Thread(target=self._run, args=(source, self._stop), name="device-sampler", daemon=True)
+            self._thread = Thread(target=self._run, args=(source,), name="device-sampler", daemon=True)
             self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._stop is not None and self._thread is not None:
-            self._stop.set()
+        if self._thread is not None:
+            self._is_over = True
+            self._sample_now.set()  # the last one
             self._thread.join()
 
     def latest(self) -> dict[str, float]:
@@ -57,46 +62,56 @@ class DeviceSampler:
         with self._lock:
             self._steady = {}
             self._straddles = True
+        self._sample_now.set()
 
     def summary(self) -> dict[str, float]:
-        """Means after warm-up by metric key, but the most memory used, and the energy since the sampling began."""
+        """Means over the time after warm-up by metric key, but of memory the most, and energy since the sampling began.
+
+        Complete when the sampling has ended; a run need not last as long as an interval.
+        """
         with self._lock:
             return {key: series.figure(key) for key, series in (self._steady or {}).items()}
 
-    def _run(self, source: "_Source", stop: Event) -> None:
+    def _run(self, source: "_Source") -> None:
+        began_s = time.perf_counter()
         try:
-            while not stop.wait(self._interval_s):
-                self._take(source.read())
+            while not self._is_over:
+                self._sample_now.wait(self._interval_s)
+                self._sample_now.clear()
+                sample, now_s = source.read(), time.perf_counter()
+                self._take(sample, now_s - began_s)
+                began_s = now_s
         finally:
             source.close()
 
-    def _take(self, sample: dict[str, float]) -> None:
+    def _take(self, sample: dict[str, float], seconds: float) -> None:
+        """A sample that stands for so much time."""
         with self._lock:
             self._latest = sample
             if self._straddles:  # it began before the end of warm-up
                 self._straddles = False
             elif self._steady is not None:
                 for key, value in sample.items():
-                    self._steady.setdefault(key, _Series()).add(value)
+                    self._steady.setdefault(key, _Series()).add(value, seconds)
 
 
 @dataclass(slots=True)
 class _Series:
-    count: int = 0
-    total: float = 0.0
+    seconds: float = 0.0
+    integral: float = 0.0
     most: float = 0.0
     last: float = 0.0
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
+    def add(self, value: float, seconds: float) -> None:
+        self.seconds += seconds
+        self.integral += value * seconds
         self.most = max(self.most, value)
         self.last = value
 
     def figure(self, key: str) -> float:
-        if key == "device/memory_used_gib":
+        if key in _PEAKS:
             return self.most
-        return self.last if key == "device/energy_j" else self.total / self.count
+        return self.last if key == "device/energy_j" else self.integral / self.seconds
 
 
 class _Source(Protocol):
@@ -123,14 +138,18 @@ class _Gpu:
 
 class _Cpu:
     def __init__(self) -> None:
-        self._num_cores = num_available_cores()
+        self._num_cores, self._process = num_available_cores(), psutil.Process()
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
     def read(self) -> dict[str, float]:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
-        share = (cpu_s - self._cpu_s) / ((wall_s - self._wall_s) * self._num_cores)
+        busy_cores = (cpu_s - self._cpu_s) / (wall_s - self._wall_s)
         self._wall_s, self._cpu_s = wall_s, cpu_s
-        return {"device/utilization_pct": 100 * share}
+        return {
+            "device/utilization_pct": 100 * busy_cores / self._num_cores,
+            "device/busy_cores": busy_cores,
+            "memory/process_gib": self._process.memory_info().rss / GIB,
+        }
 
     def close(self) -> None:
         """Nothing was opened."""

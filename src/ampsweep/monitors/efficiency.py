@@ -14,7 +14,8 @@ class Efficiency:
 
     Both count the model's own operations: what activation checkpointing does again is no progress, and a compiler may
     do otherwise than the step that was traced. Causal attention counts in full, which lets very long sequences
-    seem faster than they are. A share over 100 % cannot be: it is refused, and the proof says so.
+    seem faster than they are. A share over 100 % cannot be: it is refused together with all that would follow, since
+    one of its parts is wrong, and the proof says so.
     """
 
     def __init__(self, device: torch.device, model_flops: Mapping[str, int], *, tf32: bool) -> None:
@@ -29,7 +30,7 @@ class Efficiency:
             return {}
         tflops_per_sec = self._num_operations / 1e9 / step_ms
         figures = {"perf/tflops_per_sec": tflops_per_sec}
-        if self._peak is not None:
+        if self._peak is not None and self._refused is None:
             mfu_pct = 100 * tflops_per_sec / self._peak.tflops_per_sec
             if mfu_pct <= 100:
                 return figures | {"perf/mfu_pct": mfu_pct}

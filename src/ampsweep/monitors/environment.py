@@ -91,10 +91,14 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
         return {}
     major, minor = torch.cuda.get_device_capability(device)
     backends: Any = torch.backends
-    facts = {"cuda": torch.version.cuda, "cudnn": backends.cudnn.version(), "capability": f"{major}.{minor}"}
+    facts: dict[str, Any] = {
+        "cuda": torch.version.cuda,
+        "cudnn": backends.cudnn.version(),
+        "capability": f"{major}.{minor}",
+    }
     nvml = NvmlDevice.open(device)
     if nvml is not None:
-        facts["driver"] = nvml.driver_version()
+        facts |= {"driver": nvml.driver_version(), "power_limit_w": nvml.power_limit_w()}
         nvml.close()
     return {name: fact for name, fact in facts.items() if fact is not None}
 

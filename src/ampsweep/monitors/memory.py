@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,7 @@ _WITH_STATISTICS: Final = ("cuda", "xpu")
 
 
 class MemoryMonitor:
-    """Peaks of allocated, reserved and process memory of one run in one process."""
+    """Peaks of allocated, reserved and process memory of one run in one process; the run begins when this is made."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -26,7 +27,11 @@ class MemoryMonitor:
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
         self._host_growth: Growth | None = None
         self._step_peak: int | None = None
-        self._taken_bytes = self._taken()
+        self._taken_bytes = 0
+        if self._allocator is not None:
+            self._allocator.empty_cache()  # what was freed before the run is no memory of it, nor its peaks
+            self._allocator.reset_peak_memory_stats(device)
+            self._taken_bytes = self._counted().taken
 
     def grew(self) -> bool:
         """Whether the allocator took memory from the device since the last call, which makes a step slower.
@@ -35,7 +40,7 @@ class MemoryMonitor:
         """
         if self._allocator is None:
             return False
-        before, self._taken_bytes = self._taken_bytes, self._taken()
+        before, self._taken_bytes = self._taken_bytes, self._counted().taken
         return self._taken_bytes > before
 
     def after_warmup(self) -> None:
@@ -53,7 +58,7 @@ class MemoryMonitor:
         self._count_anew()
         yield
         if self._allocator is not None:
-            self._step_peak = self._allocator.max_memory_allocated(self._device)
+            self._step_peak = self._counted().allocated_peak
 
     def of_step(self, traced: TracedStep) -> dict[str, Any]:
         """Bytes of the step that was traced inside `one_step`, for the run record.
@@ -77,41 +82,44 @@ class MemoryMonitor:
         return memory | {"allocator_peak_bytes": allocated, "unattributed_bytes": allocated - traced.peak_bytes}
 
     def summary(self, traced: TracedStep | None = None) -> dict[str, float]:
-        """Peaks in GiB by metric key, and the categories of the traced step at its peak.
+        """`row`, and the peak of the process: its resident set on the CPU, by NVML on cuda, by Metal on mps (these two:
+        as it is now).
+        """
+        row, process_gib = self.row(traced), self._process_gib()
+        return row if process_gib is None else row | {"memory/process_gib": process_gib}
+
+    def row(self, traced: TracedStep | None = None) -> dict[str, float]:
+        """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
 
         On cuda and xpu the allocator tells the peaks: over the run, and after warm-up if that is over. Elsewhere the
-        traced step stands for the steady steps, and nothing tells the peak of the run. The process is measured by its
-        resident set on the CPU, by NVML on cuda, by Metal on mps (these two: as it is now).
+        traced step stands for the steady steps, and nothing tells the peak of the run.
         """
         bytes_by_key = self._allocated(traced)
         if traced is not None:
             bytes_by_key |= {f"memory/{category}_gib": num_bytes for category, num_bytes in traced.peak.items()}
-        summary = {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
-        process_gib = self._process_gib()
-        return summary if process_gib is None else summary | {"memory/process_gib": process_gib}
+        return {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
 
     def _allocated(self, traced: TracedStep | None) -> dict[str, int]:
         if self._allocator is None:
             return {} if traced is None else {"memory/peak_allocated_gib": traced.peak_bytes}
-        allocated = self._allocator.max_memory_allocated(self._device)
-        reserved = self._allocator.max_memory_reserved(self._device)
+        counted = self._counted()
         peaks = {
-            "memory/peak_allocated_run_gib": max(allocated, self._run_allocated),
-            "memory/peak_reserved_gib": max(reserved, self._run_reserved),
+            "memory/peak_allocated_run_gib": max(counted.allocated_peak, self._run_allocated),
+            "memory/peak_reserved_gib": max(counted.reserved_peak, self._run_reserved),
         }
         if self._is_steady:
-            peaks["memory/peak_allocated_gib"] = max(allocated, self._steady_allocated)
+            peaks["memory/peak_allocated_gib"] = max(counted.allocated_peak, self._steady_allocated)
         return peaks
 
     def _count_anew(self) -> None:
         """Keep the peaks so far and let the allocator count from what is allocated now."""
         if self._allocator is None:
             return
-        allocated = self._allocator.max_memory_allocated(self._device)
-        self._run_allocated = max(self._run_allocated, allocated)
-        self._run_reserved = max(self._run_reserved, self._allocator.max_memory_reserved(self._device))
+        counted = self._counted()
+        self._run_allocated = max(self._run_allocated, counted.allocated_peak)
+        self._run_reserved = max(self._run_reserved, counted.reserved_peak)
         if self._is_steady:
-            self._steady_allocated = max(self._steady_allocated, allocated)
+            self._steady_allocated = max(self._steady_allocated, counted.allocated_peak)
         self._allocator.reset_peak_memory_stats(self._device)
 
     def _process_gib(self) -> float | None:
@@ -127,9 +135,21 @@ class MemoryMonitor:
         finally:
             nvml.close()
 
-    def _taken(self) -> int:
-        """Bytes the allocator has taken from the device since the process began, those given back included."""
-        if self._allocator is None:
-            return 0
+    def _counted(self) -> "_Counted":
+        """What the allocator counts; zeros before it was ever used."""
         statistics = self._allocator.memory_stats_as_nested_dict(self._device)
-        return int(statistics.get("reserved_bytes", {}).get("all", {}).get("allocated", 0))
+        allocated, reserved = (
+            statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
+        )
+        return _Counted(allocated.get("peak", 0), reserved.get("peak", 0), reserved.get("allocated", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Bytes, as a CUDA-like allocator counts them."""
+
+    allocated_peak: int
+    """The most that tensors and workspaces had at once since the peaks were last reset."""
+    reserved_peak: int
+    taken: int
+    """Taken from the device since the process began, what was given back included."""

@@ -8,7 +8,7 @@ import torch
 
 from ampsweep.monitors.contamination import Contamination, Evidence, computing, foreign_load, judge
 from ampsweep.monitors.host_load import HostUse, HostWindow, nobody_else_runs, own_processes
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import GIB, NvmlDevice
 
 MAX_FOREIGN_GPU_GIB: Final = 1.0
 """A display and its windows hold some hundred MiB."""
@@ -31,7 +31,7 @@ def busy_before(device: torch.device) -> str | None:
     if nvml is None:
         return None
     try:
-        use = _busy_gpu(nvml)
+        use = _busy_gpu(nvml, own_gib=torch.cuda.memory_reserved(device) / GIB)
     finally:
         nvml.close()
     return None if use is None else f"{device} was in use before the run began: {use}"
@@ -46,11 +46,12 @@ def _busy_cpu() -> str | None:
     return None if load is None else f"the CPU was busy before the run began: {load}"
 
 
-def _busy_gpu(nvml: NvmlDevice) -> str | None:
-    others = (nvml.compute_processes() or frozenset()) - own_processes()
-    if others:
+def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
+    seen = nvml.compute_processes() or frozenset()
+    is_known_by_its_id = own_gib == 0 or os.getpid() in seen
+    if is_known_by_its_id and (others := seen - own_processes()):
         return f"{computing(others)} on it"
-    foreign_gib = (nvml.held_gib() or 0.0) - (nvml.process_gib() or 0.0)
+    foreign_gib = (nvml.held_gib() or 0.0) - (nvml.process_gib() or own_gib)
     if foreign_gib > MAX_FOREIGN_GPU_GIB:
         return f"others held {foreign_gib:.1f} GiB of its memory"
     for pause_s in (0.0, _UTILIZATION_PERIOD_S):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import torch
@@ -43,7 +44,7 @@ class NvmlDevice:
         return {key: value for key, value in values.items() if value is not None}
 
     def energy_j(self) -> float | None:
-        """The GPU's energy counter, in joules since the driver was loaded."""
+        """The GPU's energy counter, in joules since the driver was loaded (GPUs since Volta have it)."""
         counter_mj = self._try(lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         return None if counter_mj is None else counter_mj / 1e3
 
@@ -76,6 +77,11 @@ class NvmlDevice:
             return None
         return frozenset(process.pid for process in computing) - {process.pid for process in drawing}
 
+    def power_limit_w(self) -> float | None:
+        """The limit that holds now: above it the driver slows the GPU down."""
+        limit_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        return None if limit_mw is None else limit_mw / 1e3
+
     def driver_version(self) -> str | None:
         """Version of the driver."""
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
@@ -97,31 +103,46 @@ _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
     ),
     "device/clock_mhz": lambda nvml, handle: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
     "device/throttled_pct": lambda nvml, handle: 100.0 * _is_throttled(nvml, handle),
+    "device/power_capped_pct": lambda nvml, handle: (
+        100.0 * _is_slowed_down(nvml, handle, nvml.nvmlClocksThrottleReasonSwPowerCap)
+    ),
 }
 
 
 def _is_throttled(nvml: Any, handle: Any) -> bool:
     """Whether heat or hardware protection slows the GPU down now; its power cap, a setting, is not among them."""
-    slowdowns = (
+    reasons = (
         nvml.nvmlClocksThrottleReasonHwSlowdown
         | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
         | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
         | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
     )
-    return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowdowns)
+    return _is_slowed_down(nvml, handle, reasons)
+
+
+def _is_slowed_down(nvml: Any, handle: Any, reasons: int) -> bool:
+    return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & reasons)
 
 
 def _find(nvml: Any, device: torch.device) -> Any:
-    """NVML counts all GPUs, torch those in CUDA_VISIBLE_DEVICES: they meet at the UUID, else at the PCI address."""
+    """NVML counts all GPUs, torch those in CUDA_VISIBLE_DEVICES: they meet at the UUID, else at the PCI address.
+
+    A partition (MIG) has a UUID of its own, and the address of the whole, whose figures are not its.
+    """
     properties: Any = torch.cuda.get_device_properties(device)
+    for name in (f"GPU-{properties.uuid}", f"MIG-{properties.uuid}"):
+        with suppress(nvml.NVMLError):
+            return nvml.nvmlDeviceGetHandleByUUID(name)
     address = f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
-    for find, name in (
-        (nvml.nvmlDeviceGetHandleByUUID, f"GPU-{properties.uuid}"),
-        (nvml.nvmlDeviceGetHandleByUUID, f"MIG-{properties.uuid}"),
-        (nvml.nvmlDeviceGetHandleByPciBusId, address),
-    ):
-        try:
-            return find(name)
-        except nvml.NVMLError:
-            continue
+    with suppress(nvml.NVMLError):
+        handle = nvml.nvmlDeviceGetHandleByPciBusId(address)
+        return None if _is_partitioned(nvml, handle) else handle
     return None
+
+
+def _is_partitioned(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:  # a GPU that cannot be
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)

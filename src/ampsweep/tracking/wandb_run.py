@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.metrics import METRICS, STEP
+from ampsweep.metrics import MEASURED, METRICS, STEP
 from ampsweep.record import OUTCOMES, SNAPSHOT_NAME, RunRecord
 from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb_core import end_wandb, first_line, lost_errors
@@ -56,6 +56,7 @@ class WandbTracker:
         self._run: wandb.Run | None = None
         self._directory: Path | None = None
         self._sent = 0
+        self._measured: set[str] = set()
         self._error: str | None = None
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
@@ -83,6 +84,7 @@ class WandbTracker:
             return
         try:
             self._run.log({STEP: step, **row})
+            self._measured.update(key for key in row if key.startswith(MEASURED))
         except lost_errors() as error:
             self._lose(first_line(error))
         else:
@@ -94,6 +96,8 @@ class WandbTracker:
         if run is not None:
             try:
                 run.summary.update(_summary(record))
+                for key in self._measured - record.summary.keys():
+                    del run.summary[key]  # rows alone make no figure of the run
                 self._send_snapshot(run)
                 run.finish(exit_code=0 if record.status in OUTCOMES else 1)
             except lost_errors() as error:

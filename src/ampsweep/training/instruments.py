@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
 
+from ampsweep.monitors.compilation import CompilationWatch
 from ampsweep.monitors.device import DeviceSampler
 from ampsweep.monitors.efficiency import Efficiency
+from ampsweep.monitors.energy import EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.neighbours import Neighbours
@@ -53,7 +56,9 @@ class Instruments:
         self._clock = StepClock(device, warmup_steps, samples_per_step, tokens_per_step)
         self._memory = MemoryMonitor(device)
         self._sampler = DeviceSampler(device)
+        self._compilations = CompilationWatch()
         self._device, self._neighbours = device, Neighbours(device)
+        self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
         self._scale_now: Tensor | None = None
         self.counts_on_device = growth_interval is not None and is_fused
@@ -68,6 +73,7 @@ class Instruments:
         self._num_steps_seen = 0
         self._tf32, self._snapshot = tf32, snapshot
         self._traced: TracedStep | None = None
+        self._untold: TracedStep | None = None
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
 
@@ -84,6 +90,7 @@ class Instruments:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._neighbours.end()
+        self._compilations.end()
         self._sampler.__exit__(kind, error, trace)
         if self._snapshot is not None:
             self._snapshot.save()
@@ -100,26 +107,38 @@ class Instruments:
     def _end_timed_step(self) -> None:
         with self.own_time:
             self._clock.end(self.data_wait.seconds)
-            if self._memory.grew():
+            if self._memory.grew() or self._compilations.compiled:
                 self._clock.mark_warmup()
+                self._compilations.compiled = False
             self._end_step()
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
         unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
-        with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
-            self._clock.begin()
-            yield
-            self._clock.end()
-        del unfreed
-        self._clock.mark_traced()
-        self._after_trace(trace.result)
-        self._end_step()
+        with self.aside():
+            with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
+                self._clock.begin()
+                yield
+                self._clock.end()
+            del unfreed
+            self._clock.mark_traced()
+            self._after_trace(trace.result)
+            self._end_step()
 
     def _end_step(self) -> None:
         self._num_steps_seen += 1
         if self._num_steps_seen == self._warmup_steps:
             self._end_warmup()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Around what is no ordinary step: evaluation, a checkpoint. It ends when the device has done it."""
+        self.wait()
+        self._energy.end(self._num_steps_seen)
+        yield
+        self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
+        if self._num_steps_seen >= self._warmup_steps:
+            self._energy.begin(self._num_steps_seen)
 
     def watch_scale(self, scale: Callable[[], Tensor | None]) -> AbstractContextManager[None]:
         """Around the optimizer's step and the scaler's update: `scale` tells the current scale, 0-dim on the device."""
@@ -156,14 +175,18 @@ class Instruments:
 
     def rows(self) -> list[dict[str, float]]:
         """Host-side metrics of every row ended since the last call; on an accelerator this waits for their steps."""
-        shared = self._sampler.latest()
+        shared = self._sampler.latest() | self._memory.row()
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
-        return [window | self._overhead() | shared for window in windows]
+        rows = [window | self._overhead() | shared for window in windows]
+        if rows and self._untold is not None:
+            rows[-1] |= self._memory.row(self._untold)
+            self._untold = None
+        return rows
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
-        times = self._with_efficiency(self._clock.summary()) | self._overhead()
-        return times | self._memory.summary(self._traced) | self._sampler.summary()
+        times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
+        return times | self._sampler.summary() | self._memory.summary(self._traced)
 
     def memory(self) -> dict[str, Any]:
         """Bytes in the traced step by category and as the allocator counts them; empty before it."""
@@ -202,7 +225,8 @@ class Instruments:
         return bool(self._optimizer.state) or self._num_steps_seen + 1 >= self._warmup_steps
 
     def _after_trace(self, traced: TracedStep) -> None:
-        self._traced, self._flags = traced, effective_flags(self._device)
+        self._traced = self._untold = traced
+        self._flags = effective_flags(self._device)
         self._efficiency = Efficiency(self._device, traced.model_flops, tf32=self._tf32)
         if self._snapshot is not None:
             self._snapshot.save()
@@ -221,6 +245,9 @@ class Instruments:
         return {"instrumentation/overhead_pct": 100 * self.own_time.seconds / num_steps / step_s}
 
     def _end_warmup(self) -> None:
+        self.wait()
+        self._energy.begin(self._num_steps_seen)
+        self._compilations.begin()
         self._memory.after_warmup()
         self._sampler.after_warmup()
         self._neighbours.after_warmup()

@@ -151,7 +151,8 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Validation metrics now."""
-        return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
+        with self.instruments.aside():
+            return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
     def _clip(self) -> Tensor:
         limit = self.config.max_grad_norm
@@ -178,7 +179,8 @@ class Trainer:
         if self._rows and (last or evaluates or saves or self._rows.full or now_s - self._flushed_s >= FLUSH_EVERY_S):
             diverged, self._flushed_s = self._flush(), now_s
         if diverged is None and saves:
-            self._save(self)
+            with self.instruments.aside():
+                self._save(self)
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:

@@ -1,0 +1,77 @@
+"""The energy that training takes, by the device's own counter."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ampsweep.monitors.nvml import NvmlDevice
+
+MIN_STRETCH_S: Final = 2.0
+"""The counter is brought up to date every 20 to 100 ms (Yang et al., "Part-time Power Measurements", SC 2024,
+arXiv:2312.02741), so that a reading is up to so old. Over this time that is at most 5 % of the energy, over less it is
+too much for a figure."""
+
+
+class EnergyMeter:
+    """Energy per training sample over stretches in which the device did nothing but training steps.
+
+    Who calls `begin` and `end` has waited for the device. Stretches that are too short are left out.
+
+    Only NVIDIA GPUs since Volta have a counter that counts the device alone. CPUs are not measured: their counters
+    (RAPL) count whole processor packages with all that the machine does, only root may read them since CVE-2020-8694,
+    and virtual machines have none.
+
+    Args:
+        read: joules so far, None where nothing counts them.
+        min_stretch_s: what a stretch must last to count.
+    """
+
+    def __init__(
+        self, read: Callable[[], float | None], samples_per_step: int, min_stretch_s: float = MIN_STRETCH_S
+    ) -> None:
+        self._read, self._samples_per_step, self._min_stretch_s = read, samples_per_step, min_stretch_s
+        self._began: _Moment | None = None
+        self._joules = 0.0
+        self._num_steps = 0
+
+    def begin(self, num_steps: int) -> None:
+        """After this many steps a stretch begins."""
+        joules = self._read()
+        self._began = None if joules is None else _Moment(time.perf_counter(), joules, num_steps)
+
+    def end(self, num_steps: int) -> None:
+        """After this many steps it ends; does nothing without a beginning."""
+        began, self._began = self._began, None
+        if began is None or time.perf_counter() - began.seconds < self._min_stretch_s:
+            return
+        joules = self._read()
+        if joules is not None:
+            self._joules += joules - began.joules
+            self._num_steps += num_steps - began.num_steps
+
+    def summary(self) -> dict[str, float]:
+        """The energy per sample by metric key; empty without a stretch that counts."""
+        if self._num_steps == 0:
+            return {}
+        return {"device/energy_per_sample_j": self._joules / (self._num_steps * self._samples_per_step)}
+
+
+def read_energy_j(device: torch.device) -> float | None:
+    """The device's energy counter in joules; None where it has none."""
+    nvml = NvmlDevice.open(device)
+    if nvml is None:
+        return None
+    try:
+        return nvml.energy_j()
+    finally:
+        nvml.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    seconds: float
+    joules: float
+    num_steps: int
