@@ -116,6 +116,25 @@ def test_a_run_that_stands_still_is_no_measure_of_speed():
     assert found.reasons[-1].startswith("the run kept only 0.0")
 
 
+def test_evaluation_and_checkpoints_may_wait_for_a_disk():
+    watch = Neighbours(CPU)
+    watch.pause()
+    watch.after_warmup()
+    own = time.process_time()
+    for _ in range(2):
+        keep_busy(0.3)
+        watch.pause()
+        time.sleep(0.6)
+        watch.resume()
+    own = time.process_time() - own
+    watch.pause()
+    time.sleep(0.1)
+    watch.end()
+    figures = watch.verdict(busy_before=None, throttled_pct=None).figures
+    assert figures["window_s"] == pytest.approx(0.6, abs=0.2)
+    assert figures["own_cores"] * figures["window_s"] == pytest.approx(own, abs=0.1)
+
+
 def test_too_short_a_time_tells_nothing():
     found = verdict_on(lambda: keep_busy(0.1))
     assert (found.verdict, found.reasons) == (

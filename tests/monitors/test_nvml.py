@@ -91,7 +91,7 @@ def test_without_nvml_or_the_gpu_in_it_nothing_is_told(names, loads, install):
     assert NvmlDevice.open(DEVICE) is None
     assert read_energy_j(DEVICE) is None
     with DeviceSampler(DEVICE, interval_s=0.01) as sampler:
-        sampler.after_warmup()
+        sampler.resume()
         time.sleep(0.03)
     assert sampler.latest() == sampler.summary() == {}
     assert library.num_open == 0
@@ -100,7 +100,7 @@ def test_without_nvml_or_the_gpu_in_it_nothing_is_told(names, loads, install):
 def sampled(install, **answers):
     library = install(f"GPU-{UUID}", **answers)
     with DeviceSampler(DEVICE, interval_s=0.01) as sampler:
-        sampler.after_warmup()
+        sampler.resume()
         time.sleep(0.05)
         library.answers["nvmlDeviceGetTotalEnergyConsumption"] = 9000
     assert library.num_open == 0

@@ -22,6 +22,8 @@ class DeviceSampler:
     cuda: utilization, memory of all processes, power, energy, temperature, clock and slowdowns through NVML. CPU: what
     this process (without its children) uses of it: processor time over wall time, in cores and as share of those it may
     run on, and its resident memory. Other devices tell nothing. What cannot be read is absent.
+
+    The summary is of the time between `resume` and `pause`; at first it is paused.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -34,8 +36,8 @@ class DeviceSampler:
         self._sample_now = Event()
         self._lock = Lock()
         self._latest: dict[str, float] = {}
-        self._steady: dict[str, _Series] | None = None
-        self._straddles = False
+        self._series: dict[str, _Series] = {}
+        self._counts = False
 
     def __enter__(self) -> Self:
         source = _open(self._device)
@@ -57,42 +59,43 @@ class DeviceSampler:
         with self._lock:
             return dict(self._latest)
 
-    def after_warmup(self) -> None:
-        """Warm-up is over: summarize what is sampled from here on."""
-        with self._lock:
-            self._steady = {}
-            self._straddles = True
+    def resume(self) -> None:
+        """What is sampled from here on counts."""
+        self._counts = True
+        self._sample_now.set()
+
+    def pause(self) -> None:
+        """What is sampled from here on does not count."""
+        self._counts = False
         self._sample_now.set()
 
     def summary(self) -> dict[str, float]:
-        """Means over the time after warm-up by metric key, but of memory the most, and energy since the sampling began.
+        """Means over the time that counts by metric key, but of memory the most, and energy since the sampling began.
 
-        Complete when the sampling has ended; a run need not last as long as an interval.
+        Complete when the sampling has ended; that time need not be as long as an interval.
         """
         with self._lock:
-            return {key: series.figure(key) for key, series in (self._steady or {}).items()}
+            return {key: series.figure(key) for key, series in self._series.items()}
 
     def _run(self, source: "_Source") -> None:
-        began_s = time.perf_counter()
+        began_s, counts = time.perf_counter(), self._counts
         try:
             while not self._is_over:
                 self._sample_now.wait(self._interval_s)
                 self._sample_now.clear()
                 sample, now_s = source.read(), time.perf_counter()
-                self._take(sample, now_s - began_s)
-                began_s = now_s
+                self._take(sample, now_s - began_s if counts else None)
+                began_s, counts = now_s, self._counts
         finally:
             source.close()
 
-    def _take(self, sample: dict[str, float], seconds: float) -> None:
-        """A sample that stands for so much time."""
+    def _take(self, sample: dict[str, float], seconds: float | None) -> None:
+        """A sample that stands for so much time, None for time that does not count."""
         with self._lock:
             self._latest = sample
-            if self._straddles:  # it began before the end of warm-up
-                self._straddles = False
-            elif self._steady is not None:
+            if seconds is not None:
                 for key, value in sample.items():
-                    self._steady.setdefault(key, _Series()).add(value, seconds)
+                    self._series.setdefault(key, _Series()).add(value, seconds)
 
 
 @dataclass(slots=True)

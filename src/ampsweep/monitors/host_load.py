@@ -20,36 +20,53 @@ class HostUse:
     """Processor time spent in a window, in cores: 1.0 is one core busy all of the time."""
 
     window_s: float
+    """Pauses are not in it."""
     num_cores: int
     own_cores: float
-    """This process with everything it started: data workers, wandb-core, compilers."""
+    """This process with everything it started: data workers, wandb-core, compilers. Without pauses."""
     foreign_cores: float | None
     """All other processes, on the cores that this one may use; in a virtual machine also what its host took away.
     None where the system does not tell."""
 
 
 class HostWindow:
-    """The time from its making to `use`. Costs some milliseconds at either end and nothing between."""
+    """The time from its making to `use`. Costs some milliseconds at either end and next to nothing between."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
         self._busy_s, self._counted_s = _processor_times()
         self._own_s = _own_processor_time()
+        self._paused: tuple[float, float] | None = None
+        self._paused_s = self._own_paused_s = 0.0
+
+    def pause(self) -> None:
+        """From here on this process does something else; what others do still counts."""
+        self._paused = time.perf_counter(), time.process_time()
+
+    def resume(self) -> None:
+        """It does no longer."""
+        if self._paused is not None:
+            paused_s, own_s = self._paused
+            self._paused_s += time.perf_counter() - paused_s
+            self._own_paused_s += time.process_time() - own_s
+            self._paused = None
 
     def use(self) -> HostUse:
         """Who used the processors since then."""
         busy_s, counted_s = (
             now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
         )
+        self.resume()
         own_s = _own_processor_time() - self._own_s
-        window_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
-        is_told = counted_s > window_s * num_cores / 2  # sandboxes have counters that stand still
+        all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
+        window_s = all_s - self._paused_s
+        is_told = counted_s > all_s * num_cores / 2  # sandboxes have counters that stand still
         return HostUse(
             window_s=window_s,
             num_cores=num_cores,
-            own_cores=own_s / window_s,
+            own_cores=(own_s - self._own_paused_s) / window_s,
             # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
-            foreign_cores=max(0.0, busy_s - own_s) / window_s if is_told else None,
+            foreign_cores=max(0.0, busy_s - own_s) / all_s if is_told else None,
         )
 
 

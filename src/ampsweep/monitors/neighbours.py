@@ -76,6 +76,16 @@ class Neighbours:
         self._see_others()
         self._window = HostWindow()
 
+    def pause(self) -> None:
+        """The run does something else than steps: it may wait for a disk."""
+        if self._window is not None:
+            self._window.pause()
+
+    def resume(self) -> None:
+        """It takes steps again."""
+        if self._window is not None:
+            self._window.resume()
+
     def end(self) -> None:
         """Those steps are over."""
         if self._window is not None:

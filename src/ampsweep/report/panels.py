@@ -271,6 +271,15 @@ PANELS: Final[tuple[Panel, ...]] = (
         metrics=("device/energy_j",),
     ),
     Panel(
+        key="energy-per-sample",
+        title="Energy of a sample",
+        question="What does a training sample cost in energy?",
+        section="device",
+        kind="by_arm",
+        metrics=("device/energy_per_sample_j",),
+        note="By the device's own counter, after warm-up; evaluation and checkpoints are left out.",
+    ),
+    Panel(
         key="clock",
         title="Clock",
         question="Did every arm run at the same clock?",

@@ -97,7 +97,7 @@ class WandbTracker:
             try:
                 run.summary.update(_summary(record))
                 for key in self._measured - record.summary.keys():
-                    del run.summary[key]  # rows alone make no figure of the run
+                    del run.summary[key]  # type: ignore[no-untyped-call]  # rows alone make no figure of the run
                 self._send_snapshot(run)
                 run.finish(exit_code=0 if record.status in OUTCOMES else 1)
             except lost_errors() as error:

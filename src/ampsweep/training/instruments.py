@@ -135,10 +135,14 @@ class Instruments:
         """Around what is no ordinary step: evaluation, a checkpoint. It ends when the device has done it."""
         self.wait()
         self._energy.end(self._num_steps_seen)
+        self._sampler.pause()
+        self._neighbours.pause()
         yield
         self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
         if self._num_steps_seen >= self._warmup_steps:
             self._energy.begin(self._num_steps_seen)
+            self._sampler.resume()
+            self._neighbours.resume()
 
     def watch_scale(self, scale: Callable[[], Tensor | None]) -> AbstractContextManager[None]:
         """Around the optimizer's step and the scaler's update: `scale` tells the current scale, 0-dim on the device."""
@@ -249,7 +253,7 @@ class Instruments:
         self._energy.begin(self._num_steps_seen)
         self._compilations.begin()
         self._memory.after_warmup()
-        self._sampler.after_warmup()
+        self._sampler.resume()
         self._neighbours.after_warmup()
 
     def _on_optimizer_step(self, *_: Any) -> None:

@@ -121,6 +121,7 @@ _NAMES: Final = {
     "val/accuracy": "validation accuracy",
     "device/power_w": "power",
     "device/energy_j": "energy",
+    "device/energy_per_sample_j": "energy of a sample",
     "device/temperature_c": "temperature",
     "device/clock_mhz": "clock",
     "amp/scale": "scale",

@@ -1,0 +1,96 @@
+"""Every figure that the device can give is in the record, the history and W&B, under its name, for every arm."""
+
+import pytest
+import torch
+from command_line import MLP, all_runs, only_run
+from wandb_file import read_wandb_file
+
+from ampsweep.metrics import MEASURED, METRICS, STEP
+
+OFFLINE = ("tracking.mode=offline", "trainer.steps=24", "precision=fp32,amp_bf16,amp_fp16,pure_bf16")
+WORKLOADS = {
+    "mlp": ("model=mlp_small",),
+    "gpt": ("model=gpt_tiny", "model.hidden_size=32", "data.batch_size=4", "data.seq_len=32", "data.num_val_batches=2"),
+}
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+OF_A_DISTRIBUTION = {"perf/step_ms_iqr", "perf/step_ms_p95"}
+"""A row has too few steps for them."""
+OF_AN_ALLOCATOR = {"memory/peak_allocated_run_gib", "memory/peak_reserved_gib"}
+OF_A_DRIVER = {
+    *(f"device/{name}" for name in ("memory_used_gib", "power_w", "energy_j", "energy_per_sample_j")),
+    *(f"device/{name}" for name in ("temperature_c", "clock_mhz", "throttled_pct", "power_capped_pct")),
+}
+OF_A_PEAK = {"perf/mfu_pct"}
+
+
+def expected(workload, arm):
+    """What any device can give."""
+    keys = METRICS.keys() - OF_AN_ALLOCATOR - OF_A_DRIVER - OF_A_PEAK
+    keys -= {"val/accuracy"} if workload == "gpt" else {"perf/tokens_per_sec"}
+    return keys if arm == "amp_fp16" else {key for key in keys if not key.startswith("amp/")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_on_a_cpu_every_arm_has_every_figure_a_cpu_gives(workload, train):
+    assert train("-m", *WORKLOADS[workload], *OFFLINE).code == 0
+    runs = all_runs()
+    assert len(runs) == 4
+    for run in runs:
+        summary = run.record.summary
+        assert summary.keys() == expected(workload, run.record.arm), run.record.arm
+        told = {key for row in run.history for key in row}
+        assert told == summary.keys() - OF_A_DISTRIBUTION | {STEP}, run.record.arm
+        sent = read_wandb_file(run.directory / run.record.wandb["directory"])
+        assert sent.history == run.history
+        assert {key: value for key, value in sent.summary.items() if key in METRICS} == summary
+
+
+def test_memory_by_category_is_that_of_the_sizes(train):
+    hidden, classes, pixels, batch = 32, 10, 64, 8
+    sizes = (f"model.hidden_size={hidden}", "model.num_layers=3", f"data.batch_size={batch}", "trainer.steps=4")
+    arms = {"fp32": (4, 0), "amp_bf16": (4, 2), "amp_fp16": (4, 2), "pure_bf16": (2, 0)}
+    assert train("-m", *MLP, *sizes, f"precision={','.join(arms)}").code == 0
+    weights = [pixels * hidden, hidden * hidden, hidden * classes]
+    num_parameters = sum(weights) + 2 * hidden + classes
+    for run in all_runs():
+        of_parameter, of_copy = arms[run.record.arm]
+        of_activation = of_copy or of_parameter
+        memory, summary = run.record.memory, run.record.summary
+        parameters = of_parameter * num_parameters
+        assert memory["peak"]["parameters"] == memory["end_of_forward"]["parameters"] == parameters
+        assert memory["peak"]["optimizer_state"] == 2 * parameters + 6 * 4  # AdamW counts the steps of each tensor
+        # The first layer's input needs no gradient, so that its weight is not kept.
+        assert memory["end_of_forward"]["autocast_weights"] == of_copy * sum(weights[1:])
+        activations = 2 * batch * hidden * of_activation + 4 * batch * classes
+        assert memory["end_of_forward"]["activations"] == pytest.approx(activations, abs=256)
+        assert sum(memory["peak"].values()) == memory["peak_bytes"] == 2**30 * summary["memory/peak_allocated_gib"]
+        assert memory["peak_bytes"] + memory["unattributed_bytes"] == memory["allocator_peak_bytes"]
+
+
+def test_a_run_that_ended_within_its_warmup_has_no_figures_after_it(train):
+    assert train(*MLP, "trainer.steps=1000", "trainer.max_seconds=0.001", "trainer.log_every=1").code == 0
+    run = only_run()
+    assert run.history[0]["perf/step_ms"] > 0
+    found = {key for key in run.record.summary if key.startswith(MEASURED) and not key.startswith("memory/")}
+    assert found == set()
+    assert {"train/loss", "val/loss"} <= run.record.summary.keys()
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@NEEDS_CUDA
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_on_cuda_every_arm_has_what_torch_can_tell(workload, train):
+    assert train("-m", *WORKLOADS[workload], *OFFLINE, "device=cuda:0").code == 0
+    for run in all_runs():
+        summary, memory = run.record.summary, run.record.memory
+        of_a_cpu = {"device/busy_cores", "device/utilization_pct", "memory/process_gib"}  # a container tells less
+        assert summary.keys() >= expected(workload, run.record.arm) - of_a_cpu | OF_AN_ALLOCATOR
+        assert run.record.proof["contradictions"] == []
+        assert run.record.proof["optimizer_fused"] is True
+        assert memory["unattributed_bytes"] >= 0
+        assert summary["memory/peak_allocated_gib"] <= summary["memory/peak_allocated_run_gib"]
+        assert summary["memory/peak_allocated_run_gib"] <= summary["memory/peak_reserved_gib"]
+        assert 0 < summary.get("perf/mfu_pct", 1) <= 100
