@@ -1,5 +1,6 @@
 """A record says whether its figures can be trusted, and a comparison trusts no others."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,26 @@ def test_a_run_that_was_not_its_mode_is_in_no_comparison(train):
     fp32 = next(arm for workload in comparison.workloads for arm in workload.arms if arm.arm == "fp32")
     assert fp32.statuses == {"disproved": 1}
     assert (fp32.step_ms, fp32.peak_memory_bytes, fp32.val_loss) == (None, None, None)
+
+
+class Leaking(Digits):
+    """Keeps what it computed alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(images)
+        self.kept.append(logits)
+        return logits
+
+
+def test_a_tensor_held_alive_is_told_and_recorded(train):
+    model = ("model=custom", "model._target_=test_trusted_figures.Leaking", "data=digits", "task=classification")
+    ended = train(*model, "data.batch_size=64", "trainer.steps=6", "tracking=disabled")
+    assert only_run().record.memory["kept"]["activations"] >= 64 * 10 * 4
+    assert re.search(r"warning +a step left 2\.\d+ KiB behind", ended.out)
 
 
 @pytest.mark.usefixtures("foreign_load")

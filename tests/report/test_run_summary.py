@@ -48,5 +48,14 @@ def test_a_run_that_does_not_count_says_why():
     assert text["warning"] == "contaminated, its speed does not count: other processes kept 1.0 of 2 cores busy"
 
 
+def test_a_step_that_leaves_tensors_behind_is_told():
+    entry = run("fp32")
+    for kept in ({"activations": 8, "temporary": 4}, {"activations": 8, "optimizer_state": 2**20}):
+        entry[1].memory["kept"] = kept
+        assert "warning" not in lines(entry)
+    entry[1].memory["kept"] = {"activations": 3 * 2**20, "temporary": 4}
+    assert lines(entry)["warning"].startswith("a step left 3.00 MiB behind")
+
+
 def test_a_run_cut_short_says_so():
     assert lines(run("fp32", cut_short="trainer.max_seconds=20 passed"))["status"].startswith("cut short: trainer.max")

@@ -14,6 +14,9 @@ Scalar = str | int | float | bool | None
 
 GIB: Final = 2**30
 
+_KEPT_BYTES: Final = 1024
+"""A step leaves its loss, its norm and what a scaler counts: some bytes each."""
+
 _ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed"})
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "name", "device", "resume", "into", "dry_run", "output_dir"}
@@ -71,6 +74,13 @@ class Run:
     def unknown_contamination(self) -> str | None:
         """Why nobody can tell whether anything changed its speed; None where it was told, or not asked."""
         return self._reasons("unknown")
+
+    @property
+    def leaked_bytes(self) -> int | None:
+        """What its traced step left alive beyond new optimizer state; None where that is no more than losses are."""
+        kept = self.record.memory.get("kept", {})
+        leaked = sum(num_bytes for category, num_bytes in kept.items() if category != "optimizer_state")
+        return leaked if leaked > _KEPT_BYTES else None
 
     def _reasons(self, verdict: str) -> str | None:
         contamination = self.record.contamination

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.comparison import RunEntry, WorkloadComparison
-from ampsweep.analysis.quantities import first_line
+from ampsweep.analysis.quantities import first_line, num_bytes
 from ampsweep.analysis.runs import Run
 from ampsweep.report.subject import Subject
 from ampsweep.report.table import Table
@@ -20,6 +20,7 @@ _CONSEQUENCES: Final = {
     "cut short": "its loss does not count",
     "disproved": "none of its figures count",
     "contaminated": "its speed does not count",
+    "leaks": "its memory may grow beyond the peak told here",
     "not paired": "compared with nothing",
     "no history": "no curves",
 }
@@ -79,5 +80,7 @@ def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
         yield entry.status, first_line(why) if why else ""
     if entry.contaminated is not None:
         yield "contaminated", entry.contaminated
+    if (leaked := run.leaked_bytes) is not None:
+        yield "leaks", f"a step left {num_bytes(leaked)} behind"
     if run.measured and entry.not_paired is not None:
         yield "not paired", entry.not_paired

@@ -28,6 +28,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     yield "status", f"{run.outcome}: {reason.strip()}" if reason and reason.strip() else run.outcome
     if run.measured and run.contamination is not None:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
+    if (leaked := run.leaked_bytes) is not None:
+        yield "warning", f"a step left {num_bytes(leaked)} behind; if each does, memory grows beyond the peak told here"
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
