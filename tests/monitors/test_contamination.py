@@ -92,7 +92,7 @@ def test_what_the_run_started_is_still_part_of_it_when_it_has_ended():
     spend = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", spend], check=True)
     use = window.use()
-    assert use.own_cores * use.window_s > 0.5
+    assert use.own_cores * use.window_s > 0.45  # counted in ticks of 10 ms
 
 
 def test_the_verdict_follows_what_the_system_counted():
