@@ -60,6 +60,7 @@ _METRICS = (
     ),
     Metric("memory/temporary_gib", "GiB", "temporaries at the peak of the traced step", "lower"),
     Metric("memory/other_gib", "GiB", "everything else at the peak of the traced step", "lower"),
+    Metric("memory/largest_batch", "samples", "largest micro-batch that trains, as a search found it", "higher"),
     Metric(
         "device/utilization_pct",
         "%",

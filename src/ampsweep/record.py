@@ -6,7 +6,10 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, TypeVar, get_args
+
+from ampsweep.batch_search import BatchSearch, Probe
+from ampsweep.out_of_memory import OutOfMemory
 
 SCHEMA: Final = 1
 FILE_NAME: Final = "run.json"
@@ -70,6 +73,8 @@ class RunRecord:
     kind: Kind = "measured"
     status: Status = "interrupted"
     error: str | None = None
+    oom: OutOfMemory | None = None
+    """Of a run that ended `oom`; its sentence is the error."""
     cut_short: str | None = None
     """Why training ended before its last step although nothing failed (`trainer.max_seconds`)."""
     started_at: str | None = None
@@ -82,6 +87,8 @@ class RunRecord:
     """Metric key -> value. What the device cannot measure has no key."""
     memory: dict[str, Any] = field(default_factory=dict)
     prediction: dict[str, Any] | None = None
+    batch_search: BatchSearch | None = None
+    """Of a run whose batch size is the answer of a search: how it was found. Its identity has that batch size."""
     attempts: list[dict[str, Any]] = field(default_factory=list)
     """One entry a process that worked on this run: `started_at`, `from_step`."""
     wandb: dict[str, Any] = field(default_factory=dict)
@@ -107,16 +114,35 @@ class RunRecord:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else type(content).__name__
             raise RecordError(f"{path} has record schema {found!r}; this version reads schema {SCHEMA}")
-        known = {f.name for f in fields(cls)}
-        facts = {f.name for f in fields(Identity)}
         try:
-            identity = Identity(**{k: v for k, v in content.pop("identity").items() if k in facts})
-            record = cls(identity=identity, **{k: v for k, v in content.items() if k in known})
+            content["identity"] = _part(Identity, content["identity"])
+            content |= {"oom": _oom(content.get("oom")), "batch_search": _search(content.get("batch_search"))}
+            record = _part(cls, content)
         except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path} is not a complete run record: {error}") from error
         if record.status not in get_args(Status) or record.kind not in get_args(Kind):
             raise RecordError(f"{path} has unknown status {record.status!r} or kind {record.kind!r}")
         return record
+
+
+_Part = TypeVar("_Part")
+
+
+def _part(kind: type[_Part], content: dict[str, Any]) -> _Part:
+    """A dataclass from its fields; what a later version added is passed over."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{key: value for key, value in content.items() if key in known})
+
+
+def _oom(content: dict[str, Any] | None) -> OutOfMemory | None:
+    return None if content is None else _part(OutOfMemory, content)
+
+
+def _search(content: dict[str, Any] | None) -> BatchSearch | None:
+    if content is None:
+        return None
+    probes = [_part(Probe, probe | {"oom": _oom(probe.get("oom"))}) for probe in content["probes"]]
+    return _part(BatchSearch, content | {"probes": probes})
 
 
 def find_records(directory: Path) -> list[tuple[Path, RunRecord]]:

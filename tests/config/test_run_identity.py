@@ -15,8 +15,9 @@ WITHOUT_RESULT = {
     *("tracking.mode", "tracking.project", "tracking.entity", "tracking.group", "tracking.tags"),
     *("report.baseline", "report.margin_pct"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot"),
+    "max_batch.limit",
 }
-"""Keys that change where and how results are kept and shown, and no result."""
+"""Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone."""
 
 CONFIGS = {
     name: compose_one(overrides)
@@ -89,6 +90,14 @@ def test_runs_pair_whose_precision_alone_differs(name, key):
 
 def test_the_keys_without_result_exist():
     assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT
+
+
+def test_the_batch_of_a_search_is_its_result_and_no_setting():
+    searching = with_value(CONFIGS["gpt on text"], "max_batch.search", True)
+    answered = with_value(searching, "data.batch_size", 37)
+    assert config_hash(answered) == config_hash(searching)
+    assert pair(answered) == pair(searching), "arms with different answers pair"
+    assert config_hash(with_value(searching, "max_batch.limit", 37)) != config_hash(searching)
 
 
 @pytest.mark.parametrize("fact", [{"device_name": "H100"}, {"world_size": 2}, {"data_fingerprint": "abd"}])

@@ -23,7 +23,8 @@ def sentence(line):
 
 
 TOP = (
-    "data, device, dry_run, into, model, name, optimizer, output_dir, precision, report, resume, scheduler, seed, task"
+    "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, precision, report, resume, "
+    "scheduler, seed, task"
 )
 NEW_KEY = "keys can be added or removed only in model, data, task"
 NO_INTEGER = "of type 'str' could not be converted to Integer"
@@ -169,6 +170,8 @@ def fine():
         ("scheduler.min_lr_ratio", 2, "must lie from 0 to 1"),
         ("scheduler.num_warmup_steps", -1, "must not be negative"),
         ("report.margin_pct", 0, "must be greater than 0"),
+        ("max_batch.limit", 0, "must be greater than 0"),
+        ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),
         ("precision.init_scale", 1e39, "must be less than 2**128, a float32"),
         ("precision.growth_factor", 1, "must be greater than 1"),

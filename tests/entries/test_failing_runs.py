@@ -19,7 +19,7 @@ FAILURES = {
     "is_killed": ("failed", "killed by SIGKILL"),
     "leaves": ("failed", "ended with exit code 7"),
     "exits": ("failed", "sys.exit(5)"),
-    "runs_out_of_memory": ("oom", "can't allocate memory"),
+    "runs_out_of_memory": ("oom", "out of memory in forward of step 3: 3638 TiB asked for with "),
     "is_fine": ("completed", None),
 }
 """What a user's model does in its third step, and what then stands in its record."""

@@ -101,7 +101,10 @@ def test_memory_that_does_not_hold_the_model_is_an_outcome(sweep, train):
     assert train(*sweep, *MLP, "trainer.steps=2", "model.hidden_size=1000000").code == 0
     record = only_run().record
     assert record.status == "oom"
-    assert "allocate" in record.error
+    assert (record.oom.phase, record.oom.limit_bytes) == ("build", None)
+    assert record.oom.requested_bytes == 10**12 * 4
+    assert record.oom.in_use_bytes > 2**20
+    assert record.error.startswith("out of memory while building: 3.638 TiB asked for with ")
 
 
 def test_a_dry_run_lists_and_checks_the_points_and_writes_nothing(swept, train, tmp_path):

@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
-from typing import Any, Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.conclusion import Conclusion, conclude
 from ampsweep.analysis.pairs import Pair, pair_runs
-from ampsweep.analysis.quantities import first_line, plural
+from ampsweep.analysis.quantities import plural
+from ampsweep.analysis.run_entry import RunEntry, run_entry
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.searches import SearchComparison, compare_search
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workload_size import size_cautions
@@ -21,24 +23,6 @@ SCHEMA: Final = 2
 
 MODE_ORDER: Final = ("fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16")
 """Precision modes in the order tables show them; arms of a changed mode follow it, unknown ones come last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEntry:
-    """One run in the list of runs. `status` tells `cut short` and `disproved` from `completed`."""
-
-    directory: str
-    run_id: str
-    arm: str
-    seed: int
-    status: str
-    error: str | None
-    not_paired: str | None
-    """Why this run is in no pair; None for one that is."""
-    contaminated: str | None
-    """Why its speed does not count; None where it does, or where there are no figures to count."""
-    tracked_at: str | None
-    """The W&B page of the run, or W&B's local directory of one logged offline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +45,17 @@ class Comparison:
     baseline: str
     margin_pct: float
     workloads: tuple[WorkloadComparison, ...]
+    searches: tuple[SearchComparison, ...]
+    """Of runs with the largest batch that trains: each arm has a batch of its own, and little else is compared."""
     notes: tuple[str, ...]
 
     def relative_to(self, directory: Path) -> "Comparison":
         """The same with the run directories as seen from `directory`, so that the tree can be moved."""
-        return replace(self, workloads=tuple(_relative(workload, directory) for workload in self.workloads))
+        return replace(
+            self,
+            workloads=tuple(_seen_from(directory, one) for one in self.workloads),
+            searches=tuple(_seen_from(directory, one) for one in self.searches),
+        )
 
 
 def compare(
@@ -89,7 +79,9 @@ def compare(
     unique: dict[Path, Run] = {}
     for directory, record in records:
         unique.setdefault(directory.resolve(), Run(directory, record))
-    runs = [run for run in unique.values() if run.record.kind == "measured"]
+    measured = [run for run in unique.values() if run.record.kind == "measured"]
+    searches = [run for run in measured if run.record.batch_search is not None]
+    runs = [run for run in measured if run.record.batch_search is None]
     pairing = pair_runs(runs, baseline)
     reasons = {run.directory: reason for run, reason in pairing.unpaired}
     return Comparison(
@@ -100,7 +92,8 @@ def compare(
             _compare_workload(workload, pairing.pairs, reasons, baseline, margin_pct, curves or {})
             for workload in group_workloads(runs)
         ),
-        notes=tuple(_notes(len(records) - len(unique), len(unique) - len(runs), runs, margin_pct)),
+        searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
+        notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
     )
 
 
@@ -132,44 +125,21 @@ def _compare_workload(
         arms=arms,
         verdict=verdict,
         conclusion=conclude(arms, verdict.arms, baseline=baseline, cautions=size_cautions(baseline_runs)),
-        runs=tuple(_entry(run, reasons.get(run.directory)) for run in workload.runs),
+        runs=tuple(run_entry(run, reasons.get(run.directory)) for run in workload.runs),
     )
+
+
+_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
+
+
+def _seen_from(directory: Path, one: _Compared) -> _Compared:
+    return replace(one, runs=tuple(run.relative_to(directory) for run in one.runs))
 
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
     """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
     mode = arm.partition("+")[0]
     return arm != baseline, MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER), arm
-
-
-def _entry(run: Run, reason: str | None) -> RunEntry:
-    record = run.record
-    return RunEntry(
-        directory=run.directory.as_posix(),
-        run_id=record.run_id,
-        arm=run.arm,
-        seed=run.seed,
-        status=run.outcome,
-        error=first_line(record.error) if record.error else None,
-        not_paired=reason,
-        contaminated=run.contamination if run.measured else None,
-        tracked_at=_tracked_at(record.wandb),
-    )
-
-
-def _tracked_at(wandb: Mapping[str, Any]) -> str | None:
-    place = wandb.get("url") or wandb.get("directory")
-    return None if place is None else str(place)
-
-
-def _relative(workload: WorkloadComparison, directory: Path) -> WorkloadComparison:
-    base = directory.resolve()
-    runs = [replace(run, directory=_path_from(base, Path(run.directory).resolve())) for run in workload.runs]
-    return replace(workload, runs=tuple(runs))
-
-
-def _path_from(base: Path, path: Path) -> str:
-    return path.relative_to(base).as_posix() if path.is_relative_to(base) else PurePath(path).as_posix()
 
 
 def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> list[str]:

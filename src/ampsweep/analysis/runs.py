@@ -88,13 +88,15 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """What the run computed on what: the identity without arm and seed."""
-        return {key: value for key, value in asdict(self.record.identity).items() if key not in _ARM_OR_SEED}
+        """What the run computed on what: the identity without arm and seed, and without a batch that was searched."""
+        left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
+        return {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:
         """The resolved config's leaves that belong to the workload, by dotted key."""
-        return {key: value for key, value in _leaves(self.record.config) if not _left_out(key)}
+        searched = () if self.record.batch_search is None else ("data.batch_size",)
+        return {key: value for key, value in _leaves(self.record.config) if not _left_out(key) and key not in searched}
 
     def figure(self, key: str) -> float | None:
         """The summary's value of metric `key`; None where it was not measured or is not a finite number."""

@@ -43,6 +43,7 @@ def _faults(config: Config) -> Iterator[str]:
         yield from _component(group, getattr(config, group))
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
+    yield from _positive("max_batch.limit", config.max_batch.limit)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -79,7 +80,7 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     if trainer.steps is None and trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
     names = ("steps", "epochs", "max_seconds", "max_grad_norm", "eval_every", "checkpoint_every")
-    for name in (*names, "grad_accum_steps", "log_every"):
+    for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib"):
         yield from _positive(f"trainer.{name}", getattr(trainer, name))
     yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
 

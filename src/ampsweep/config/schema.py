@@ -180,6 +180,10 @@ class TrainerConfig:
     compile: bool = False
     channels_last: bool = False
     activation_checkpointing: bool = False
+    memory_limit_gib: float | None = None
+    """Emulates a device with this much memory. On CUDA it limits what the allocator reserves, workspaces and rounding
+    included; on the CPU the bytes of all tensors alive, checked after each operator, which makes steps too slow to
+    time."""
     memory_snapshot: bool = False
     """Record every allocation of the first steps on a CUDA device, in `memory_snapshot.pickle`."""
 
@@ -203,6 +207,14 @@ class ReportConfig:
 
 
 @dataclass(kw_only=True)
+class MaxBatchConfig:
+    search: bool = False
+    """Look for the largest batch that trains, beginning with `data.batch_size`, and train with it."""
+    limit: int = 65536
+    """No larger batch is tried."""
+
+
+@dataclass(kw_only=True)
 class Config:
     """One training. `model`, `data` and `task` hold a ComponentConfig or, for the user's own, an open mapping."""
 
@@ -217,6 +229,7 @@ class Config:
     trainer: TrainerConfig = MISSING
     tracking: TrackingConfig = MISSING
     report: ReportConfig = MISSING
+    max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
     seed: int = 0
     device: str = "auto"
     resume: str | None = None

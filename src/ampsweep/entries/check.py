@@ -16,6 +16,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.fit import check_fit
+from ampsweep.monitors.memory_limit import why_no_limit
 from ampsweep.monitors.snapshot import why_no_snapshot
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.tracking.factory import make_trackers
@@ -28,7 +29,7 @@ def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     for config in configs:
-        shared = [config.model, config.data, config.task, config.trainer, config.tracking]
+        shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
         parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
@@ -66,13 +67,21 @@ def check_parts(config: Config, device: torch.device, data: Data) -> Checked:
 
 
 def check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
-    """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device lacks.
+    """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device cannot do.
 
     Raises:
         UserError: the reason.
     """
     if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
         raise UserError(f"trainer.memory_snapshot=true: {reason}")
+    limit_gib = config.trainer.memory_limit_gib
+    if limit_gib is not None and (reason := why_no_limit(device, limit_gib, compiles=config.trainer.compile)):
+        raise UserError(f"trainer.memory_limit_gib={limit_gib:g}: {reason}")
+    if config.max_batch.search and device.type == "cpu" and limit_gib is None:
+        raise UserError(
+            "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
+            "the machine itself has no memory left"
+        )
     try:
         make_trackers(config.tracking, group=None, say=lambda _: None, wandb=wandb)
     except ValueError as error:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ampsweep.config.schema import Config
 from ampsweep.entries.checked import Checked
+from ampsweep.entries.messages import Probed
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import Status
@@ -24,6 +25,13 @@ def check(
     from ampsweep.entries.check import check_points
 
     return check_points(configs, wandb)
+
+
+def probe(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> Probed:
+    """`ampsweep.entries.probe.probe_batch`."""
+    from ampsweep.entries.probe import probe_batch
+
+    return probe_batch(config, send=send, stop=stop)
 
 
 def estimate(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[float | None]:

@@ -25,13 +25,16 @@ def print_plan(
         for config, one in zip(configs, checked, strict=True)
         if one.unsupported is None and not _done(config, into)
     ]
-    seconds = dict(zip(map(run_directory_name, todo), _estimated(todo), strict=True))
+    timed = [config for config in todo if not config.max_batch.search]  # nobody knows how long a search takes
+    seconds = dict(zip(map(run_directory_name, timed), _estimated(timed), strict=True))
     if not console.is_terminal:
         console = Console(width=120)  # a pipe has no edge at 80 columns
     table = Table("#", "arm", "model", "data", "seed", "steps", "parameters", "time", "note", box=None, pad_edge=False)
     for number, (config, one) in enumerate(zip(configs, checked, strict=True)):
         estimate = seconds.get(run_directory_name(config))
         note = "unsupported" if one.unsupported else "finished earlier" if _done(config, into) else ""
+        if config in todo and config not in timed:
+            note = "searches its batch"
         table.add_row(
             str(number),
             arm_label(config.precision),

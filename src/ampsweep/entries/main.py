@@ -78,6 +78,8 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
     from ampsweep.launch.device_lock import device_lock
 
     config = points.points[0].config
+    if config.max_batch.search:
+        raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if config.dry_run:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ampsweep.batch_search import Probe
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -17,3 +19,12 @@ class Say:
     """A line for the user."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What became of a batch size on a device; no `probe` where the device cannot do the precision mode."""
+
+    device: str
+    device_name: str | None
+    probe: Probe | None

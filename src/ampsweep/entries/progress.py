@@ -54,15 +54,19 @@ class ProgressDisplay:
             detail = f"loss {message.loss:.4f}"
             self._bars.update(self._run, total=message.num_steps, completed=message.step, detail=detail)
 
-    def run_ends(self, line: str) -> None:
-        """The run has ended; `line` says how, for whoever watches."""
+    def probe_ends(self, line: str) -> None:
+        """What `run_begins` announced was a probe, and has ended; `line` says how."""
         if self._run is not None:
             self._bars.remove_task(self._run)
             self._run = None
-        if self._all is not None:
-            self._bars.advance(self._all)
         if self._console.is_terminal:
             self._console.print(line, highlight=False, markup=False)
+
+    def run_ends(self, line: str) -> None:
+        """The run has ended; `line` says how, for whoever watches."""
+        self.probe_ends(line)
+        if self._all is not None:
+            self._bars.advance(self._all)
 
     def say(self, line: str) -> None:
         """Print a line, the same one only once."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ampsweep.batch_search import BatchSearch
 from ampsweep.config.identity import config_hash, identity, pair_key, resolved_values
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
@@ -23,6 +24,8 @@ class RunRequest:
     """File to continue from; of this very run when it lies in `directory`."""
     wandb: WandbAddress | None = None
     """Process that tracks the run in W&B; None: the process that trains."""
+    batch_search: BatchSearch | None = None
+    """The search that the batch size is the answer of."""
 
 
 def new_record(
@@ -33,6 +36,7 @@ def new_record(
     data_fingerprint: str = "",
     steps: int | None = None,
     model_size: int | None = None,
+    batch_search: BatchSearch | None = None,
 ) -> RunRecord:
     """The record of a run that has not begun; what only a device or a built run knows is passed in."""
     return RunRecord(
@@ -43,6 +47,7 @@ def new_record(
         identity=identity(config, steps=steps, device=device, device_name=device_name, model_size=model_size),
         config=resolved_values(config),
         started_at=now(),
+        batch_search=batch_search,
     )
 
 

@@ -1,6 +1,5 @@
 """One run from config to record: build, train, record."""
 
-import math
 import os
 import socket
 import time
@@ -14,27 +13,28 @@ from ampsweep.build.built import Built, build, build_data
 from ampsweep.build.device import resolve_device
 from ampsweep.build.instantiate import one_line
 from ampsweep.build.optimizer import is_fused
-from ampsweep.build.out_of_memory import is_out_of_memory
+from ampsweep.build.out_of_memory import is_out_of_memory, out_of_memory
 from ampsweep.config.identity import code_version
 from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import Data
 from ampsweep.entries.assembly import assemble_trainer
 from ampsweep.entries.collector import resume_collector
+from ampsweep.entries.figures import add_figures
 from ampsweep.entries.messages import Progress, Say
 from ampsweep.entries.request import RunRequest, new_record, now
+from ampsweep.entries.unbuilt import end_unsupported, end_without_memory, oom_while_building, trackers_of
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
-from ampsweep.metrics import MEASURED
 from ampsweep.monitors.environment import device_name, environment
+from ampsweep.monitors.memory_limit import MemoryLimit
 from ampsweep.monitors.neighbours import busy_before
 from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status
 from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import make_trackers
 from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.phase import phase_of
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
@@ -54,47 +54,65 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     device = resolve_device(config.device)
     reason = unsupported_reason(config.precision, device)
     if reason is not None:
-        return _end_unbuilt(request, device, "unsupported", reason)
+        return end_unsupported(request, device, reason)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        return run_on(device, request, data=None, busy=busy_before(device), send=send, stop=stop)
+        return run_on(
+            device, request, data=None, limit=limit_of(request, device), busy=busy_before(device), send=send, stop=stop
+        )
+
+
+def limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
+    """The run's memory limit. It would slow the answer of a search on a CPU, whose probe has stayed within it."""
+    config, search = request.config, request.batch_search
+    is_proved = search is not None and search.largest == config.data["batch_size"]
+    return MemoryLimit(device, None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib)
 
 
 def run_on(
-    device: torch.device, request: RunRequest, *, data: Data | None, busy: str | None, send: Send, stop: StopRequest
+    device: torch.device,
+    request: RunRequest,
+    *,
+    data: Data | None,
+    limit: MemoryLimit,
+    busy: str | None,
+    send: Send,
+    stop: StopRequest,
 ) -> Status:
     """Build and train on a device that can do the mode and is nobody else's; see `run_once`.
 
     Args:
         data: the data set on its device, if it was built before.
+        limit: the run's memory limit; what was built before was built within it.
         busy: what `busy_before` said of the device before anything was built.
     """
     try:
-        built = build(request.config, device, build_data(request.config, device) if data is None else data)
-    except (RuntimeError, MemoryError) as error:
+        with limit:
+            built = build(request.config, device, build_data(request.config, device) if data is None else data)
+    except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        return _end_unbuilt(request, device, "oom", f"while building: {one_line(error)}")
-    return train_built(request, built, device, busy=busy, send=send, stop=stop)
-
-
-def _end_unbuilt(request: RunRequest, device: torch.device, status: Status, error: str) -> Status:
-    record = new_record(request.config, device=str(device), device_name=device_name(device))
-    record.status, record.error, record.ended_at = status, error, now()
-    record.write(request.directory)
-    return status
+        oom = oom_while_building(error, device, limit)
+    else:
+        return train_built(request, built, device, limit=limit, busy=busy, send=send, stop=stop)
+    return end_without_memory(request, device, oom, send)
 
 
 def train_built(
-    request: RunRequest, built: Built, device: torch.device, *, busy: str | None, send: Send, stop: StopRequest
+    request: RunRequest,
+    built: Built,
+    device: torch.device,
+    *,
+    limit: MemoryLimit,
+    busy: str | None,
+    send: Send,
+    stop: StopRequest,
 ) -> Status:
-    """Train what is built; see `run_once`. `busy`: what `busy_before` said of the device before anything was built."""
+    """Train what is built; see `run_on`."""
     directory = request.directory
     record = _begin_record(request, built, device)
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))
-    trackers = make_trackers(
-        request.config.tracking, group=request.group, say=lambda text: send(Say(text)), wandb=request.wandb
-    )
+    trackers = trackers_of(request, send)
     trainer = _trainer(request, built, device, record, trackers, send)
     try:
         _continue(trainer, request.checkpoint, record, send)
@@ -102,16 +120,18 @@ def train_built(
         trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
         resume_collector()
-        with trainer.instruments:
+        with limit, trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except Exception as error:
-        record.status = "oom" if is_out_of_memory(error) else "failed"
-        record.error = one_line(error)
-        if record.status == "failed":
+        if not is_out_of_memory(error):
+            record.status, record.error = "failed", one_line(error)
             raise
+        phase, told = phase_of(error), one_line(error)
+        record.oom = out_of_memory(error, device, phase=phase, step=trainer.step, limit_bytes=limit.bytes, told=told)
+        record.status, record.error = "oom", record.oom.sentence
     finally:
-        _add_figures(record, trainer, request.config.precision, busy)
+        add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
         record.write(directory)
         trackers.finish(record)
@@ -150,6 +170,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         data_fingerprint=built.data.fingerprint,
         steps=built.num_steps,
         model_size=sum(parameter.numel() for parameter in built.model.parameters()),
+        batch_search=request.batch_search,
     )
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
@@ -173,13 +194,3 @@ def _continue(trainer: Trainer, checkpoint: Path | None, record: RunRecord, send
         for note in attempt["notes"]:
             send(Say(note))
     record.attempts.append(attempt | {"from_step": trainer.step})
-
-
-def _add_figures(record: RunRecord, trainer: Trainer, precision: PrecisionConfig, busy: str | None) -> None:
-    values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
-    finite = {key: value for key, value in values.items() if math.isfinite(value)}
-    record.summary = finite | trainer.instruments.summary()
-    record.memory = trainer.instruments.memory()
-    record.proof |= trainer.instruments.proof()
-    record.proof["contradictions"] = contradictions(precision, record.proof)
-    record.contamination = trainer.instruments.contamination(busy)

@@ -6,14 +6,19 @@ from pathlib import Path
 
 import torch
 
+from ampsweep.build.out_of_memory import is_out_of_memory
 from ampsweep.config.errors import UserError
 from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
+from ampsweep.data.base import Data
 from ampsweep.entries.check import build_checked_data, check_checkpoint, check_parts, check_services
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.run import run_on
+from ampsweep.entries.unbuilt import end_without_memory, oom_while_building
 from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.memory_limit import MemoryLimit
 from ampsweep.monitors.neighbours import busy_before
+from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.tracking.wandb_process import WandbAddress
 
@@ -35,13 +40,29 @@ class SingleRun:
             raise UserError(f"precision={arm_label(config.precision)}: {reason}")
         check_services(config, device, wandb)
         self._busy = busy_before(device)
-        self._data = build_checked_data(config, device)
-        check_parts(config, device, self._data)
+        self._limit, self._device = MemoryLimit(device, config.trainer.memory_limit_gib), device
+        self._data: Data | None = None
+        self._oom: OutOfMemory | None = None
+        self._build_data(config)
         self._checkpoint = None if resume is None else check_checkpoint(config, resume)
-        self._device = device
 
     def train(self, request: RunRequest, send: Callable[[object], None]) -> None:
         """Train in the request's directory; a stop signal ends it with a checkpoint."""
+        if self._oom is not None:
+            end_without_memory(request, self._device, self._oom, send)
+            return
         request = replace(request, checkpoint=self._checkpoint)
         with StopRequest() as stop:
-            run_on(self._device, request, data=self._data, busy=self._busy, send=send, stop=stop)
+            run_on(self._device, request, data=self._data, limit=self._limit, busy=self._busy, send=send, stop=stop)
+
+    def _build_data(self, config: Config) -> None:
+        """Build it on the device and check the parts with it. Where there is no memory for it, the run ends so."""
+        try:
+            with self._limit:
+                self._data = build_checked_data(config, self._device)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._oom = oom_while_building(error, self._device, self._limit)
+        else:
+            check_parts(config, self._device, self._data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 
 from ampsweep.launch.child import serve
+from ampsweep.launch.oom_kills import num_oom_kills
 from ampsweep.launch.processes import METHODS, PRELOAD, Method, start_process, warm_up
 from ampsweep.launch.signals import StopRequest
 
@@ -38,6 +39,8 @@ class ChildExit:
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
     interrupted: bool
     """Whether this process was asked to stop (Ctrl-C, SIGTERM) while the run was going on."""
+    oom_killed: bool = False
+    """Whether SIGKILL ended it while the kernel counted a process killed for lack of memory."""
 
 
 def run_isolated(
@@ -81,9 +84,11 @@ class _Child:
         self.declined: list[str] = []
         self._grace_s = grace_s
         self._deadline: float | None = None
+        self._killed_here = False
         self._returned = False
         self._result: object | None = None
         self._error: str | None = None
+        self._kills_before = num_oom_kills()
         preloaded = method == "forkserver"
         self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, preloaded))
         self._pipe_ended = False
@@ -117,7 +122,13 @@ class _Child:
         error = self._error
         if error is None and (exitcode != 0 or not self._returned):
             error = _epitaph(exitcode)
-        return ChildExit(exitcode, self._result, error, interrupted)
+        return ChildExit(exitcode, self._result, error, interrupted, self._oom_killed(exitcode))
+
+    def _oom_killed(self, exitcode: int) -> bool:
+        if sys.platform == "win32" or exitcode != -signal.SIGKILL or self._killed_here:
+            return False
+        kills = num_oom_kills()
+        return kills is not None and self._kills_before is not None and kills > self._kills_before
 
     def _hear(self, on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
         """Waits for a message or the child's end and takes at most one message; whether one was taken."""
@@ -150,6 +161,7 @@ class _Child:
 
     def _kill(self, error: str) -> None:
         self._error = self._error or error
+        self._killed_here = True
         self._process.kill()
         self._process.join()
 

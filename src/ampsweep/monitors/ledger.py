@@ -1,10 +1,10 @@
 """Which bytes are alive on a device, since when, and what they hold."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,10 +34,12 @@ class Ledger:
     Storages, not tensors: views, tied weights and flattened parameters count once. A storage is in one category for
     its whole life, the last it is given: what turns out to be a gradient was one from its first byte. Memory that
     torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
+
+    Without its history it knows only what is alive now, and can be kept through any number of steps.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, *, keeps_history: bool = True) -> None:
+        self._device, self._keeps_history = device, keeps_history
         self._allocations: list[Allocation] = []
         self._known: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
         self._moment = 0
@@ -49,6 +51,11 @@ class Ledger:
         self.peak_moment = 0
         self._marked_bytes = -1
         self._marked_moment = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes that are alive now."""
+        return self._live
 
     def find(self, tensor: Tensor) -> Allocation | None:
         """The allocation under a tensor, if it is known."""
@@ -112,7 +119,8 @@ class Ledger:
         if storage.nbytes() == 0 or not storage.resizable():
             return None
         allocation = Allocation(storage.nbytes(), category, born)
-        self._allocations.append(allocation)
+        if self._keeps_history:
+            self._allocations.append(allocation)
         # A storage keeps one Python object for as long as it lives, so that its id and a weak reference follow it.
         key = id(storage)
         self._known[key] = weakref.ref(storage, partial(self._on_death, key)), allocation
@@ -136,3 +144,15 @@ class Ledger:
         for allocation in allocations:
             sums[allocation.category] += allocation.num_bytes
         return sums
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.monitors.flops import formulas
-from ampsweep.monitors.ledger import Category, Ledger
+from ampsweep.monitors.ledger import Category, Ledger, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
 
@@ -113,7 +113,7 @@ def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
 def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:
     for optimizer in optimizers:
         for state in optimizer.state.values():
-            for tensor in _tensors(state):
+            for tensor in tensors_in(state):
                 ledger.hold(tensor, "optimizer_state")
 
 
@@ -138,7 +138,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(t is not Tensor for t in types):
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        inputs = [*_tensors(args), *_tensors(kwargs)]
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
         for tensor in inputs:
             if self._ledger.find(tensor) is None:
                 self._ledger.hold(tensor, "other")
@@ -154,7 +154,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._flops[inputs[0].dtype] += flops
             if self._in_backward and _is_recomputation():
                 self._recomputed_flops[inputs[0].dtype] += flops
-        for tensor in _tensors(result):
+        for tensor in tensors_in(result):
             if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self._outputs[tensor.dtype] += 1
         return result
@@ -195,15 +195,3 @@ def _is_recomputation() -> bool:
 
 def _by_name(counts: Counter[torch.dtype]) -> dict[str, int]:
     return {str(dtype).removeprefix("torch."): count for dtype, count in counts.items()}
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

@@ -11,8 +11,10 @@ from rich.text import Text
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
 from ampsweep.report.palette import arm_colour
+from ampsweep.report.searches import HEADING, heading, reasons, search_table
 from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
@@ -26,10 +28,12 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     A terminal too narrow for the table gets it turned, a column an arm. A console that is no terminal is widened
     so that no figure is folded: a log file has no edge.
     """
-    if not comparison.workloads:
+    if not comparison.workloads and not comparison.searches:
         console.print("No runs to compare.")
     for workload in comparison.workloads:
         _print_workload(workload, comparison.baseline, console)
+    for found in comparison.searches:
+        _print_search(found, console)
     for note in comparison.notes:
         console.print(Text(f"Note: {note}."))
 
@@ -45,6 +49,18 @@ def _print_workload(workload: WorkloadComparison, baseline: str, console: Consol
         console.print(_verdict(workload))
         console.print(Text(workload.conclusion.sentence))
         console.print(Text(workload.verdict.recommendation.sentence, style="bold"))
+
+
+def _print_search(found: SearchComparison, console: Console) -> None:
+    shown, table = search_table(found), _empty_table()
+    for header, numeric in zip(shown.headers, shown.numeric, strict=True):
+        table.add_column(Text(header.replace(" ", "\n")), justify="right" if numeric else "left", overflow="fold")
+    for name, *cells in shown.rows:
+        table.add_row(Text(name, style=arm_colour(name) or ""), *map(Text, cells))
+    with _at_least(console, PLAIN_WIDTH):
+        console.print(Text(f"\n{HEADING}: {heading(found)}", style="bold"), table, sep="\n")
+        console.print(*map(Text, reasons(found)), sep="\n")
+        console.print(Text(found.sentence, style="bold"))
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Histories
 from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
+from ampsweep.report.kinds.by_arm import show_by_arm
 from ampsweep.report.kinds.shown import MAX_POINTS
 from ampsweep.report.palette import ArmStyle, arm_styles
-from ampsweep.report.panels import PANELS, Panel
+from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
-from ampsweep.report.subject import Subject, in_order, subjects
+from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, in_order, subjects
 
 _ALL_POINTS: Final = 250_000
 _MIN_POINTS: Final = 30
@@ -32,16 +33,30 @@ class WorkloadPanels:
 
 
 @dataclass(frozen=True)
+class SearchPanels:
+    """One search for the largest batches, and its panels."""
+
+    subject: SearchSubject
+    shown: tuple[PanelShown, ...]
+
+
+@dataclass(frozen=True)
 class Dashboard:
     """A comparison with the panels drawn from its runs."""
 
     comparison: Comparison
-    """With run directories as seen from the document, and workloads in the order of `workloads`."""
+    """With run directories as seen from the document, workloads and searches in the order of those here."""
     workloads: tuple[WorkloadPanels, ...]
+    searches: tuple[SearchPanels, ...]
     across: tuple[tuple[Series, tuple[PanelShown, ...]], ...]
     """Panels over several workloads, for each series of them."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
+
+    @property
+    def subjects(self) -> list[ArmRuns]:
+        """Everything that was compared, with its runs."""
+        return [*(one.subject for one in self.workloads), *(one.subject for one in self.searches)]
 
 
 def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
@@ -66,15 +81,21 @@ def arrange(
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    found = in_order(subjects(comparison, records, histories, directory))
-    styles = arm_styles(arm.arm for workload in comparison.workloads for arm in workload.arms)
+    workloads, searches = subjects(comparison, records, histories, directory)
+    found = in_order(workloads)
+    styles = arm_styles(arm for subject in [*found, *searches] for arm in subject.names)
     num_curves = sum(len(subject.runs) for subject in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
     return Dashboard(
-        comparison=replace(comparison, workloads=tuple(subject.workload for subject in found)),
+        comparison=replace(
+            comparison,
+            workloads=tuple(subject.workload for subject in found),
+            searches=tuple(subject.found for subject in searches),
+        ),
         workloads=tuple(_of_workload(subject, panels, style) for subject in found),
+        searches=tuple(_of_search(subject, style) for subject in searches),
         across=tuple(_across(series, panels, style) for series in batch_series(found)),
-        problems=tuple(problems(found)),
+        problems=tuple(problems([*found, *searches])),
         styles=styles,
     )
 
@@ -90,6 +111,11 @@ def _of_workload(subject: Subject, panels: Sequence[Panel], style: Style) -> Wor
             else:
                 shown.append((panel, result))
     return WorkloadPanels(subject, tuple(shown), tuple(absent))
+
+
+def _of_search(subject: SearchSubject, style: Style) -> SearchPanels:
+    results = [(panel, show_by_arm(panel, subject, style)) for panel in SEARCH_PANELS]
+    return SearchPanels(subject, tuple((panel, result) for panel, result in results if isinstance(result, Shown)))
 
 
 def _across(series: Series, panels: Sequence[Panel], style: Style) -> tuple[Series, tuple[PanelShown, ...]]:

@@ -15,6 +15,7 @@ from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_key
 from ampsweep.report.page.overview import overview
 from ampsweep.report.page.panels import Figures, across_panels, workload_panels
 from ampsweep.report.page.runs import runs_table
+from ampsweep.report.page.searches import search_cards
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict import verdict_card
 from ampsweep.report.problems import problems_table
@@ -49,18 +50,19 @@ def _title(dashboard: Dashboard) -> str:
 
 def _body(dashboard: Dashboard, figures: Figures) -> Markup:
     comparison = dashboard.comparison
-    if not comparison.workloads:
+    if not dashboard.subjects:
         return tag("main", tag("h1", _title(dashboard)), tag("p", "No runs to compare."), *_notes(dashboard))
     return join(
-        tag("a", "Skip to the verdict", class_="skip", href="#verdict"),
+        tag("a", "Skip to the verdict", class_="skip", href="#verdict" if dashboard.workloads else "#largest-batch"),
         _header(dashboard),
         tag(
             "main",
-            _verdicts(dashboard),
+            _verdicts(dashboard) if dashboard.workloads else None,
+            search_cards(dashboard, figures),
             *_notes(dashboard),
             _problems(dashboard),
             across_panels(dashboard, figures, filter_keys(comparison.workloads)),
-            _panels(dashboard, figures),
+            _panels(dashboard, figures) if dashboard.workloads else None,
             _runs(dashboard),
             _environment(dashboard),
             _method(dashboard),
@@ -69,13 +71,20 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
 
 
 def _header(dashboard: Dashboard) -> Markup:
-    workloads = dashboard.comparison.workloads
-    num_runs = sum(len(workload.runs) for workload in workloads)
-    counts = [plural(num_runs, "run"), plural(len(dashboard.styles), "arm"), plural(len(workloads), "workload")]
-    links = [("verdict", "Verdict"), ("panels", "Panels"), ("runs", "Runs"), ("environment", "Environment")]
-    links.append(("method", "Method"))
-    if dashboard.problems:
-        links.insert(1, ("problems", "Problems"))
+    num_runs = sum(len(subject.runs) for subject in dashboard.subjects)
+    counts = [
+        plural(num_runs, "run"),
+        plural(len(dashboard.styles), "arm"),
+        plural(len(dashboard.subjects), "workload"),
+    ]
+    parts = [
+        ("verdict", "Verdict", dashboard.workloads),
+        ("largest-batch", "Largest batch", dashboard.searches),
+        ("problems", "Problems", dashboard.problems),
+        ("panels", "Panels", dashboard.workloads),
+    ]
+    links = [(key, text) for key, text, content in parts if content]
+    links += [("runs", "Runs"), ("environment", "Environment"), ("method", "Method")]
     return tag(
         "header",
         tag(
@@ -113,7 +122,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
         return None
     keys = filter_keys(dashboard.comparison.workloads)
     attributes = [
-        {"data_arm": one.arm, "data_facts": facts_attribute(one.workload.facts, keys)} for one in dashboard.problems
+        {"data_arm": one.arm, "data_facts": facts_attribute(one.compared.facts, keys)} for one in dashboard.problems
     ]
     table = html_table(
         problems_table(dashboard.problems),
@@ -136,7 +145,7 @@ def _panels(dashboard: Dashboard, figures: Figures) -> Markup:
 
 
 def _runs(dashboard: Dashboard) -> Markup:
-    runs = [run for one in dashboard.workloads for run, _ in one.subject.listed]
+    runs = [run for subject in dashboard.subjects for run, _ in subject.listed]
     return tag(
         "section",
         tag("h2", "Runs"),
@@ -147,7 +156,7 @@ def _runs(dashboard: Dashboard) -> Markup:
 
 
 def _environment(dashboard: Dashboard) -> Markup:
-    common, differing = environment_tables([run for one in dashboard.workloads for run, _ in one.subject.listed])
+    common, differing = environment_tables([run for subject in dashboard.subjects for run, _ in subject.listed])
     parts = [
         html_table(table, dashboard.styles, caption=caption)
         for table, caption in ((differing, "What differs between runs"), (common, "The same for all runs"))

@@ -4,10 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ampsweep.analysis.comparison import Comparison, RunEntry, WorkloadComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
 from ampsweep.report.method import method
+from ampsweep.report.searches import HEADING, heading, probes_table, reasons, search_table
+from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
 _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
@@ -25,10 +29,12 @@ def markdown(
         across: panels over several workloads.
     """
     lines = [f"# Precision compared with {_plain(comparison.baseline)}", ""]
-    if not comparison.workloads:
+    if not comparison.workloads and not comparison.searches:
         lines += ["No runs to compare.", ""]
     for index, workload in enumerate(comparison.workloads):
         lines += _workload(workload, panels[index] if panels else ())
+    for found in comparison.searches:
+        lines += _search(found)
     if across:
         lines += ["## Against batch size", "", *_panels(across)]
     lines += _list("Notes", [_plain(note) for note in comparison.notes])
@@ -69,15 +75,31 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
         *_list("Runs in no pair", not_paired, level=3),
         *_list("Contaminated runs", contaminated, level=3),
         *_panels(panels),
-        "### Runs",
-        "",
-        *_table(
-            ["arm", "seed", "status", "directory", "W&B"],
-            [False, True, False, False, False],
-            [_run(run) for run in workload.runs],
-        ),
-        "",
+        *_runs(workload.runs),
     ]
+
+
+def _search(found: SearchComparison) -> list[str]:
+    return [
+        f"## {HEADING}: {_plain(heading(found))}",
+        "",
+        f"**{_plain(found.sentence)}**",
+        "",
+        *_plain_table(search_table(found)),
+        "",
+        *(f"- {_plain(reason)}" for reason in reasons(found)),
+        "",
+        "### Batches tried",
+        "",
+        *_plain_table(probes_table(found)),
+        "",
+        *_runs(found.runs),
+    ]
+
+
+def _runs(runs: Sequence[RunEntry]) -> list[str]:
+    headers, numeric = ["arm", "seed", "status", "directory", "W&B"], [False, True, False, False, False]
+    return ["### Runs", "", *_table(headers, numeric, [_run(run) for run in runs]), ""]
 
 
 def _said(line: VerdictLine, *, topic: bool = False) -> str:
@@ -95,10 +117,7 @@ def _panels(panels: Iterable[PanelShown]) -> list[str]:
     lines = []
     for panel, shown in panels:
         if shown.table is not None:
-            table = shown.table
-            rows = [[_plain(cell) for cell in row] for row in table.rows]
-            headers = [_plain(header) for header in table.headers]
-            lines += [f"### {panel.title}", "", *_table(headers, table.numeric, rows), ""]
+            lines += [f"### {panel.title}", "", *_plain_table(shown.table), ""]
             lines += [f"{_plain(remark)}.\n" for remark in shown.remarks]
     return lines
 
@@ -116,6 +135,11 @@ def _run(run: RunEntry) -> list[str]:
 
 def _cell(cell: Cell) -> str:
     return _plain(f"{cell.value} {cell.detail}".rstrip())
+
+
+def _plain_table(table: Table) -> list[str]:
+    headers = [_plain(header) for header in table.headers]
+    return _table(headers, table.numeric, [[_plain(cell) for cell in row] for row in table.rows])
 
 
 def _table(headers: Sequence[str], numeric: Sequence[bool], rows: Iterable[Sequence[str]]) -> list[str]:

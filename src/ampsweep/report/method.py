@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.report.columns import COLUMNS, columns_for
+from ampsweep.report.searches import METHOD
 
 
 def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -12,9 +13,30 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for column in COLUMNS:
         if column.explanation and any(column in columns for columns in shown):
             yield column.header, f"{column.explanation}."
+    if comparison.workloads:
+        yield from _judgements(comparison.margin_pct)
+    if any(arm.time_to_loss for workload in comparison.workloads for arm in workload.verdict.arms):
+        yield (
+            "time to loss",
+            "time in steps until the loss (validation loss if evaluated five times or more, else training loss "
+            "averaged over a tenth of the run) is first as low as the baseline's at the end of its run of the same "
+            "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
+            "device's since the run began.",
+        )
+    if comparison.searches:
+        yield "largest batch", f"{METHOD}."
+    yield (
+        "contaminated",
+        "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "
+        "speed does not.",
+    )
+    yield "disproved", "what the run computed contradicts its precision mode: nothing of it counts."
+
+
+def _judgements(margin_pct: float) -> Iterator[tuple[str, str]]:
     yield (
         "parity",
-        f"the gap of the final validation loss, pair by pair, against a margin of {comparison.margin_pct:g}% of the "
+        f"the gap of the final validation loss, pair by pair, against a margin of {margin_pct:g}% of the "
         "baseline's mean loss: equivalent if the gap's 90% t-interval lies inside the margin (two one-sided tests at "
         "5%), worse or better if it lies wholly beyond it, else inconclusive. Fewer than 3 pairs decide nothing.",
     )
@@ -26,17 +48,3 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
         "does not, or is worse. Nothing is recommended while an undecided arm might be better, or of a workload "
         "too small to judge speed by.",
     )
-    if any(arm.time_to_loss for workload in comparison.workloads for arm in workload.verdict.arms):
-        yield (
-            "time to loss",
-            "time in steps until the loss (validation loss if evaluated five times or more, else training loss "
-            "averaged over a tenth of the run) is first as low as the baseline's at the end of its run of the same "
-            "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
-            "device's since the run began.",
-        )
-    yield (
-        "contaminated",
-        "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "
-        "speed does not.",
-    )
-    yield "disproved", "what the run computed contradicts its precision mode: nothing of it counts."

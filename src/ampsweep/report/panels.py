@@ -296,3 +296,23 @@ PANELS: Final[tuple[Panel, ...]] = (
         metrics=("device/temperature_c",),
     ),
 )
+
+SEARCH_PANELS: Final[tuple[Panel, ...]] = (
+    Panel(
+        key="largest-batch",
+        title="Largest batch that trains",
+        question="Which batch becomes possible?",
+        section="memory",
+        kind="by_arm",
+        metrics=("memory/largest_batch",),
+    ),
+    Panel(
+        key="samples-per-sec-there",
+        title="Throughput there",
+        question="How fast does each arm train with its own largest batch?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/samples_per_sec",),
+    ),
+)
+"""Panels of a search for the largest batches."""

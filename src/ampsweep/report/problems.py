@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.analysis.comparison import RunEntry, WorkloadComparison
+from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.quantities import first_line, num_bytes
+from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
-from ampsweep.report.subject import Subject
+from ampsweep.analysis.searches import SearchComparison
+from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
 
 _CONSEQUENCES: Final = {
@@ -33,7 +35,8 @@ class Problem:
 
     what: str
     arm: str
-    workload: WorkloadComparison
+    compared: WorkloadComparison | SearchComparison
+    """What the runs belong to."""
     seeds: tuple[int, ...]
     why: str
 
@@ -42,14 +45,14 @@ class Problem:
         return _CONSEQUENCES[self.what]
 
 
-def problems(subjects: Sequence[Subject]) -> list[Problem]:
+def problems(subjects: Sequence[ArmRuns]) -> list[Problem]:
     """Everything that keeps a run's figures from counting in full, the gravest first."""
-    found = [problem for subject in subjects for problem in _of_workload(subject)]
+    found = [problem for subject in subjects for problem in _of_runs(subject)]
     order = list(_CONSEQUENCES)
     return sorted(found, key=lambda problem: order.index(problem.what))
 
 
-def _of_workload(subject: Subject) -> Iterator[Problem]:
+def _of_runs(subject: ArmRuns) -> Iterator[Problem]:
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for run, entry in subject.listed:
         for what, why in _of_run(run, entry):
@@ -57,7 +60,7 @@ def _of_workload(subject: Subject) -> Iterator[Problem]:
         if run.directory in subject.histories.unreadable:
             seeds["no history", run.arm, subject.histories.unreadable[run.directory]].append(run.seed)
     for (what, arm, why), of in seeds.items():
-        yield Problem(what, arm, subject.workload, tuple(sorted(set(of))), why)
+        yield Problem(what, arm, subject.compared, tuple(sorted(set(of))), why)
 
 
 def problems_table(found: Sequence[Problem]) -> Table:
@@ -71,7 +74,7 @@ def problems_table(found: Sequence[Problem]) -> Table:
 
 def _row(one: Problem) -> tuple[str, ...]:
     seeds = ", ".join(map(str, one.seeds))
-    return one.what, one.arm, one.why, one.consequence, seeds, one.workload.title
+    return one.what, one.arm, one.why, one.consequence, seeds, one.compared.title
 
 
 def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:

@@ -1,48 +1,51 @@
 """What panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
 
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.comparison import Comparison, RunEntry, WorkloadComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.pairs import Pair, pair_runs
+from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.searches import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve, Histories
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One workload of a comparison with the runs it was made from."""
+class ArmRuns(ABC):
+    """Runs by arm, of anything that was compared."""
 
-    workload: WorkloadComparison
     runs: tuple[Run, ...]
-    pairs: tuple[Pair, ...]
     histories: Histories
 
     @property
-    def arms(self) -> tuple[ArmComparison, ...]:
-        return self.workload.arms
+    @abstractmethod
+    def compared(self) -> WorkloadComparison | SearchComparison:
+        """What the runs came to; its entries are in the order of `runs`."""
+
+    @property
+    def names(self) -> list[str]:
+        """The arms in the order of tables."""
+        return [one.arm for one in self.compared.arms]
 
     @property
     def listed(self) -> list[tuple[Run, RunEntry]]:
         """The runs with their entries, arm by arm in the order of tables, each by seed."""
-        position = {one.arm: index for index, one in enumerate(self.arms)}
-        both = zip(self.runs, self.workload.runs, strict=True)
+        position = {arm: index for index, arm in enumerate(self.names)}
+        both = zip(self.runs, self.compared.runs, strict=True)
         return sorted(both, key=lambda item: (position[item[0].arm], item[0].seed))
 
     @property
     def measured_arms(self) -> list[str]:
         """Arms with a run that may be compared; the others have nothing to show, and their runs say why."""
-        return [one.arm for one in self.arms if any(run.measured for run in self.runs_of(one.arm))]
+        return [arm for arm in self.names if any(run.measured for run in self.runs_of(arm))]
 
     def runs_of(self, arm: str) -> list[Run]:
         return [run for run in self.runs if run.arm == arm]
-
-    def curve_of(self, run: Run, key: str) -> Curve | None:
-        return self.histories.curves.get(run.directory, {}).get(key)
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
         """The summary's values of `key` over the arm's runs that may be compared, by seed."""
@@ -53,24 +56,62 @@ class Subject:
         values = [value for _, value in self.values_of(arm, key)]
         return statistics.median(values) if values else None
 
+
+@dataclass(frozen=True)
+class Subject(ArmRuns):
+    """One workload of a comparison with the runs it was made from."""
+
+    workload: WorkloadComparison
+    runs: tuple[Run, ...]
+    pairs: tuple[Pair, ...]
+    histories: Histories
+
+    @property
+    def compared(self) -> WorkloadComparison:
+        return self.workload
+
+    @property
+    def arms(self) -> tuple[ArmComparison, ...]:
+        return self.workload.arms
+
+    def curve_of(self, run: Run, key: str) -> Curve | None:
+        return self.histories.curves.get(run.directory, {}).get(key)
+
     def pairs_of(self, arm: str) -> list[Pair]:
         return sorted((pair for pair in self.pairs if pair.arm == arm), key=lambda pair: pair.arm_runs[0].seed)
 
 
+@dataclass(frozen=True)
+class SearchSubject(ArmRuns):
+    """One search for the largest batches, with the trainings with its answers."""
+
+    found: SearchComparison
+    runs: tuple[Run, ...]
+    histories: Histories
+
+    @property
+    def compared(self) -> SearchComparison:
+        return self.found
+
+
 def subjects(
     comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
-) -> list[Subject]:
-    """The workloads of `comparison` with the `records` it was made from and their `histories`.
+) -> tuple[list[Subject], list[SearchSubject]]:
+    """The workloads and searches of `comparison` with the `records` it was made from and their `histories`.
 
     Their run directories are named as seen from `directory`.
     """
     by_directory = {place.as_posix(): Run(place, record) for place, record in reversed(records)}
+    named = comparison.relative_to(directory)
     found = []
-    named = comparison.relative_to(directory).workloads
-    for workload, as_named in zip(comparison.workloads, named, strict=True):
+    for workload, as_named in zip(comparison.workloads, named.workloads, strict=True):
         runs = tuple(by_directory[entry.directory] for entry in workload.runs)
         found.append(Subject(as_named, runs, pair_runs(runs, comparison.baseline).pairs, histories))
-    return found
+    searches = [
+        SearchSubject(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        for one, as_named in zip(comparison.searches, named.searches, strict=True)
+    ]
+    return found, searches
 
 
 def in_order(found: Sequence[Subject]) -> list[Subject]:

@@ -15,10 +15,14 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
 
     >>> quantity(0.5, "GiB"), quantity(12.34, "ms"), quantity(7.0, "%"), quantity(1.0, "", sign=True)
     ('512 MiB', '12.3 ms', '7.0%', '+1.00')
+    >>> quantity(40.0, "samples")
+    '40'
     """
     plus = "+" if sign and value > 0 else ""
     if unit == "GiB":
         return plus + num_bytes(value * GIB)
+    if unit == "samples":
+        return f"{plus}{value:.0f}"
     if unit == "ms":
         return plus + milliseconds(value)
     if unit == "%":

@@ -203,6 +203,8 @@ def _summary(record: RunRecord) -> dict[str, Any]:
     facts = {
         "status": record.status,
         "error": record.error,
+        "oom": None if record.oom is None else asdict(record.oom),
+        "batch_search": None if record.batch_search is None else asdict(record.batch_search),
         "cut_short": record.cut_short,
         "proof": record.proof,
         "memory": record.memory,

@@ -19,15 +19,15 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import Subject
+from ampsweep.report.subject import ArmRuns, Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
 
 
-def show_by_arm(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_by_arm(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
     """A bar an arm, the median over its runs, and a dot a run."""
     (key,) = panel.metrics
-    measured = {one.arm: values for one in subject.arms if (values := subject.values_of(one.arm, key))}
+    measured = {arm: values for arm in subject.names if (values := subject.values_of(arm, key))}
     if not measured:
         return not_measured(panel)
     remarks = Remarks()

@@ -115,6 +115,7 @@ _NAMES: Final = {
     "perf/tokens_per_sec": "tokens per second",
     "perf/mfu_pct": "share of the dense peak",
     "memory/peak_allocated_gib": "peak allocated",
+    "memory/largest_batch": "batch size",
     "train/loss": "training loss",
     "train/grad_norm": "gradient norm",
     "val/loss": "validation loss",

@@ -32,7 +32,7 @@ def workload_panels(
     for section, heading in SECTIONS.items():
         panels = [item for item in one.shown if item[0].section == section]
         if panels:
-            cards = [_panel(item, f"w{index}", dashboard, figures) for item in panels]
+            cards = [panel_figure(item, f"w{index}", dashboard, figures) for item in panels]
             sections.append(tag("section", tag("h4", heading), tag("div", *cards, class_="panels")))
     return tag(
         "details",
@@ -51,7 +51,7 @@ def across_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -
         tag(
             "section",
             tag("h3", name(one.title)) if one.title else None,
-            tag("div", *(_panel(item, f"a{index}", dashboard, figures) for item in panels), class_="panels"),
+            tag("div", *(panel_figure(item, f"a{index}", dashboard, figures) for item in panels), class_="panels"),
             data_facts=facts_attribute(one.facts, keys),
         )
         for index, (one, panels) in enumerate(dashboard.across)
@@ -62,7 +62,8 @@ def across_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -
     return tag("section", tag("h2", "Against batch size"), *series, id="against-batch")
 
 
-def _panel(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures) -> Markup:
+def panel_figure(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures) -> Markup:
+    """One panel; `prefix` tells it from the same panel of something else."""
     panel, shown = item
     identifier = f"{prefix}-{panel.key}"
     table = None

@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from ampsweep.analysis.comparison import RunEntry
+from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.markup import Markup, name, tag
@@ -24,11 +24,10 @@ def runs_table(dashboard: Dashboard) -> Markup:
     keys = filter_keys(dashboard.comparison.workloads)
     rows: list[list[Markup]] = []
     attributes: list[dict[str, str]] = []
-    runs = [run for one in dashboard.workloads for run, _ in one.subject.listed]
-    differing = iter(differences(runs))
-    for one in dashboard.workloads:
-        facts = facts_attribute(one.subject.workload.facts, keys)
-        for run, entry in one.subject.listed:
+    differing = iter(differences([run for subject in dashboard.subjects for run, _ in subject.listed]))
+    for subject in dashboard.subjects:
+        facts = facts_attribute(subject.compared.facts, keys)
+        for run, entry in subject.listed:
             rows.append(_row(run, entry, next(differing), dashboard))
             attributes.append({"data_facts": facts, "data_arm": run.arm, "data_seed": str(run.seed)})
     headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")

@@ -1,0 +1,58 @@
+"""One run as an entry in the list of runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from ampsweep.analysis.quantities import first_line
+from ampsweep.analysis.runs import Run
+from ampsweep.out_of_memory import OutOfMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """One run in the list of runs. `status` tells `cut short` and `disproved` from `completed`."""
+
+    directory: str
+    run_id: str
+    arm: str
+    seed: int
+    status: str
+    error: str | None
+    oom: OutOfMemory | None
+    """Of a run that ended so; its sentence is the error."""
+    not_paired: str | None
+    """Why this run is in no pair; None for one that is."""
+    contaminated: str | None
+    """Why its speed does not count; None where it does, or where there are no figures to count."""
+    tracked_at: str | None
+    """The W&B page of the run, or W&B's local directory of one logged offline."""
+
+    def relative_to(self, directory: Path) -> "RunEntry":
+        """The same with its directory as seen from `directory`, where it lies below it."""
+        base, path = directory.resolve(), Path(self.directory).resolve()
+        seen = path.relative_to(base).as_posix() if path.is_relative_to(base) else PurePath(path).as_posix()
+        return replace(self, directory=seen)
+
+
+def run_entry(run: Run, not_paired: str | None) -> RunEntry:
+    """The entry of `run`; `not_paired`: why it is in no pair."""
+    record = run.record
+    return RunEntry(
+        directory=run.directory.as_posix(),
+        run_id=record.run_id,
+        arm=run.arm,
+        seed=run.seed,
+        status=run.outcome,
+        error=first_line(record.error) if record.error else None,
+        oom=record.oom,
+        not_paired=not_paired,
+        contaminated=run.contamination if run.measured else None,
+        tracked_at=_tracked_at(record.wandb),
+    )
+
+
+def _tracked_at(wandb: Mapping[str, Any]) -> str | None:
+    place = wandb.get("url") or wandb.get("directory")
+    return None if place is None else str(place)

@@ -1,0 +1,64 @@
+"""One point of a multirun: a training in a process of its own, and the record of whatever became of it."""
+
+from typing import Final
+
+from ampsweep.batch_search import LARGEST_BATCH
+from ampsweep.entries.children import train
+from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.request import RunRequest, new_record, now
+from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.out_of_memory import OutOfMemory
+from ampsweep.record import FILE_NAME, RunRecord
+
+OOM_KILLED: Final = OutOfMemory(
+    phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
+)
+_ERROR_NAME: Final = "error.txt"
+"""Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
+
+
+def train_point(request: RunRequest, display: ProgressDisplay) -> RunRecord:
+    """Train in a fresh process; whatever becomes of it stands in the record afterwards, which is returned.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to stop, after the run had ended.
+    """
+    if request.wandb is not None:
+        request.wandb.prepare(request.config.tracking)
+    display.run_begins(request.directory.name)
+    (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
+    ended = run_isolated(train, (request,), on_message=display.on_message)
+    record = settle(request, ended)
+    display.run_ends(f"{request.directory.name}: {_outcome(record)}")
+    if record.status == "failed":
+        display.say(f"{request.directory.name} failed: {record.error}")
+    if ended.interrupted:
+        raise KeyboardInterrupt
+    return record
+
+
+def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
+    """The run's record, completed by what only the parent knows: that the process died, and how."""
+    if (request.directory / FILE_NAME).exists():
+        record = RunRecord.read(request.directory)
+    else:
+        record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
+    if ended.result is None and not ended.interrupted:
+        error = ended.error or "the process ended without a result"
+        (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
+        record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
+        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or error.strip().splitlines()[-1]
+        record.ended_at = record.ended_at or now()
+    record.write(request.directory)
+    return record
+
+
+def _outcome(record: RunRecord) -> str:
+    figures: list[str] = [record.status if record.cut_short is None else "cut short"]
+    if LARGEST_BATCH in record.summary:
+        figures.append(f"largest batch {record.summary[LARGEST_BATCH]:.0f}")
+    if "val/loss" in record.summary:
+        figures.append(f"val loss {record.summary['val/loss']:.4f}")
+    if "perf/step_ms" in record.summary:
+        figures.append(f"{record.summary['perf/step_ms']:.3g} ms a step")
+    return ", ".join(figures) + (f" ({record.error})" if record.error else "")

@@ -1,0 +1,127 @@
+"""A point that searches: the largest batch that trains, and a training with it."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from ampsweep.batch_search import BatchSearch, Probe
+from ampsweep.config.identity import resolved_values
+from ampsweep.config.resolved import to_config
+from ampsweep.config.schema import Config
+from ampsweep.entries.children import probe
+from ampsweep.entries.messages import Probed
+from ampsweep.entries.point import OOM_KILLED, train_point
+from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.request import RunRequest, new_record
+from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.record import FILE_NAME, RunRecord, find_records
+
+FirstGuess = Callable[[Config], int | None]
+"""A batch size near the largest that trains, from what is known beforehand; None where nothing is."""
+
+_NOT_THE_QUESTION: Final = ("seed", "resume", "into", "dry_run", "tracking", "report", "output_dir", "name")
+
+
+def search_point(
+    request: RunRequest, composed: DictConfig, sweep: Path, display: ProgressDisplay, guess: FirstGuess | None
+) -> None:
+    """Search, a process a probe, and train with the answer: one record, that of the training.
+
+    Args:
+        request: of the point, whose batch size is not decided yet.
+        composed: its config, to be resolved anew with each batch size.
+        sweep: the multirun's directory; what its other seeds have found is a guess as good as any.
+        guess: asked where they have found nothing; without one the search begins by doubling `data.batch_size`.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to stop; what was found is in the record.
+    """
+    search = _begun(request.directory)
+    if search is None:
+        config = request.config
+        first = _found_by_another_seed(sweep, config) or (guess(config) if guess is not None else None)
+        batch_size = config.data["batch_size"]
+        search = BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=1 if first else batch_size)
+    prober = _Prober(composed, request.directory, display)
+    while True:
+        config = prober.answer(search)
+        record = train_point(replace(request, config=config, batch_search=search), display)
+        if record.status != "oom" or config.data["batch_size"] != search.largest:
+            return
+        # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.
+        search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
+
+
+class _Prober:
+    """Asks the device."""
+
+    def __init__(self, composed: DictConfig, directory: Path, display: ProgressDisplay) -> None:
+        self._composed, self._directory, self._display = composed, directory, display
+
+    def answer(self, search: BatchSearch) -> Config:
+        """The config with the largest batch that trains; with 1 where none does.
+
+        A batch that fails otherwise ends the search: the training that follows fails as it did, and records it.
+        """
+        while (size := search.next_batch) is not None:
+            config = self._with_batch(size)
+            found = self._ask(config)
+            if found.probe is None:
+                return config
+            search.add(found.probe)
+            record = new_record(config, device=found.device, device_name=found.device_name, batch_search=search)
+            record.write(self._directory)
+        return self._with_batch(max(search.largest, 1))
+
+    def _ask(self, config: Config) -> Probed:
+        name = f"{self._directory.name}: batch {config.data['batch_size']}"
+        self._display.run_begins(name)
+        ended = run_isolated(probe, (config,), on_message=self._display.on_message)
+        if ended.interrupted:
+            raise KeyboardInterrupt
+        found = _found(ended, config)
+        self._display.probe_ends(f"{name} {_told(found.probe)}")
+        return found
+
+    def _with_batch(self, size: int) -> Config:
+        composed = copy.deepcopy(self._composed)
+        OmegaConf.update(composed, "data.batch_size", size)
+        return to_config(composed)
+
+
+def _found(ended: ChildExit, config: Config) -> Probed:
+    if ended.result is None and ended.oom_killed:
+        size = config.data["batch_size"]
+        killed = Probe(batch_size=size, outcome="oom", oom=OOM_KILLED, error=OOM_KILLED.sentence)
+        return Probed(config.device, None, killed)
+    result: Probed = ended.result  # type: ignore[assignment]
+    return Probed(config.device, None, None) if ended.result is None else result
+
+
+def _told(found: Probe | None) -> str:
+    if found is None:
+        return "cannot be tried"
+    return "trains" if found.outcome == "trains" else f"does not train: {found.error}"
+
+
+def _begun(directory: Path) -> BatchSearch | None:
+    """What an interrupted search of this very point has found."""
+    return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
+
+
+def _found_by_another_seed(sweep: Path, config: Config) -> int | None:
+    """What a search has found that differs in its seed alone."""
+    question = _question(resolved_values(config))
+    for _, record in find_records(sweep):
+        if record.status == "completed" and record.batch_search and _question(record.config) == question:
+            return record.batch_search.largest
+    return None
+
+
+def _question(settings: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in settings.items() if key not in _NOT_THE_QUESTION}
+    return kept | {"data": {key: value for key, value in settings["data"].items() if key != "batch_size"}}

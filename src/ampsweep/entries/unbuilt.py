@@ -1,0 +1,55 @@
+"""The end of a run that never came to be built."""
+
+from collections.abc import Callable
+
+import torch
+
+from ampsweep.build.instantiate import one_line
+from ampsweep.build.out_of_memory import out_of_memory
+from ampsweep.entries.messages import Say
+from ampsweep.entries.request import RunRequest, new_record, now
+from ampsweep.monitors.environment import device_name
+from ampsweep.monitors.memory_limit import MemoryLimit
+from ampsweep.out_of_memory import OutOfMemory
+from ampsweep.record import RunRecord, Status
+from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.factory import make_trackers
+
+
+def end_unsupported(request: RunRequest, device: torch.device, reason: str) -> Status:
+    """Write the record of a run whose device cannot do its precision mode."""
+    _ended(request, device, "unsupported", reason).write(request.directory)
+    return "unsupported"
+
+
+def end_without_memory(
+    request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
+) -> Status:
+    """Write the record of a run that there was no memory to build, and track it as one that is finished."""
+    record = _ended(request, device, "oom", oom.sentence)
+    record.oom = oom
+    record.write(request.directory)
+    trackers = trackers_of(request, send)
+    trackers.start(record, request.directory, resume_after=None)
+    trackers.finish(record)
+    record.write(request.directory)
+    return "oom"
+
+
+def oom_while_building(error: BaseException, device: torch.device, limit: MemoryLimit) -> OutOfMemory:
+    """What an error that `is_out_of_memory` tells of a run that was being built."""
+    return out_of_memory(error, device, phase="build", step=None, limit_bytes=limit.bytes, told=one_line(error))
+
+
+def trackers_of(request: RunRequest, send: Callable[[object], None]) -> Trackers:
+    """The trackers of a run, whose lines for the user are sent."""
+    return make_trackers(
+        request.config.tracking, group=request.group, say=lambda text: send(Say(text)), wandb=request.wandb
+    )
+
+
+def _ended(request: RunRequest, device: torch.device, status: Status, error: str) -> RunRecord:
+    name = device_name(device)
+    record = new_record(request.config, device=str(device), device_name=name, batch_search=request.batch_search)
+    record.status, record.error, record.ended_at = status, error, now()
+    return record
