@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from ampsweep.batch_search import LARGEST_BATCH, BatchSearch, Probe
+from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record import Identity, RunRecord
 
 MIB_IN_GIB = 2**20 / 2**30
@@ -74,6 +76,27 @@ def run(
             **record,
         }
     )
+
+
+def searched(
+    arm: str, largest: int, refusing: Probe | None, seed: int = 0, *, samples_per_sec: float = 100.0, **more: Any
+) -> Entry:
+    """A training with the largest batch that a search found, `refusing` being the next one."""
+    probes = [Probe(batch_size=size, outcome="trains", peak_bytes=2**20 * size) for size in range(1, largest + 1)]
+    search = BatchSearch(limit=65536, first=1, stride=1, probes=probes + ([] if refusing is None else [refusing]))
+    facts = {"batch_size": max(largest, 1), **more.pop("facts", {})}
+    directory, record = run(
+        arm, seed, facts=facts, batch_search=search, pair_key=f"search {seed}", directory=f"{arm}-s{seed}", **more
+    )
+    if record.status == "completed":
+        record.summary |= {LARGEST_BATCH: largest, "perf/samples_per_sec": samples_per_sec}
+    return directory, record
+
+
+def out_of_memory(batch_size: int) -> Probe:
+    """A batch that asks for more than there is."""
+    oom = OutOfMemory(phase="backward", step=2, requested_bytes=3 * 2**20, in_use_bytes=62 * 2**20)
+    return Probe(batch_size=batch_size, outcome="oom", oom=oom, error=oom.sentence)
 
 
 def disproved(arm: str, seed: int = 0, *sentences: str, **more: Any) -> Entry:

@@ -62,11 +62,16 @@ def wait_for_end(pid, within_s):
     return False
 
 
+def stopped_by(name, *, interrupted):
+    """The end of a child that a signal of this name made return."""
+    return {"exitcode": 0, "result": name, "error": None, "interrupted": interrupted, "oom_killed": False}
+
+
 def test_ctrl_c_reaches_parent_and_child_and_is_one_request(start):
     parent = start("train_until_stopped")
     parent.hear()
     parent.signal_all(signal.SIGINT)
-    assert parent.hear() == {"exitcode": 0, "result": "SIGINT", "error": None, "interrupted": True}
+    assert parent.hear() == stopped_by("SIGINT", interrupted=True)
     assert parent.hear() == "next"
     assert parent.process.communicate(timeout=10)[1] == ""
 
@@ -75,13 +80,25 @@ def test_a_signal_to_the_parent_alone_is_passed_on(start):
     parent = start("train_until_stopped")
     parent.hear()
     parent.signal(signal.SIGTERM)
-    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": True}
+    assert parent.hear() == {
+        "exitcode": 0,
+        "result": "SIGTERM",
+        "error": None,
+        "interrupted": True,
+        "oom_killed": False,
+    }
 
 
 def test_a_signal_to_the_child_alone_ends_the_run_but_does_not_interrupt_the_parent(start):
     parent = start("train_until_stopped")
     os.kill(parent.hear(), signal.SIGTERM)
-    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": False}
+    assert parent.hear() == {
+        "exitcode": 0,
+        "result": "SIGTERM",
+        "error": None,
+        "interrupted": False,
+        "oom_killed": False,
+    }
 
 
 def test_a_signal_to_every_process_leaves_the_fork_server_to_report(start):
@@ -89,7 +106,13 @@ def test_a_signal_to_every_process_leaves_the_fork_server_to_report(start):
     parent.hear()
     for process in [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]:
         process.send_signal(signal.SIGTERM)
-    assert parent.hear() == {"exitcode": 0, "result": "SIGTERM", "error": None, "interrupted": True}
+    assert parent.hear() == {
+        "exitcode": 0,
+        "result": "SIGTERM",
+        "error": None,
+        "interrupted": True,
+        "oom_killed": False,
+    }
 
 
 def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):
@@ -97,7 +120,7 @@ def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):
     time.sleep(0.2)  # it waits for its fork server, which imports torch for a second or more
     parent.signal_all(signal.SIGINT)
     parent.hear()
-    assert parent.hear() == {"exitcode": 0, "result": "SIGINT", "error": None, "interrupted": True}
+    assert parent.hear() == stopped_by("SIGINT", interrupted=True)
     assert parent.hear() == "next"
     assert parent.process.communicate(timeout=10)[1] == ""
 

@@ -96,7 +96,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
     times = None
     if smallest is not None and reference and not is_baseline:
         other = min(reference, key=_size)
-        if _bound(smallest) == _bound(other) == "memory" and other.largest:
+        if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
     speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
     counted = Counter(run.outcome for run in runs)
