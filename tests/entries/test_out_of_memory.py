@@ -1,10 +1,17 @@
 """A lack of memory is a result: where it came up and what was asked for, in the record, the reports and W&B."""
 
 import json
+import signal
 
 import pytest
 from command_line import all_runs, only_run, only_sweep
 from wandb_file import read_wandb_file
+
+from ampsweep.config.compose import compose_one
+from ampsweep.entries.point import settle
+from ampsweep.entries.request import RunRequest
+from ampsweep.launch.isolated import ChildExit
+from ampsweep.record import RunRecord
 
 KIB = 2**10 / 2**30
 """In the unit of the limit."""
@@ -73,6 +80,15 @@ def test_a_run_that_could_not_be_built_is_a_finished_run_of_wandb(train):
     tracked = read_wandb_file(run.directory / run.record.wandb["directory"])
     assert (tracked.exit_code, tracked.summary["status"]) == (0, "oom")
     assert tracked.summary["oom"]["phase"] == "build"
+
+
+def test_a_run_that_the_kernel_killed_for_its_memory_is_one_too(tmp_path):
+    request = RunRequest(compose_one([*MLP, "tracking=disabled"]), tmp_path)
+    record = settle(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False, oom_killed=True))
+    assert record == RunRecord.read(tmp_path)
+    assert (record.status, record.oom.phase) == ("oom", None)
+    assert "the kernel counts a process killed for lack of memory" in record.error
+    assert settle(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False)).status == "failed"
 
 
 def test_a_watched_run_has_no_speed_and_says_why(train):

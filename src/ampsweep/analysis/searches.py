@@ -30,7 +30,7 @@ class ArmSearch:
     is_baseline: bool
     num_runs: int
     status: str
-    """`completed` where each search and the training with its answer were, else how many ended how."""
+    """`completed` where each search and the training with its answer were (cut short or not), else how they ended."""
     batch_size: int | None
     """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
     times_baseline: float | None
@@ -99,7 +99,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
     speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
-    counted = Counter(run.outcome for run in runs)
+    counted = Counter("completed" if run.measured else run.outcome for run in runs)
     return ArmSearch(
         arm=arm,
         is_baseline=is_baseline,

@@ -78,7 +78,8 @@ def _row(one: Problem) -> tuple[str, ...]:
 
 
 def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
-    if entry.status != "completed":
+    loss_is_no_matter = run.measured and run.record.batch_search is not None
+    if entry.status != "completed" and not loss_is_no_matter:
         why = run.record.error or run.record.cut_short or "; ".join(run.contradictions)
         yield entry.status, first_line(why) if why else ""
     if entry.contaminated is not None:
