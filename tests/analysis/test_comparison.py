@@ -164,7 +164,7 @@ def test_a_figure_that_is_not_finite_is_left_out_and_said():
     broken[1].summary["val/loss"] = float("nan")
     found = arms([run("fp32", 0), broken])["amp_bf16"]
     assert found.loss_gap is None
-    assert found.notes == ("val/loss is no finite number (nan) and left out (seed 0)",)
+    assert found.notes == ("val/loss is not a usable figure (nan) and left out (seed 0)",)
 
 
 def test_accuracy_is_compared_where_there_is_one():

@@ -106,7 +106,7 @@ class RunFiles:
 
 def all_runs(directory: str | Path = "outputs") -> list[RunFiles]:
     """Runs below the directory in the order in which they began."""
-    runs = [path for path, _ in find_records(Path(directory))]
+    runs = [path for path, _ in find_records(Path(directory)).records]
     return [RunFiles(path) for path in sorted(runs, key=lambda path: (path / ".hydra/config.yaml").stat().st_mtime_ns)]
 
 

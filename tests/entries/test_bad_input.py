@@ -263,7 +263,7 @@ def test_the_process_says_it_in_one_line_as_well(start, tmp_path):
         (("report",), "DIR"),
         (("report", "nosuch"), "nosuch: no such directory"),
         (("report", "empty"), "no run records"),
-        (("report", "broken"), "run.json is not a run record"),
+        (("report", "broken"), "run.json is cut off"),
         (("report", "empty", "--format", "xml"), "'xml'"),
         (("report", "empty", "--margin-pct", "0"), "--margin-pct 0: must be greater than 0"),
         (("report", "empty", "--colour"), "--colour"),
@@ -284,4 +284,4 @@ def test_the_report_command_refuses_in_the_same_way(arguments, said, tmp_path, c
 def test_a_record_of_another_version_is_named(tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 99}))
     assert cli.main(["report", str(tmp_path)]) == 2
-    assert "run.json has record schema 99; this version reads schema 1" in capsys.readouterr().err
+    assert "run.json is of a newer version of ampsweep (record schema 99; this one reads 1)" in capsys.readouterr().err

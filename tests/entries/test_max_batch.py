@@ -16,7 +16,7 @@ SEARCH = ("experiment=max_batch", *COMMON, "trainer.steps=12", "data.batch_size=
 
 
 def by_arm(directory="outputs"):
-    return {record.arm: record for _, record in find_records(only_sweep(directory))}
+    return {record.arm: record for _, record in find_records(only_sweep(directory)).records}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A training that was stopped or killed goes on as if nothing had been."""
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -139,3 +140,43 @@ def test_a_run_resumed_at_its_end_is_evaluated_and_says_that_nothing_is_left_to_
     assert ended.code == 0
     assert ended.said == ["the checkpoint is of step 4 of 4: nothing is left to train"]
     assert only_run("after").record.summary["val/loss"] == only_run().record.summary["val/loss"]
+
+
+def stopped():
+    """A run that was stopped after its checkpoint at step 4, as its files say."""
+    run = only_run()
+    content = json.loads((run.directory / "run.json").read_text())
+    content["status"] = "interrupted"
+    content["attempts"][-1]["host"] = "another machine"
+    (run.directory / "run.json").write_text(json.dumps(content))
+    return run.directory
+
+
+def test_a_damaged_history_is_gone_on_with_and_the_damage_is_kept_and_said(train):
+    command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
+    assert train(*command).code == 0
+    directory = stopped()
+    history = directory / "history.jsonl"
+    lines = history.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([lines[0], b"\x00\xff\n", *lines[2:]])
+    history.write_bytes(damaged)
+    ended = train(*command, "resume=auto")
+    assert ended.code == 0
+    run = only_run()
+    (note,) = [note for note in run.record.attempts[-1]["notes"] if "history" in note]
+    assert note in ended.err
+    assert "is damaged: line 2 is not JSON" in note
+    assert [row["step"] for row in run.history] == [1, 3, 4]
+    assert (directory / "history.jsonl.damaged").read_bytes() == damaged
+
+
+def test_a_record_that_cannot_be_read_is_passed_over_and_that_is_said(train):
+    command = (*MLP, "trainer.steps=4", "trainer.checkpoint_every=2")
+    assert train(*command).code == 0
+    directory = stopped()
+    (directory / "run.json").write_text('{"schema": 1,')
+    ended = train(*command, "resume=auto")
+    assert ended.code == 0
+    assert f"resume=auto: passed over, {directory.resolve() / 'run.json'} is cut off" in ended.err
+    assert "starting afresh" in ended.err
+    assert (directory / "run.json").read_text() == '{"schema": 1,'

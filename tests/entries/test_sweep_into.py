@@ -4,6 +4,8 @@ from pathlib import Path
 
 from command_line import MLP, all_runs, only_run, only_sweep
 
+from ampsweep.record import RunRecord
+
 
 def states(directory: Path) -> dict[Path, tuple[int, bytes]]:
     """Modification time and content of every file of every run."""
@@ -49,3 +51,24 @@ def test_a_failed_run_is_trained_again(train):
     assert (run.record.status, run.record.error) == ("completed", None)
     assert [row["step"] for row in run.history] == [2, 4]
     assert not (run.directory / "error.txt").exists()
+
+
+def test_a_point_whose_record_cannot_be_read_is_trained_again_beside_it(copied, train):
+    """A newer version may know what stands there: it is said and left as it is."""
+    run = next(run for run in all_runs(copied.directory) if run.record.arm == "fp32")
+    newer = (run.directory / "run.json").read_text().replace('"schema": 1', '"schema": 7')
+    (run.directory / "run.json").write_text(newer)
+    before = states(copied.directory)
+    ended = train("-m", *copied.arguments, f"into={copied.directory}")
+    assert ended.code == 0
+    (said,) = ended.said
+    assert "run.json is of a newer version of ampsweep (record schema 7; this one reads 1)" in said
+    assert said.endswith("its point counts as not run")
+    again = run.directory.with_name(f"{run.directory.name}-2")
+    assert before.items() <= states(copied.directory).items()
+    assert (run.directory / "run.json").read_text() == newer
+    assert RunRecord.read(again).status == "completed"
+    assert f"Missing: {run.directory.name}/run.json is of a newer version" in ended.out
+
+    ended = train("-m", *copied.arguments, f"into={copied.directory}", "dry_run=true")
+    assert "6 points, 0 to train" in ended.out

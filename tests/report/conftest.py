@@ -13,8 +13,8 @@ from synthetic_records import Entry, contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis import Comparison, compare
 from ampsweep.record import HISTORY_NAME, find_records, history_line
-from ampsweep.report.curves import read_histories
 from ampsweep.report.dashboard import Dashboard, arrange, curve_keys
+from ampsweep.report.histories import read_histories
 from ampsweep.report.panels import PANELS, Panel
 
 GIB = 2**30
@@ -119,7 +119,7 @@ def write(tmp_path: Path) -> Write:
             there.mkdir()
             record.write(there)
             (there / HISTORY_NAME).write_text("".join(history_line(row) for row in history(record.arm, record)))
-        return find_records(tmp_path)
+        return find_records(tmp_path).records
 
     return write_runs
 
@@ -140,8 +140,9 @@ def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
 
 def dashboard_of(records: Sequence[Entry], directory: Path, panels: Sequence[Panel] = PANELS) -> Dashboard:
     """The dashboard of records, as the commands make it."""
-    histories = read_histories([place for place, _ in records], curve_keys(panels))
-    return arrange(compare(records, baseline="fp32", margin_pct=1.0), records, histories, directory, panels)
+    histories = read_histories(records, curve_keys(panels))
+    comparison = compare(records, baseline="fp32", margin_pct=1.0, omissions=histories.omissions)
+    return arrange(comparison, records, histories, directory, panels)
 
 
 @pytest.fixture

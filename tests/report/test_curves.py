@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ampsweep.record import HISTORY_NAME, history_line
-from ampsweep.report.curves import Curve, band, read_curves, read_histories
+from ampsweep.report.curves import Curve, band
 
 
 def curve(values, steps=None):
@@ -56,26 +55,3 @@ def test_a_thinned_band_still_holds_every_value():
     assert thin.high.max() == values.max()
     assert (thin.low <= thin.mean).all()
     assert (thin.mean <= thin.high).all()
-
-
-def test_curves_are_read_with_their_own_steps_and_non_finite_values(tmp_path):
-    rows = [{"step": 5, "train/loss": 2.0}, {"step": 10, "train/loss": math.inf, "val/loss": 1.0}]
-    (tmp_path / HISTORY_NAME).write_text("".join(map(history_line, rows)) + '{"step": 15, "train/lo')
-    curves = read_curves(tmp_path, ["train/loss", "val/loss", "amp/scale"])
-    assert curves.keys() == {"train/loss", "val/loss"}
-    assert curves["train/loss"].steps.tolist() == [5.0, 10.0]
-    assert curves["train/loss"].values.tolist() == [2.0, math.inf]
-    assert curves["val/loss"].steps.tolist() == [10.0]
-
-
-@pytest.mark.parametrize(
-    "line", ["not json", "[1, 2]", '{"train/loss": 1.0}', '{"step": 5, "train/loss": [1]}', "\xff"]
-)
-def test_a_history_that_is_none_is_told_apart_from_one_that_is_not_there(tmp_path, line):
-    broken, empty = tmp_path / "broken", tmp_path / "empty"
-    for directory in (broken, empty):
-        directory.mkdir()
-    (broken / HISTORY_NAME).write_bytes(line.encode("latin-1") + b"\n")
-    histories = read_histories([broken, empty], ["train/loss"])
-    assert histories.unreadable[broken].startswith("its history is not readable")
-    assert histories.curves == {empty: {}}

@@ -7,9 +7,9 @@ from synthetic_records import run
 from ampsweep.analysis import compare
 from ampsweep.record import find_records
 from ampsweep.report import write_comparison
-from ampsweep.report.curves import read_histories
 from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.files import comparison_json
+from ampsweep.report.histories import read_histories
 
 
 def refuse_constant(name):
@@ -20,7 +20,7 @@ FILES = {"comparison.json", "comparison.md", "comparison.html"}
 
 
 def write_all(records, directory):
-    histories = read_histories([place for place, _ in records], curve_keys())
+    histories = read_histories(records, curve_keys())
     write_comparison(compare(records, baseline="fp32", margin_pct=1.0), records, histories, directory)
 
 
@@ -42,7 +42,7 @@ def test_a_comparison_is_rebuilt_from_the_records_beside_it(tmp_path):
         path, record = run(arm, step_ms=step_ms)
         (tmp_path / path.name).mkdir()
         record.write(tmp_path / path.name)
-    write_all(find_records(tmp_path), tmp_path)
+    write_all(find_records(tmp_path).records, tmp_path)
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == FILES
     content = json.loads((tmp_path / "comparison.json").read_text())
     assert [entry["directory"] for entry in content["workloads"][0]["runs"]] == [

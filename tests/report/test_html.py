@@ -281,11 +281,16 @@ def test_a_history_that_cannot_be_read_is_named_and_the_rest_is_shown(write, gpu
     records = write(gpu_runs)
     (tmp_path / "fp32-gpt_tiny-8-s0" / HISTORY_NAME).write_text('{"step": 5, "train/loss": 1.0}\nnot json\n')
     page = page_of(records, tmp_path)
-    (row,) = [row for row in page.one(class_="problems").one("table").rows() if row["problem"] == "no history"]
-    assert (row["arm"], row["seeds"], row["consequence"]) == ("fp32", "0", "no curves")
+    (row,) = [row for row in page.one(class_="problems").one("table").rows() if row["problem"] == "damaged history"]
+    assert (row["arm"], row["seeds"], row["consequence"]) == (
+        "fp32",
+        "0",
+        "its curves are of what is left, no time to a loss",
+    )
+    assert row["why"] == "fp32-gpt_tiny-8-s0/history.jsonl is damaged: line 2 is not JSON"
     _, figure = panel(page, "w0-train-loss")
     seeds = {trace["meta"].get("seed") for trace in figure["traces"] if trace["meta"]["arm"] == "fp32"}
-    assert seeds == {None, 1, 2}
+    assert seeds == {None, 0, 1, 2}
 
 
 def test_losses_that_are_not_finite_are_gaps_and_a_run_without_any_is_named(write, tmp_path):

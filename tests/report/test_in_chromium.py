@@ -33,7 +33,7 @@ def traces(page, panel):
     """(name, number of points) of what is drawn in a panel."""
     plot = f"document.querySelector('#{panel} .plot')"
     page.evaluate(f"{plot}.scrollIntoView({{behavior: 'instant'}})")
-    page.wait_until(f"{plot}.data !== undefined")
+    page.wait_until(f"'drawn' in {plot}.dataset")
     return [tuple(one) for one in page.evaluate(f"{plot}.data.map(one => [one.name ?? '', one.x.length])")]
 
 

@@ -112,7 +112,7 @@ def summarise_arm(
         loss_gap_pct=_gap_pct(gap, losses),
         val_accuracy=_over_seeds(finished, VAL_ACCURACY),
         skipped_steps=round(sum(skipped)) if skipped else None,
-        notes=tuple(_notes(runs, unpaired)),
+        notes=tuple(_notes(runs, unpaired if baseline_runs else {})),  # without a baseline the verdict says so, once
     )
 
 
@@ -168,8 +168,8 @@ def _notes(runs: Sequence[Run], unpaired: Mapping[Path, str]) -> list[str]:
             seeds[f"contaminated, hence no speed to compare: {run.contamination}"].append(run.seed)
         if run.measured and run.directory in unpaired:
             seeds[f"not paired: {unpaired[run.directory]}"].append(run.seed)
-        for key in run.non_finite_keys():
-            seeds[f"{key} is no finite number ({record.summary[key]}) and left out"].append(run.seed)
+        for key, value in run.wrong_figures().items():
+            seeds[f"{key} is not a usable figure ({value}) and left out"].append(run.seed)
         if run.measured:
             repeats[record.pair_key, run.seed] += 1
     notes = [f"{note} ({_seed_list(of)})" for note, of in seeds.items()]

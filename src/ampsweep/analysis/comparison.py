@@ -1,16 +1,17 @@
 """The comparison of a set of runs: every arm against the baseline, workload by workload."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.conclusion import Conclusion, conclude
+from ampsweep.analysis.omissions import Omission
 from ampsweep.analysis.pairs import Pair, pair_runs
 from ampsweep.analysis.quantities import plural
-from ampsweep.analysis.run_entry import RunEntry, run_entry
+from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.searches import SearchComparison, compare_search
 from ampsweep.analysis.time_to_loss import Curves
@@ -48,18 +49,27 @@ class Comparison:
     searches: tuple[SearchComparison, ...]
     """Of runs with the largest batch that trains: each arm has a batch of its own, and little else is compared."""
     notes: tuple[str, ...]
+    omissions: tuple[Omission, ...] = ()
+    """Files that could not be read, or not in full."""
 
     def relative_to(self, directory: Path) -> "Comparison":
         """The same with the run directories as seen from `directory`, so that the tree can be moved."""
+        base = directory.resolve()
         return replace(
             self,
-            workloads=tuple(_seen_from(directory, one) for one in self.workloads),
-            searches=tuple(_seen_from(directory, one) for one in self.searches),
+            workloads=tuple(_seen_from(base, one) for one in self.workloads),
+            searches=tuple(_seen_from(base, one) for one in self.searches),
+            omissions=tuple(replace(one, path=path_from(base, one.path)) for one in self.omissions),
         )
 
 
 def compare(
-    records: Sequence[tuple[Path, RunRecord]], *, baseline: str, margin_pct: float, curves: Curves | None = None
+    records: Sequence[tuple[Path, RunRecord]],
+    *,
+    baseline: str,
+    margin_pct: float,
+    curves: Curves | None = None,
+    omissions: Sequence[Omission] = (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline`, within each workload.
 
@@ -70,6 +80,7 @@ def compare(
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
+        omissions: what could not be read of the runs.
 
     Raises:
         ValueError: `margin_pct` is not positive.
@@ -94,6 +105,7 @@ def compare(
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
+        omissions=tuple(omissions),
     )
 
 
@@ -132,8 +144,8 @@ def _compare_workload(
 _Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
 
 
-def _seen_from(directory: Path, one: _Compared) -> _Compared:
-    return replace(one, runs=tuple(run.relative_to(directory) for run in one.runs))
+def _seen_from(base: Path, one: _Compared) -> _Compared:
+    return replace(one, runs=tuple(run.relative_to(base) for run in one.runs))
 
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
@@ -142,17 +154,19 @@ def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
     return arm != baseline, MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER), arm
 
 
-def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> list[str]:
-    notes = []
+def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[str]:
     if num_duplicates:
-        notes.append(f"{plural(num_duplicates, 'run')} given more than once, counted once")
+        yield f"{plural(num_duplicates, 'run')} given more than once, counted once"
     if num_predicted:
-        notes.append(f"{plural(num_predicted, 'predicted run')} left out: only measured runs are compared")
+        yield f"{plural(num_predicted, 'predicted run')} left out: only measured runs are compared"
+    devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
+    if len(devices) > 1:
+        told = ", ".join(f"{name} ({plural(count, 'run')})" for name, count in devices.items())
+        yield f"runs of {len(devices)} devices are compared only with those of the same: {told}"
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
-        notes.append(f"the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {other:g}%")
+        yield f"the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {other:g}%"
     unknown = Counter(run.unknown_contamination for run in runs if run.measured)
     for reason, count in unknown.items():
         if reason is not None:
-            notes.append(f"whether anything else slowed {plural(count, 'run')} down is unknown: {reason}")
-    return notes
+            yield f"whether anything else slowed {plural(count, 'run')} down is unknown: {reason}"

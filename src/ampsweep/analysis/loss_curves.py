@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsweep.analysis.arms import STEP_MS, VAL_LOSS
+from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, figure
 from ampsweep.record import RunRecord
 
 TRAIN_LOSS: Final = "train/loss"
@@ -77,7 +78,7 @@ def loss_curves(record: RunRecord, series: Mapping[str, Series]) -> dict[str, Lo
         record: of a measured run.
         series: of its history, the metrics `SERIES_KEYS` as far as it has them.
     """
-    median_ms = record.summary.get(STEP_MS)
+    median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)
     if median_ms is None or times is None:
         return {}
@@ -100,7 +101,7 @@ def _clock(times: Series, median_ms: float, warmup_steps: int) -> tuple[Floats, 
     """Steps and seconds of training up to the end of each, from none on."""
     before = np.concatenate(([0.0], times.steps[:-1]))
     covers_warmup = before < warmup_steps
-    step_ms = np.where(covers_warmup | ~np.isfinite(times.values), median_ms, times.values)
+    step_ms = np.where(covers_warmup | ~_usable(times.values), median_ms, times.values)
     seconds = np.cumsum((times.steps - before) * step_ms) / 1000
     return np.concatenate(([0.0], times.steps)), np.concatenate(([0.0], seconds))
 
@@ -116,5 +117,12 @@ def _energy(energy: Series | None, steps: Floats) -> Floats | None:
 def _finite(series: Series | None) -> tuple[Floats, Floats]:
     if series is None:
         return np.empty(0), np.empty(0)
-    known = np.isfinite(series.values)
+    known = _usable(series.values)
     return series.steps[known], series.values[known]
+
+
+def _usable(values: Floats) -> NDArray[np.bool_]:
+    """Which of the values a measurement can give, as `runs.figure`."""
+    size = np.abs(values)
+    usable: NDArray[np.bool_] = (values == 0) | (size >= SMALLEST_FIGURE) & (size <= LARGEST_FIGURE)
+    return usable

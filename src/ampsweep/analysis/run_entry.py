@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from ampsweep.analysis.quantities import first_line
@@ -29,11 +29,18 @@ class RunEntry:
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
 
-    def relative_to(self, directory: Path) -> "RunEntry":
-        """The same with its directory as seen from `directory`, where it lies below it."""
-        base, path = directory.resolve(), Path(self.directory).resolve()
-        seen = path.relative_to(base).as_posix() if path.is_relative_to(base) else PurePath(path).as_posix()
-        return replace(self, directory=seen)
+    def relative_to(self, base: Path) -> "RunEntry":
+        """The same with its directory as `path_from` names it."""
+        return replace(self, directory=path_from(base, self.directory))
+
+
+def path_from(base: Path, path: str) -> str:
+    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
+
+    Of a link the name counts, not what it points to.
+    """
+    absolute = Path(path).parent.resolve() / Path(path).name
+    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
 def run_entry(run: Run, not_paired: str | None) -> RunEntry:

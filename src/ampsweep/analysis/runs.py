@@ -1,7 +1,6 @@
 """One run as the analysis sees it: its record and where it lies."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,6 +12,10 @@ from ampsweep.record import RunRecord
 Scalar = str | int | float | bool | None
 
 GIB: Final = 2**30
+
+SMALLEST_FIGURE: Final = 1e-30
+LARGEST_FIGURE: Final = 1e30
+"""No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""
 
 _KEPT_BYTES: Final = 1024
 """A step leaves its loss, its norm and what a scaler counts: some bytes each."""
@@ -84,7 +87,7 @@ class Run:
 
     def _reasons(self, verdict: str) -> str | None:
         contamination = self.record.contamination
-        return "; ".join(contamination["reasons"]) if contamination.get("verdict") == verdict else None
+        return "; ".join(contamination.get("reasons", ())) if contamination.get("verdict") == verdict else None
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
@@ -100,10 +103,7 @@ class Run:
 
     def figure(self, key: str) -> float | None:
         """The summary's value of metric `key`; None where it was not measured or is not a finite number."""
-        value = self.record.summary.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return float(value)
+        return figure(self.record, key)
 
     def num_bytes(self, key: str) -> float | None:
         """The summary's value of a `_gib` metric in bytes, exact: a whole number of bytes over 2**30 is a double."""
@@ -111,9 +111,18 @@ class Run:
         value = self.figure(key)
         return None if value is None else value * GIB
 
-    def non_finite_keys(self) -> list[str]:
-        """Summary keys that hold something other than a finite number."""
-        return [key for key in self.record.summary if self.figure(key) is None]
+    def wrong_figures(self) -> dict[str, str]:
+        """Summary keys that hold something other than a figure, and what that is."""
+        found = {key: value for key, value in self.record.summary.items() if self.figure(key) is None}
+        return {key: repr(value)[:40] for key, value in found.items()}
+
+
+def figure(record: RunRecord, key: str) -> float | None:
+    """The summary's value of metric `key`; None where it was not measured or is no number that a measurement gives."""
+    value: object = record.summary.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == 0 or SMALLEST_FIGURE <= abs(value) <= LARGEST_FIGURE else None
 
 
 def _leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:

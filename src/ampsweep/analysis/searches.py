@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ampsweep.analysis.arms import PEAK_MEMORY
 from ampsweep.analysis.quantities import first_line, num_bytes, plural, ratio
 from ampsweep.analysis.run_entry import RunEntry, run_entry
-from ampsweep.analysis.runs import GIB, Run, Scalar
+from ampsweep.analysis.runs import GIB, LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.batch_search import BatchSearch, Probe
@@ -78,7 +78,7 @@ def compare_search(
     of_baseline = runs.get(baseline, [])
     arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
-    limit = None if limit_gib is None else round(limit_gib * GIB)
+    limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
     shown = workload.varied or {key: workload.facts.get(key) for key in _TITLE_FACTS}
     return SearchComparison(
         title=", ".join(f"{key} {value}" for key, value in shown.items() if value is not None),
@@ -161,7 +161,8 @@ def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[
 
 
 def _throughput(run: Run) -> float | None:
-    return run.figure(SAMPLES_PER_SEC) if run.measured else None
+    value = run.figure(SAMPLES_PER_SEC) if run.measured else None
+    return value if value is not None and value > 0 else None
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:

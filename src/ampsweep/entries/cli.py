@@ -1,8 +1,10 @@
 """The `ampsweep` command: what is done with runs once they exist."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
+from ampsweep.entries.collector import collector_at_rest
 from ampsweep.entries.compare import compare_directories
 from ampsweep.report.console import print_comparison
 from ampsweep.report.files import comparison_json, write_comparison
@@ -17,8 +20,11 @@ from ampsweep.report.files import comparison_json, write_comparison
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0, or 2 for wrong input)."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
     try:
-        return _report(_parser().parse_args(argv))
+        with collector_at_rest():
+            return _report(_parser().parse_args(argv))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -44,10 +50,14 @@ def _parser() -> _Parser:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    if arguments.margin_pct is not None and not arguments.margin_pct > 0:
-        raise UserError(f"--margin-pct {arguments.margin_pct:g}: must be greater than 0")
-    directories = [directory.resolve() for directory in arguments.directories]
-    compared = compare_directories(directories, baseline=arguments.baseline, margin_pct=arguments.margin_pct)
+    margin_pct, baseline = arguments.margin_pct, arguments.baseline
+    if margin_pct is not None and not 0 < margin_pct < math.inf:
+        raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
+    directories = [_resolved(directory) for directory in arguments.directories]
+    compared = compare_directories(directories, baseline=baseline, margin_pct=margin_pct)
+    arms = dict.fromkeys(record.arm for _, record in compared.records)
+    if baseline is not None and baseline not in arms:
+        raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
     if len(directories) == 1:
         try:
             write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
@@ -56,8 +66,16 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print(comparison_json(compared.comparison), end="")
     else:
-        print_comparison(compared.comparison, Console())
+        alone = len(directories) == 1
+        print_comparison(compared.comparison.relative_to(directories[0]) if alone else compared.comparison, Console())
     return 0
+
+
+def _resolved(directory: Path) -> Path:
+    try:
+        return directory.resolve()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise UserError(f"{directory}: {error}") from error
 
 
 if __name__ == "__main__":

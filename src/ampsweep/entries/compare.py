@@ -6,10 +6,12 @@ from pathlib import Path
 
 from ampsweep.analysis.comparison import Comparison, compare
 from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
+from ampsweep.analysis.omissions import Omission
 from ampsweep.config.errors import UserError
-from ampsweep.record import RecordError, RunRecord, find_records
-from ampsweep.report.curves import Histories, read_histories
+from ampsweep.config.schema import ReportConfig
+from ampsweep.record import FILE_NAME, Found, RunRecord, find_records
 from ampsweep.report.dashboard import curve_keys
+from ampsweep.report.histories import Histories, read_histories
 
 
 @dataclass(frozen=True)
@@ -26,30 +28,53 @@ def compare_directories(
 ) -> Compared:
     """Compare all runs below `directories`; baseline and margin are those the runs recorded, unless given.
 
+    What cannot be read is named in the comparison and left out.
+
     Raises:
-        UserError: a directory has no records, or what it has is none.
+        UserError: a directory has no records, or none of all can be read.
     """
-    records: list[tuple[Path, RunRecord]] = []
-    for directory in directories:
-        if not directory.is_dir():
-            raise UserError(f"{directory}: no such directory")
-        try:
-            found = find_records(directory)
-        except RecordError as error:
-            raise UserError(str(error)) from error
-        if not found:
-            raise UserError(f"{directory}: no run records (run.json) in it")
-        records += found
-    histories = read_histories((directory for directory, _ in records), (*SERIES_KEYS, *curve_keys()))
-    recorded = records[0][1].config["report"]
+    found = [_found(directory) for directory in directories]
+    records = [entry for one in found for entry in one.records]
+    unreadable = [error for one in found for error in one.unreadable]
+    if not records:
+        others = f" (nor can {len(unreadable) - 1} more of them)" if len(unreadable) > 1 else ""
+        raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
+    histories = read_histories(records, (*SERIES_KEYS, *curve_keys()))
     comparison = compare(
         records,
-        baseline=baseline or recorded["baseline"],
-        margin_pct=recorded["margin_pct"] if margin_pct is None else margin_pct,
+        baseline=_recorded_baseline(records) if baseline is None else baseline,
+        margin_pct=_recorded_margin_pct(records) if margin_pct is None else margin_pct,
         curves={
             directory: loss_curves(record, histories.curves[directory])
             for directory, record in records
-            if directory in histories.curves
+            if directory not in histories.partial
         },
+        omissions=[
+            *(Omission(path=error.path.as_posix(), kind="not readable", reason=error.reason) for error in unreadable),
+            *histories.omissions,
+        ],
     )
     return Compared(comparison, records, histories)
+
+
+def _found(directory: Path) -> Found:
+    try:
+        if not directory.is_dir():
+            raise UserError(f"{directory}: no such directory")
+    except OSError as error:
+        raise UserError(f"{directory}: {error.strerror}") from error
+    found = find_records(directory)
+    if not found.records and not found.unreadable:
+        raise UserError(f"{directory}: no run records ({FILE_NAME}) in it")
+    return found
+
+
+def _recorded_baseline(records: Sequence[tuple[Path, RunRecord]]) -> str:
+    """As the first run that says so recorded it."""
+    recorded = (record.config.get("report", {}).get("baseline") for _, record in records)
+    return next((str(one) for one in recorded if one is not None), ReportConfig.baseline)
+
+
+def _recorded_margin_pct(records: Sequence[tuple[Path, RunRecord]]) -> float:
+    recorded = (record.config.get("report", {}).get("margin_pct") for _, record in records)
+    return next((float(one) for one in recorded if one is not None and one > 0), ReportConfig.margin_pct)

@@ -2,17 +2,19 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.record import CHECKPOINTS, LAST, OUTCOMES, PREVIOUS, RecordError, RunRecord, find_records
+
+_MAX_PID: Final = 2**31
 
 
 def new_directory(config: Config) -> Path:
@@ -54,21 +56,40 @@ def existing_multirun(into: str) -> Path:
 
 
 def finished(directory: Path, config: Config) -> RunRecord | None:
-    """The record below `directory` of the point that `config` is, if it has an outcome."""
+    """The record below `directory` of the point that `config` is, if it has an outcome.
+
+    A record that cannot be read is that of no point.
+    """
     wanted = config_hash(config)
-    for _, record in find_records(directory):
+    for _, record in find_records(directory, mentioning=wanted).records:
         if record.config_hash == wanted and record.status in OUTCOMES:
             return record
     return None
 
 
-def unfinished_run(config: Config) -> Path | None:
-    """The newest unfinished run of this very config that left a checkpoint and is not still running."""
+def own_directory(directory: Path) -> Path:
+    """`directory`, or where the record in it cannot be read, one beside it: a newer version may know what it says."""
+    place, number = directory, 1
+    while _is_unreadable(place):
+        number += 1
+        place = directory.with_name(f"{directory.name}-{number}")
+    return place
+
+
+def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
+    """The newest unfinished run of this very config that left a checkpoint and is not still running.
+
+    Records that cannot be read are passed over; where the directory's name says that one is of this config, it is said.
+    """
     root = Path(config.output_dir).expanduser().resolve() / config.name
-    wanted = config_hash(config)
+    wanted, name = config_hash(config), run_directory_name(config)
+    found = find_records(root)
+    for error in found.unreadable:
+        if error.path.parent.name == name:
+            say(f"resume=auto: passed over, {error}")
     candidates = [
-        (record.attempts[-1]["started_at"], path)
-        for path, record in _readable(root)
+        (record.attempts[-1].get("started_at", ""), path)
+        for path, record in found.records
         if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
         if not _is_running(record.attempts[-1]) and checkpoint_of(path) is not None
     ]
@@ -84,14 +105,16 @@ def checkpoint_of(run_directory: Path) -> Path | None:
     return None
 
 
-def _readable(root: Path) -> Iterator[tuple[Path, RunRecord]]:
-    """Records of this version; those of others cannot be continued and are passed over."""
-    for file in root.rglob("run.json"):
-        try:
-            yield file.parent, RunRecord.read(file.parent)
-        except RecordError:
-            continue
+def _is_unreadable(run_directory: Path) -> bool:
+    try:
+        RunRecord.read(run_directory)
+    except FileNotFoundError:
+        return False
+    except RecordError:
+        return True
+    return False
 
 
 def _is_running(attempt: dict[str, Any]) -> bool:
-    return bool(attempt["host"] == socket.gethostname() and psutil.pid_exists(attempt["pid"]))
+    pid: int = attempt.get("pid", 0)
+    return attempt.get("host") == socket.gethostname() and 0 < pid < _MAX_PID and bool(psutil.pid_exists(pid))

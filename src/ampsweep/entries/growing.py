@@ -29,7 +29,7 @@ class GrowingComparison:
             self.write()
 
     def write(self) -> "Comparison":
-        """Bring the files up to date.
+        """Bring the files up to date; returns the comparison as they name its files.
 
         Raises:
             UserError: there are no records yet.
@@ -44,4 +44,4 @@ class GrowingComparison:
         )
         write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
         self._spent += time.monotonic() - began
-        return compared.comparison
+        return compared.comparison.relative_to(self._directory)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ampsweep.config import registry  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.resolved import to_config
-from ampsweep.entries.directories import checkpoint_of, finished
+from ampsweep.entries.directories import checkpoint_of, finished, own_directory
 from ampsweep.entries.point import train_point
 from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest
@@ -55,6 +55,7 @@ class Job:
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
             display.run_ends(f"{directory.name}: finished earlier")
             return
+        directory = own_directory(directory)
         keep_hydra_files(composed, directory)
         group = config.tracking.group or f"{config.name}_{sweep.name}"
         checkpoint = checkpoint_of(directory)

@@ -112,7 +112,7 @@ def _resumed(config: Config, display: ProgressDisplay) -> tuple[Path | None, Pat
         return None, None
     if config.resume != "auto":
         return None, Path(config.resume).expanduser()
-    directory = unfinished_run(config)
+    directory = unfinished_run(config, display.say)
     display.say(
         "resume=auto: no unfinished run of this config; starting afresh"
         if directory is None
@@ -127,6 +127,8 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     if first.resume is not None:
         raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
     into = None if first.into is None else existing_multirun(first.into)
+    for error in () if into is None else find_records(into).unreadable:
+        print(f"into={first.into}: {error}; its point counts as not run", file=sys.stderr)
     address = None if wandb is None else wandb.address
     checked = _checked(configs, address)
     if first.dry_run:
@@ -141,7 +143,7 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             _call_hydra(job, ["--multirun", *overrides], config_name)
         except KeyboardInterrupt:
             interrupted = True
-    if find_records(directory):
+    if find_records(directory).records:
         _show(growing, directory)
     return 1 if interrupted else _exit_code(directory, configs)
 
@@ -170,7 +172,7 @@ def _show(growing: GrowingComparison, directory: Path) -> None:
 
 def _exit_code(directory: Path, configs: Sequence[Config]) -> int:
     """0 when every point of the command line has an outcome."""
-    outcomes = {record.config_hash for _, record in find_records(directory) if record.status in OUTCOMES}
+    outcomes = {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
     return 0 if all(config_hash(config) in outcomes for config in configs) else 1
 
 

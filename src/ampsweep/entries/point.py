@@ -8,7 +8,7 @@ from ampsweep.entries.progress import ProgressDisplay
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.out_of_memory import OutOfMemory
-from ampsweep.record import FILE_NAME, RunRecord
+from ampsweep.record import RecordError, RunRecord
 
 OOM_KILLED: Final = OutOfMemory(
     phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
@@ -39,9 +39,9 @@ def train_point(request: RunRequest, display: ProgressDisplay) -> RunRecord:
 
 def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
     """The run's record, completed by what only the parent knows: that the process died, and how."""
-    if (request.directory / FILE_NAME).exists():
+    try:
         record = RunRecord.read(request.directory)
-    else:
+    except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole
         record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
     if ended.result is None and not ended.interrupted:
         error = ended.error or "the process ended without a result"

@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from ampsweep.monitors.neighbours import busy_before
 from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status
+from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
 from ampsweep.tracking.base import Trackers
 from ampsweep.training.checkpoint import load_checkpoint
 from ampsweep.training.phase import phase_of
@@ -115,7 +114,7 @@ def train_built(
     trackers = trackers_of(request, send)
     trainer = _trainer(request, built, device, record, trackers, send)
     try:
-        _continue(trainer, request.checkpoint, record, send)
+        _continue(trainer, request, record, send)
         record.write(directory)
         trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
@@ -186,11 +185,14 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     return record
 
 
-def _continue(trainer: Trainer, checkpoint: Path | None, record: RunRecord, send: Send) -> None:
+def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt: dict[str, Any] = {"started_at": now(), "host": socket.gethostname(), "pid": os.getpid()}
-    if checkpoint is not None:
-        attempt |= {"checkpoint": str(checkpoint), "notes": resume(trainer, load_checkpoint(checkpoint))}
+    if request.checkpoint is not None:
+        notes = resume(trainer, load_checkpoint(request.checkpoint))
+        repaired = repair_history(request.directory)
+        notes += [] if repaired is None else [repaired]
+        attempt |= {"checkpoint": str(request.checkpoint), "notes": notes}
         for note in attempt["notes"]:
             send(Say(note))
     record.attempts.append(attempt | {"from_step": trainer.step})

@@ -116,7 +116,7 @@ def _begun(directory: Path) -> BatchSearch | None:
 def _found_by_another_seed(sweep: Path, config: Config) -> int | None:
     """What a search has found that differs in its seed alone."""
     question = _question(resolved_values(config))
-    for _, record in find_records(sweep):
+    for _, record in find_records(sweep).records:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:
             return record.batch_search.largest
     return None

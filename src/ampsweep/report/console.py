@@ -13,6 +13,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
+from ampsweep.report.missing import missing
 from ampsweep.report.palette import arm_colour
 from ampsweep.report.searches import HEADING, heading, reasons, search_table
 from ampsweep.report.verdict_lines import console_lines
@@ -36,19 +37,26 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         _print_search(found, console)
     for note in comparison.notes:
         console.print(Text(f"Note: {note}."))
+    for sentence in missing(comparison.omissions):
+        console.print(Text(f"Missing: {sentence}."), soft_wrap=True)
 
 
 def _print_workload(workload: WorkloadComparison, baseline: str, console: Console) -> None:
     notes = [Text(f"{arm.arm}: {note}") for arm in workload.arms for note in arm.notes]
-    layouts = [_arms_as_rows(workload.arms), _arms_as_columns(workload.arms)]
-    widths = [console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum for table in layouts]
-    with _at_least(console, max(PLAIN_WIDTH, widths[0])):
-        fitting = [table for table, width in zip(layouts, widths, strict=True) if width <= console.width]
-        table = fitting[0] if fitting else layouts[widths.index(min(widths))]
+    table = _arms_as_rows(workload.arms)
+    width = _width(table, console)
+    with _at_least(console, max(PLAIN_WIDTH, width)):
+        if width > console.width:
+            table = min(table, _arms_as_columns(workload.arms), key=lambda one: _width(one, console))
         console.print(Text(f"\n{workload.title}: against {baseline}", style="bold"), table, *notes, sep="\n")
         console.print(_verdict(workload))
-        console.print(Text(workload.conclusion.sentence))
+        if any(arm.is_baseline for arm in workload.arms):  # else the recommendation says the same
+            console.print(Text(workload.conclusion.sentence))
         console.print(Text(workload.verdict.recommendation.sentence, style="bold"))
+
+
+def _width(table: Table, console: Console) -> int:
+    return console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
 
 
 def _print_search(found: SearchComparison, console: Console) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord
-from ampsweep.report.curves import Histories
+from ampsweep.report.histories import Histories
 from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
 from ampsweep.report.kinds.by_arm import show_by_arm
 from ampsweep.report.kinds.shown import MAX_POINTS
@@ -16,9 +16,9 @@ from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
 from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, in_order, subjects
 
-_ALL_POINTS: Final = 250_000
+_ALL_POINTS: Final = 180_000
 _MIN_POINTS: Final = 30
-"""Points of all curves together, about 4 MB of a page; and the least that a curve is thinned to."""
+"""Points of all curves together, about 3 MB of a page; and the least that a curve is thinned to."""
 
 PanelShown = tuple[Panel, Shown]
 
@@ -86,16 +86,17 @@ def arrange(
     styles = arm_styles(arm for subject in [*found, *searches] for arm in subject.names)
     num_curves = sum(len(subject.runs) for subject in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
+    named = replace(
+        comparison.relative_to(directory),
+        workloads=tuple(subject.workload for subject in found),
+        searches=tuple(subject.found for subject in searches),
+    )
     return Dashboard(
-        comparison=replace(
-            comparison,
-            workloads=tuple(subject.workload for subject in found),
-            searches=tuple(subject.found for subject in searches),
-        ),
+        comparison=named,
         workloads=tuple(_of_workload(subject, panels, style) for subject in found),
         searches=tuple(_of_search(subject, style) for subject in searches),
         across=tuple(_across(series, panels, style) for series in batch_series(found)),
-        problems=tuple(problems([*found, *searches])),
+        problems=tuple(problems(named, [*found, *searches])),
         styles=styles,
     )
 

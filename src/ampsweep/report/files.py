@@ -8,8 +8,8 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord, write_atomically
-from ampsweep.report.curves import Histories
 from ampsweep.report.dashboard import arrange
+from ampsweep.report.histories import Histories
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 

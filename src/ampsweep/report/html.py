@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -18,7 +19,7 @@ from ampsweep.report.page.runs import runs_table
 from ampsweep.report.page.searches import search_cards
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict import verdict_card
-from ampsweep.report.problems import problems_table
+from ampsweep.report.problems import Problem, problems_table
 from ampsweep.report.settings import arms_table, environment_tables
 
 MAX_OPEN_WORKLOADS: Final = 4
@@ -51,7 +52,13 @@ def _title(dashboard: Dashboard) -> str:
 def _body(dashboard: Dashboard, figures: Figures) -> Markup:
     comparison = dashboard.comparison
     if not dashboard.subjects:
-        return tag("main", tag("h1", _title(dashboard)), tag("p", "No runs to compare."), *_notes(dashboard))
+        return tag(
+            "main",
+            tag("h1", _title(dashboard)),
+            tag("p", "No runs to compare."),
+            *_notes(dashboard),
+            _problems(dashboard),
+        )
     return join(
         tag("a", "Skip to the verdict", class_="skip", href="#verdict" if dashboard.workloads else "#largest-batch"),
         _header(dashboard),
@@ -121,9 +128,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
     if not dashboard.problems:
         return None
     keys = filter_keys(dashboard.comparison.workloads)
-    attributes = [
-        {"data_arm": one.arm, "data_facts": facts_attribute(one.compared.facts, keys)} for one in dashboard.problems
-    ]
+    attributes = [_filtered_by(one, keys) for one in dashboard.problems]
     table = html_table(
         problems_table(dashboard.problems),
         dashboard.styles,
@@ -132,6 +137,13 @@ def _problems(dashboard: Dashboard) -> Markup | None:
         attributes=attributes,
     )
     return tag("section", tag("h2", "What went wrong"), table, id="problems")
+
+
+def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
+    """What hides a problem: nothing, where it is not known whose it is."""
+    if problem.arm is None or problem.compared is None:
+        return {}
+    return {"data_arm": problem.arm, "data_facts": facts_attribute(problem.compared.facts, keys)}
 
 
 def _panels(dashboard: Dashboard, figures: Figures) -> Markup:

@@ -10,6 +10,7 @@ from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
 from ampsweep.report.method import method
+from ampsweep.report.missing import missing
 from ampsweep.report.searches import HEADING, heading, probes_table, reasons, search_table
 from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
@@ -38,6 +39,7 @@ def markdown(
     if across:
         lines += ["## Against batch size", "", *_panels(across)]
     lines += _list("Notes", [_plain(note) for note in comparison.notes])
+    lines += _list("Missing", [_plain(f"{sentence}.") for sentence in missing(comparison.omissions)])
     lines += _method(comparison)
     return "\n".join(lines).rstrip() + "\n"
 

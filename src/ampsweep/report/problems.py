@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
-from ampsweep.analysis.comparison import WorkloadComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.omissions import CONSEQUENCES, Omission
 from ampsweep.analysis.quantities import first_line, num_bytes
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
@@ -13,7 +15,8 @@ from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
 
-_CONSEQUENCES: Final = {
+_CONSEQUENCES: Final[dict[str, str]] = {
+    "not readable": CONSEQUENCES["not readable"],
     "oom": "no figures",
     "diverged": "no figures",
     "unsupported": "not run",
@@ -24,43 +27,55 @@ _CONSEQUENCES: Final = {
     "contaminated": "its speed does not count",
     "leaks": "its memory may grow beyond the peak told here",
     "not paired": "compared with nothing",
-    "no history": "no curves",
+    **{str(kind): consequence for kind, consequence in CONSEQUENCES.items()},
 }
 """What is wrong with a run, worst first but for what the run cannot help, and what follows from it."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs of one arm and workload with the same problem."""
+    """Runs of one arm and workload with the same problem. Of a run that cannot be read all three are unknown."""
 
     what: str
-    arm: str
-    compared: WorkloadComparison | SearchComparison
-    """What the runs belong to."""
-    seeds: tuple[int, ...]
     why: str
+    arm: str | None = None
+    compared: WorkloadComparison | SearchComparison | None = None
+    """What the runs belong to."""
+    seeds: tuple[int, ...] = ()
 
     @property
     def consequence(self) -> str:
         return _CONSEQUENCES[self.what]
 
 
-def problems(subjects: Sequence[ArmRuns]) -> list[Problem]:
-    """Everything that keeps a run's figures from counting in full, the gravest first."""
-    found = [problem for subject in subjects for problem in _of_runs(subject)]
+def problems(comparison: Comparison, subjects: Sequence[ArmRuns]) -> list[Problem]:
+    """Everything that keeps a run's figures from counting in full, the gravest first.
+
+    Args:
+        comparison: with directories and files as seen from where the problems are shown.
+        subjects: its workloads and searches.
+    """
+    of_files: dict[str, list[Omission]] = defaultdict(list)
+    for omission in comparison.omissions:
+        of_files[PurePath(omission.path).parent.as_posix()].append(omission)
+    found = [problem for subject in subjects for problem in _of_runs(subject, of_files)]
+    found += [Problem(*_told(omission)) for omissions in of_files.values() for omission in omissions]
     order = list(_CONSEQUENCES)
     return sorted(found, key=lambda problem: order.index(problem.what))
 
 
-def _of_runs(subject: ArmRuns) -> Iterator[Problem]:
+def _of_runs(subject: ArmRuns, of_files: dict[str, list[Omission]]) -> Iterator[Problem]:
+    """Those of the runs of one subject, whose omissions are taken out of `of_files`."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for run, entry in subject.listed:
-        for what, why in _of_run(run, entry):
-            seeds[what, run.arm, why].append(run.seed)
-        if run.directory in subject.histories.unreadable:
-            seeds["no history", run.arm, subject.histories.unreadable[run.directory]].append(run.seed)
-    for (what, arm, why), of in seeds.items():
-        yield Problem(what, arm, subject.compared, tuple(sorted(set(of))), why)
+        for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):
+            seeds[what, why, run.arm].append(run.seed)
+    for (what, why, arm), of in seeds.items():
+        yield Problem(what, why, arm, subject.compared, tuple(sorted(set(of))))
+
+
+def _told(omission: Omission) -> tuple[str, str]:
+    return omission.kind, f"{omission.path} {omission.reason}"
 
 
 def problems_table(found: Sequence[Problem]) -> Table:
@@ -73,8 +88,8 @@ def problems_table(found: Sequence[Problem]) -> Table:
 
 
 def _row(one: Problem) -> tuple[str, ...]:
-    seeds = ", ".join(map(str, one.seeds))
-    return one.what, one.arm, one.why, one.consequence, seeds, one.compared.title
+    seeds = ", ".join(map(str, one.seeds)) or "-"
+    return one.what, one.arm or "-", one.why, one.consequence, seeds, one.compared.title if one.compared else "-"
 
 
 def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ def environment_tables(runs: Sequence[Run]) -> tuple[Table, Table]:
     environments = [(run, flat(run.record.environment)) for run in runs if run.record.environment]
     varied = set(_varied([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
-    common = tuple((key, _text(environments[0][1][key])) for key in keys if key not in varied)
+    common = tuple((key, _text(environments[0][1].get(key))) for key in keys if key not in varied)
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for run, facts in environments:
         for key in varied:

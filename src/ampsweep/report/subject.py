@@ -13,7 +13,8 @@ from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.searches import SearchComparison
 from ampsweep.record import RunRecord
-from ampsweep.report.curves import Curve, Histories
+from ampsweep.report.curves import Curve
+from ampsweep.report.histories import Histories
 
 
 class ArmRuns(ABC):

@@ -50,18 +50,18 @@ class HistoryFile:
 
 def _cut_after(path: Path, last: int) -> int:
     """Atomically drop the rows of ``path`` after step ``last`` and a torn last line; the last step there was."""
-    text = path.read_text(encoding="utf-8")
+    content = path.read_bytes()
     kept, reached = [], 0
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
             break
         try:
             step = int(json.loads(line)[STEP])
         except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path} line {number} is not a history row") from error
+            raise RecordError(path, f"line {number} is not a history row") from error
         reached = max(reached, step)
         if step <= last:
             kept.append(line)
-    if (cut := "".join(kept)) != text:
-        write_atomically(path, cut)
+    if (cut := b"".join(kept)) != content:
+        write_atomically(path, cut.decode())
     return reached

@@ -1,13 +1,14 @@
 """Kind `curves`: a metric of the history over the steps."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ampsweep.analysis.runs import Run
 from ampsweep.metrics import METRICS
-from ampsweep.report.curves import Array, Band, Curve, band
+from ampsweep.report.curves import Band, Curve, band
 from ampsweep.report.kinds.shown import (
     Absent,
     Layout,
@@ -20,14 +21,13 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
+from ampsweep.report.short_numbers import short_numbers
 from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import quantity
 
 MAX_LINES: Final = 8
 """An arm with more runs shows their band alone, and a single run's line when its seed is chosen."""
-_DIGITS: Final = 6
-"""Significant digits of a point; a figure in a table has all of its own."""
 
 
 def show_curves(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
@@ -48,7 +48,7 @@ def show_curves(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
             left = sorted({run.seed for run, _ in drawn} - {run.seed for run, _ in finite})
             remarks.lines.append(f"{arm}: never a finite value{_seeds(left)}")
         longest = max(longest, *(len(curve) for _, curve in drawn))
-        traces += _arm(arm, finite, panel, style)
+        traces += _arm(arm, finite, subject.histories.partial, panel, style)
         rows += [_row(arm, [curve for _, curve in finite], panel)] if finite else []
     if not any(len(trace["x"]) > 1 for trace in traces):
         return _nothing(panel, key, bool(traces))
@@ -69,8 +69,10 @@ def _nothing(panel: Panel, key: str, has_points: bool) -> Absent:
     return Absent(f"no run logged {key} ({meaning})")
 
 
-def _arm(arm: str, drawn: Sequence[tuple[Run, Curve]], panel: Panel, style: Style) -> list[Trace]:
-    whole = band([curve for run, curve in drawn if run.finished])
+def _arm(
+    arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path], panel: Panel, style: Style
+) -> list[Trace]:
+    whole = band([curve for run, curve in drawn if run.finished and run.directory not in partial])
     traces = _band(arm, whole.thinned(style.max_points), style, panel) if whole is not None else []
     is_crowded = whole is not None and len(drawn) > MAX_LINES
     for index, (run, curve) in enumerate(drawn):
@@ -82,7 +84,7 @@ def _arm(arm: str, drawn: Sequence[tuple[Run, Curve]], panel: Panel, style: Styl
 
 
 def _band(arm: str, whole: Band, style: Style, panel: Panel) -> list[Trace]:
-    steps = _written(whole.steps)
+    steps = short_numbers(whole.steps)
     colour = style.arms[arm].colour
     common: dict[str, Any] = {
         "type": "scatter",
@@ -94,11 +96,11 @@ def _band(arm: str, whole: Band, style: Style, panel: Panel) -> list[Trace]:
     edge = {**common, "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     dash = style.arms[arm].dash
     return [
-        {**edge, "y": _written(whole.low)},
-        {**edge, "y": _written(whole.high), "fill": "tonexty", "fillcolor": _faint(colour)},
+        {**edge, "y": short_numbers(whole.low)},
+        {**edge, "y": short_numbers(whole.high), "fill": "tonexty", "fillcolor": _faint(colour)},
         {
             **common,
-            "y": _written(whole.mean),
+            "y": short_numbers(whole.mean),
             "name": plotly_text(arm),
             "line": {"color": colour, "width": 2 + 0.8 * style.arms[arm].beneath, "dash": dash},
         },
@@ -107,18 +109,19 @@ def _band(arm: str, whole: Band, style: Style, panel: Panel) -> list[Trace]:
 
 def _run(run: Run, curve: Curve, style: Style, *, legend: bool) -> Trace:
     arm = style.arms[run.arm]
-    single = len(curve) == 1
+    drawn: Trace = {"mode": "lines"}
+    if len(curve) == 1:
+        drawn = {"mode": "markers", "marker": {"color": arm.colour, "symbol": arm.symbol}}
     return {
+        **drawn,
         "type": "scatter",
-        "mode": "markers" if single else "lines",
-        "x": _written(curve.steps),
-        "y": _written(curve.values),
+        "x": short_numbers(curve.steps),
+        "y": short_numbers(curve.values),
         "name": plotly_text(f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")),
         "legendgroup": run.arm,
         "showlegend": legend,
         "opacity": 0.9 if legend or not run.finished else 0.45,
         "line": {"color": arm.colour, "width": 1.2, "dash": arm.dash if run.finished else "dot"},
-        "marker": {"color": arm.colour, "symbol": arm.symbol},
         "meta": {"arm": run.arm, "seed": run.seed},
     }
 
@@ -142,17 +145,6 @@ def _layout(panel: Panel) -> Layout:
         "height": 340,
         "hovermode": "closest",
     }
-
-
-def _written(values: Array) -> list[float | int | None]:
-    """Numbers for JSON, short: whole numbers whole, others with 6 significant digits, non-finite ones as gaps."""
-    return [_short(value) for value in values.tolist()]
-
-
-def _short(value: float) -> float | int | None:
-    if not np.isfinite(value):
-        return None
-    return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.{_DIGITS}g}")
 
 
 def _faint(colour: str) -> str:

@@ -22,7 +22,7 @@ _FIGURES = (
 def runs_table(dashboard: Dashboard) -> Markup:
     """A run a row."""
     keys = filter_keys(dashboard.comparison.workloads)
-    rows: list[list[Markup]] = []
+    rows: list[list[str]] = []
     attributes: list[dict[str, str]] = []
     differing = iter(differences([run for subject in dashboard.subjects for run, _ in subject.listed]))
     for subject in dashboard.subjects:
@@ -35,11 +35,11 @@ def runs_table(dashboard: Dashboard) -> Markup:
     return grid(headers, numeric, rows, caption="All runs", class_="runs", attributes=attributes)
 
 
-def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> list[Markup]:
+def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> list[str]:
     return [
         arm_name(run.arm, dashboard.styles[run.arm]),
-        name(str(run.seed)),
-        name(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
+        str(run.seed),
+        entry.status if entry.contaminated is None else f"{entry.status}, contaminated",
         *(_figure(run, key, unit) for _, key, unit in _FIGURES),
         _settings(differing),
         _directory(entry.directory),
@@ -47,21 +47,23 @@ def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> lis
     ]
 
 
-def _figure(run: Run, key: str, unit: str) -> Markup:
+def _figure(run: Run, key: str, unit: str) -> str:
     value = run.figure(key)
-    return name("-" if value is None else f"{value:.4f}" if key == "val/loss" else quantity(value, unit))
+    return "-" if value is None else f"{value:.4f}" if key == "val/loss" else quantity(value, unit)
 
 
 def _settings(differing: str) -> Markup:
-    return tag("code", differing) if differing else name("-")
+    return tag("code", differing) if differing else Markup("-")
 
 
 def _directory(path: str) -> Markup:
     """A link that works where the page lies beside the runs; elsewhere the path as it is."""
-    return name(path) if path.startswith("/") else tag("a", name(path), href=f"./{quote(path)}/")
+    return (
+        name(path) if path.startswith("/") else tag("a", name(path), href=f"./{quote(path, errors='surrogateescape')}/")
+    )
 
 
 def _tracked(place: str | None) -> Markup:
     if place is None:
-        return name("-")
+        return Markup("-")
     return tag("a", name(place), href=place) if place.startswith(("https://", "http://")) else name(place)

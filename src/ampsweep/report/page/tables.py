@@ -1,6 +1,6 @@
 """Tables of the page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ampsweep.report.markup import Child, Markup, name, tag
 from ampsweep.report.page.swatch import arm_name
@@ -17,10 +17,11 @@ def html_table(
     attributes: list[dict[str, str]] | None = None,
 ) -> Markup:
     """A table of texts; what stands under the header `arm` gets the arm's colour."""
+    kinds = list(zip(table.headers, table.numeric, strict=True))
     rows = [
         [
-            cell_of_arm(cell, styles) if header == "arm" else name(cell)
-            for header, cell in zip(table.headers, row, strict=True)
+            cell_of_arm(cell, styles) if header == "arm" else cell if numeric else name(cell)
+            for (header, numeric), cell in zip(kinds, row, strict=True)
         ]
         for row in table.rows
     ]
@@ -30,13 +31,13 @@ def html_table(
 def grid(
     headers: tuple[str, ...],
     numeric: tuple[bool, ...],
-    rows: list[list[Markup]],
+    rows: Sequence[Sequence[str]],
     *,
     caption: str,
     class_: str = "",
     attributes: list[dict[str, str]] | None = None,
 ) -> Markup:
-    """A table of ready cells in a box that scrolls by itself where it is too wide; the first column heads its row."""
+    """A table of cells (text or markup) in a box that scrolls where it is too wide; the first column heads its row."""
     head = [
         tag("th", header, scope="col", class_="number" if right else None)
         for header, right in zip(headers, numeric, strict=True)
@@ -62,7 +63,7 @@ def details(summary: Child, *content: Child, open_: bool = False, class_: str | 
     return tag("details", tag("summary", summary), *content, open=open_, class_=class_)
 
 
-def _cells(row: list[Markup], numeric: tuple[bool, ...]) -> list[Markup]:
+def _cells(row: Sequence[str], numeric: tuple[bool, ...]) -> list[Markup]:
     first, *rest = row
     cells = [tag("th", first, scope="row", class_="number" if numeric[0] else None)]
     return cells + [

@@ -140,13 +140,14 @@ form?.addEventListener("reset", () => {
 
 // --- drawing -------------------------------------------------------------------------------------------------------
 
-const drawn = new Set();
+// What is near the window is drawn, and again as soon as it changes; what is far from it, when it comes near.
+const near = new Set();
 
 function draw(plot) {
   const figure = figures[Number(plot.dataset.figure)];
   const filter = chosen();
   const traces = figure.traces.map((trace) => narrowed(trace, filter)).filter((trace) => trace !== null);
-  drawn.add(plot);
+  plot.dataset.drawn = "";
   const layout = themed(figure.layout);
   if (printing) Object.assign(layout, { autosize: false, width: 680 });
   // The table below says the same in words; what Plotly draws is for the eye.
@@ -154,13 +155,18 @@ function draw(plot) {
 }
 
 function redraw() {
-  for (const plot of drawn) draw(plot);
+  for (const plot of plots) delete plot.dataset.drawn;
+  for (const plot of near) draw(plot);
 }
 
 const observer = new IntersectionObserver(
   (entries) => {
     for (const entry of entries) {
-      if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+      if (!entry.isIntersecting) near.delete(entry.target);
+      else {
+        near.add(entry.target);
+        if (!("drawn" in entry.target.dataset)) draw(entry.target);
+      }
     }
   },
   { rootMargin: "800px" }

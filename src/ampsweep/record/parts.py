@@ -1,0 +1,50 @@
+"""What readers rely on within the open parts of a record: keys that have this type where they are there."""
+
+from typing import Any, TypedDict
+
+
+class Attempt(TypedDict, total=False):
+    started_at: str
+    host: str
+    pid: int
+    from_step: int
+
+
+class Report(TypedDict, total=False):
+    baseline: str
+    margin_pct: float
+
+
+class Trainer(TypedDict, total=False):
+    warmup_steps: int
+    memory_limit_gib: float | None
+
+
+class Config(TypedDict, total=False):
+    precision: dict[str, Any]
+    report: Report
+    trainer: Trainer
+
+
+class Proof(TypedDict, total=False):
+    contradictions: list[str]
+    flops: dict[str, int]
+    num_operators: int
+
+
+class Contamination(TypedDict, total=False):
+    verdict: str
+    reasons: list[str]
+
+
+class Memory(TypedDict, total=False):
+    """Bytes by category."""
+
+    peak: dict[str, int]
+    kept: dict[str, int]
+
+
+class Wandb(TypedDict, total=False):
+    id: str
+    url: str | None
+    directory: str | None

@@ -1,0 +1,136 @@
+"""The run record: what one training (or one prediction) leaves behind."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from ampsweep.batch_search import BatchSearch
+from ampsweep.out_of_memory import OutOfMemory
+from ampsweep.record.atomic import write_atomically
+from ampsweep.record.error import RecordError, read_file
+from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Proof, Wandb
+from ampsweep.record.typed import WrongValueError, typed
+
+SCHEMA: Final = 1
+FILE_NAME: Final = "run.json"
+CHECKPOINTS: Final = "checkpoints"
+LAST: Final = "last.pt"
+PREVIOUS: Final = "previous.pt"
+SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
+"""A run directory's files; checkpoints are the newest and the one before. There is a snapshot only on request."""
+
+Kind = Literal["measured", "predicted"]
+Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
+OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
+"""Statuses that are an answer; `interrupted` and `failed` are the lack of one."""
+
+
+@dataclass(kw_only=True)
+class Identity:
+    """Flat facts about a run: what tables, filters and W&B reports read. Absent facts are None."""
+
+    experiment: str
+    precision_mode: str
+    dtype: str
+    model: str
+    task: str
+    data: str
+    batch_size: int
+    grad_accum_steps: int
+    steps: int | None
+    optimizer: str
+    lr: float
+    compile: bool
+    channels_last: bool
+    seed: int
+    device: str
+    world_size: int = 1
+    model_size: int | None = None
+    """Number of parameters."""
+    seq_len: int | None = None
+    device_name: str | None = None
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """One run. Units are in the metric keys; `memory` holds bytes by category.
+
+    A new record says `interrupted`: a process that is killed leaves that, which is then true.
+    """
+
+    run_id: str
+    arm: str
+    pair_key: str
+    config_hash: str
+    identity: Identity
+    config: Annotated[dict[str, Any], Config]
+    schema: int = SCHEMA
+    kind: Kind = "measured"
+    status: Status = "interrupted"
+    error: str | None = None
+    oom: OutOfMemory | None = None
+    """Of a run that ended `oom`; its sentence is the error."""
+    cut_short: str | None = None
+    """Why training ended before its last step although nothing failed (`trainer.max_seconds`)."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    """ISO 8601, UTC."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    proof: Annotated[dict[str, Any], Proof] = field(default_factory=dict)
+    contamination: Annotated[dict[str, Any], Contamination] = field(default_factory=dict)
+    summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
+    """Metric key -> value. What the device cannot measure has no key. Read as it is: who takes a figure looks at it."""
+    memory: Annotated[dict[str, Any], Memory] = field(default_factory=dict)
+    prediction: Annotated[dict[str, Any], Memory] | None = None
+    batch_search: BatchSearch | None = None
+    """Of a run whose batch size is the answer of a search: how it was found. Its identity has that batch size."""
+    attempts: list[Annotated[dict[str, Any], Attempt]] = field(default_factory=list)
+    """One entry a process that worked on this run: `started_at`, `from_step`."""
+    wandb: Annotated[dict[str, Any], Wandb] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Write `run.json` into `directory` atomically: readers see the old record or the new one."""
+        text = json.dumps(asdict(self), indent=1, allow_nan=False, default=str)
+        write_atomically(directory / FILE_NAME, text + "\n")
+
+    @staticmethod
+    def read(directory: Path) -> "RunRecord":
+        """Read the record of the run in `directory`.
+
+        Raises:
+            RecordError: the file is no record, not a whole one, or one of another schema.
+            FileNotFoundError: there is none.
+        """
+        path = directory / FILE_NAME
+        content = _parsed(path)
+        try:
+            record: RunRecord = typed(RunRecord)(content)
+        except WrongValueError as error:
+            raise RecordError(path, f"is not a run record: {error}") from error
+        return record
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """The JSON object of this schema in the file."""
+    content = read_file(path)
+    if not content.strip():
+        raise RecordError(path, "is empty")
+    try:
+        parsed = json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise RecordError(path, f"is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} in line {error.lineno}, column {error.colno}"
+        is_cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
+        raise RecordError(path, "is cut off" if is_cut else f"is not JSON: {where}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise RecordError(path, f"is not JSON of a record: {error}") from error
+    schema = parsed.get("schema") if isinstance(parsed, dict) else None
+    if not isinstance(parsed, dict) or type(schema) is not int:
+        raise RecordError(path, "is not a run record: it names no schema")
+    if schema > SCHEMA:
+        raise RecordError(path, f"is of a newer version of ampsweep (record schema {schema}; this one reads {SCHEMA})")
+    if schema < SCHEMA:
+        raise RecordError(path, f"has record schema {schema}; this version reads schema {SCHEMA}")
+    return parsed

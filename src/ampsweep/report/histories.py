@@ -1,0 +1,163 @@
+"""Histories as curves, each file read once, and what could not be read of them."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ampsweep.analysis.arms import VAL_LOSS
+from ampsweep.analysis.loss_curves import TRAIN_LOSS
+from ampsweep.analysis.omissions import Omission, OmissionKind
+from ampsweep.metrics import STEP
+from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, number, salvage_history
+from ampsweep.report.curves import Array, Curve
+
+_MAX_INT: Final = 2**63
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The histories of many runs."""
+
+    curves: Mapping[Path, Mapping[str, Curve]]
+    """Run directory -> metric key -> curve; a key the run never logged is absent."""
+    omissions: tuple[Omission, ...] = ()
+    """Files that could not be read, or not in full, and losses that were no numbers."""
+    partial: frozenset[Path] = frozenset()
+    """Run directories whose curves lack rows: drawn, but nothing is computed from them."""
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """What the history of one run gives."""
+
+    curves: dict[str, Curve]
+    missing: str | None = None
+    """Why there is no history; this and the next are clauses that follow its path."""
+    damage: str | None = None
+    """What is damaged of it."""
+    is_torn: bool = False
+    """It ends within a line."""
+    last_step: int | None = None
+    """That of its last row; None where it has no row."""
+
+
+def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str]) -> Histories:
+    """The curves of `keys` of all runs; of one whose directory is given twice, once."""
+    wanted = tuple(dict.fromkeys(keys))
+    curves: dict[Path, dict[str, Curve]] = {}
+    omissions: list[Omission] = []
+    partial: set[Path] = set()
+    for directory, record in dict(records).items():
+        found = read_curves(directory, wanted)
+        curves[directory] = found.curves
+        path = (directory / HISTORY_NAME).as_posix()
+        for kind, reason in _omissions(found, record):
+            omissions.append(Omission(path=path, kind=kind, reason=reason))
+            if kind == "damaged history":
+                partial.add(directory)
+    return Histories(curves, tuple(omissions), frozenset(partial))
+
+
+def read_curves(directory: Path, keys: Sequence[str]) -> RunCurves:
+    """The curves of `keys` from the history in a run's directory; a key the run never logged is absent."""
+    try:
+        history = salvage_history(directory)
+    except FileNotFoundError:
+        return RunCurves({}, missing=_NOT_THERE)
+    except RecordError as error:
+        return RunCurves({}, missing=error.reason)
+    columns = _columns(history, keys)
+    if wrong := _wrong_lines(history, columns):
+        history = history.without(wrong)
+        columns = _columns(history, keys)
+    last_step = history.rows[-1][STEP] if history.rows else None
+    return RunCurves(_curves(history, columns), damage=history.damage, is_torn=history.is_torn, last_step=last_step)
+
+
+_NOT_THERE: Final = "is not there"
+
+
+class _Absent:
+    """Stands where a row lacks a metric; a row may say null."""
+
+
+_ABSENT: Final = _Absent()
+
+Columns = dict[str, list[Any]]
+
+
+def _columns(history: History, keys: Iterable[str]) -> Columns:
+    """The value of each row, or `_ABSENT`, by key."""
+    return {key: _column(history, key) for key in keys}
+
+
+def _column(history: History, key: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(key), history.rows))  # a third of the time, for what every row has
+    except KeyError:
+        return [row.get(key, _ABSENT) for row in history.rows]
+
+
+def _wrong_lines(history: History, columns: Columns) -> dict[int, str]:
+    """Lines with a value that is no number: line -> clause."""
+    wrong: dict[int, str] = {}
+    for key, values in columns.items():
+        if not set(map(type, values)) <= {float, _Absent}:
+            found = [line for line, value in zip(history.lines, values, strict=True) if not _is_number(value)]
+            wrong = dict.fromkeys(found, f"has no number at {key}") | wrong
+    return wrong
+
+
+def _is_number(value: Any) -> bool:
+    one = number(value)
+    return one is None or type(one) in (float, _Absent) or (type(one) is int and abs(one) < _MAX_INT)
+
+
+def _curves(history: History, columns: Columns) -> dict[str, Curve]:
+    steps = np.array([row[STEP] for row in history.rows], dtype=np.float64)
+    curves = {}
+    for key, values in columns.items():
+        if _ABSENT not in values:
+            curves[key] = Curve(steps, _array(values))
+        elif logged := [index for index, value in enumerate(values) if value is not _ABSENT]:
+            curves[key] = Curve(steps[logged], _array([values[index] for index in logged]))
+    return {key: curve for key, curve in curves.items() if len(curve)}
+
+
+def _array(values: list[Any]) -> Array:
+    if set(map(type, values)) == {float}:
+        return np.array(values, dtype=np.float64)
+    return np.array([math.nan if value is None else float(number(value)) for value in values], dtype=np.float64)
+
+
+def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[OmissionKind, str]]:
+    """What is wrong with a run's history. One that never began has none, and one that was killed may end anywhere."""
+    if found.missing is not None:
+        if record.attempts or found.missing != _NOT_THERE:
+            yield "no history", found.missing
+        return
+    is_completed = record.status == "completed"
+    if damage := found.damage or (_early_end(found, record) if is_completed else None):
+        yield "damaged history", damage
+    for key in (TRAIN_LOSS, VAL_LOSS):
+        curve = found.curves.get(key)
+        if is_completed and curve is not None and not (finite := np.isfinite(curve.values)).all():
+            first = int(curve.steps[np.argmin(finite)])
+            gaps = len(curve) - int(finite.sum())
+            yield "not finite", f"has no finite {key} in {gaps} of {len(curve)} rows, first at step {first}"
+
+
+def _early_end(found: RunCurves, record: RunRecord) -> str | None:
+    """Where the history of a run that completed ends before the run did: its last step is always logged."""
+    steps = record.identity.steps
+    if found.is_torn:
+        return "ends within a line"
+    if found.last_step is None:
+        return "has no row"
+    is_early = record.cut_short is None and steps is not None and found.last_step < steps
+    return f"ends at step {found.last_step} of {steps}" if is_early else None
