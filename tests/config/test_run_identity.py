@@ -14,6 +14,8 @@ WITHOUT_RESULT = {
     *("name", "output_dir", "resume", "into", "dry_run"),
     *("tracking.mode", "tracking.project", "tracking.entity", "tracking.group", "tracking.tags"),
     *("report.baseline", "report.margin_pct"),
+    *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
+    *("predict.measure", "predict.write"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot"),
     "max_batch.limit",
 }

@@ -35,9 +35,17 @@ def build(config: Config, device: torch.device, data: Data) -> Built:
         UserError: a part refuses its settings.
     """
     precision = Precision(config.precision, device)
-    num_steps = steps_of(config, data)
     seed_everything(config.seed)
-    model = precision.convert(build_model(config))
+    return build_around(config, precision, precision.convert(build_model(config)), data)
+
+
+def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
+    """Build what is left around a model and data that are on their device.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+    num_steps = steps_of(config, data)
     task: Task = build_component("task", config.task)
     optimizer = build_optimizer(config.optimizer, model.parameters())
     return Built(model, data, task, precision, optimizer, num_steps)

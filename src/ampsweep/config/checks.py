@@ -13,6 +13,7 @@ from ampsweep.config.schema import (
     Config,
     OptimizerConfig,
     PrecisionConfig,
+    PredictConfig,
     SchedulerConfig,
     SGDConfig,
     TrainerConfig,
@@ -44,6 +45,7 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
     yield from _positive("max_batch.limit", config.max_batch.limit)
+    yield from _predict(config.predict)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -105,6 +107,13 @@ def _scheduler(scheduler: SchedulerConfig) -> Iterator[str]:
     yield from _not_negative("scheduler.num_warmup_steps", scheduler.num_warmup_steps)
     if not 0 <= scheduler.min_lr_ratio <= 1:
         yield f"scheduler.min_lr_ratio={scheduler.min_lr_ratio:g}: must lie from 0 to 1"
+
+
+def _predict(predict: PredictConfig) -> Iterator[str]:
+    yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
+    yield from _positive("predict.memory_gib", predict.memory_gib)
+    for batch_size in predict.batch_sizes or ():
+        yield from _positive("predict.batch_sizes", batch_size)
 
 
 def _component(group: str, component: Any) -> Iterator[str]:

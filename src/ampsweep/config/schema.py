@@ -215,6 +215,26 @@ class MaxBatchConfig:
 
 
 @dataclass(kw_only=True)
+class PredictConfig:
+    """What `ampsweep predict` is asked."""
+
+    target: str = "auto"
+    """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
+    memory_gib: float | None = None
+    """Memory that the largest batch is to fit into: what torch's allocator may take, on the CPU the tensors' bytes."""
+    batch_sizes: list[int] | None = None
+    """Batch sizes of the table. None: powers of two around `data.batch_size`."""
+    capability: str | None = None
+    """CUDA compute capability of the target. None: that of the GPU here, else 8.0."""
+    torch: str | None = None
+    """Version of torch on the target, such as 2.9. None: the one here."""
+    measure: bool = False
+    """Measure one small step on the CPU where the model cannot be traced without values."""
+    write: bool = False
+    """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
+
+
+@dataclass(kw_only=True)
 class Config:
     """One training. `model`, `data` and `task` hold a ComponentConfig or, for the user's own, an open mapping."""
 
@@ -229,6 +249,7 @@ class Config:
     trainer: TrainerConfig = MISSING
     tracking: TrackingConfig = MISSING
     report: ReportConfig = MISSING
+    predict: PredictConfig = field(default_factory=PredictConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
     seed: int = 0
     device: str = "auto"

@@ -14,8 +14,8 @@ from ampsweep.data.checks import require_positive
 from ampsweep.data.digest import digest
 from ampsweep.data.randomness import generator
 
-Sample = Callable[[torch.Generator], tuple[Tensor, Tensor]]
-"""Draws one batch on the CPU."""
+Sample = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
+"""Draws one batch on the default device, which is the CPU's where a generator is given."""
 
 
 class _Synthetic:
@@ -34,8 +34,8 @@ class _Synthetic:
         self.batch_size = batch_size
         self.num_train_batches = num_batches
         self.fingerprint = digest(type(self).__name__, repr(sizes), repr(num_batches))
-        self._train = [_on(device, sample(generator("train", seed, index))) for index in range(num_batches)]
-        self._val = _on(device, sample(generator("val")))
+        self._train = [_drawn(device, sample, "train", seed, index) for index in range(num_batches)]
+        self._val = _drawn(device, sample, "val")
 
     def train_batch(self, index: int) -> Batch:
         """Batch ``index`` modulo ``num_batches``."""
@@ -59,7 +59,7 @@ class SyntheticRegression(_Synthetic):
         seed: int,
         device: torch.device,
     ) -> None:
-        def sample(rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        def sample(rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
             inputs = torch.randn(batch_size, in_features, generator=rng)
             return inputs, torch.randn(batch_size, out_features, generator=rng)
 
@@ -73,7 +73,7 @@ class SyntheticTokens(_Synthetic):
     def __init__(
         self, *, vocab_size: int, seq_len: int, num_batches: int, batch_size: int, seed: int, device: torch.device
     ) -> None:
-        def sample(rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        def sample(rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
             tokens = torch.randint(vocab_size, (batch_size, seq_len + 1), generator=rng)
             return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -96,7 +96,7 @@ class SyntheticImages(_Synthetic):
         seed: int,
         device: torch.device,
     ) -> None:
-        def sample(rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        def sample(rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
             images = torch.randn(batch_size, in_channels, image_size, image_size, generator=rng)
             return images, torch.randint(num_classes, (batch_size,), generator=rng)
 
@@ -104,6 +104,9 @@ class SyntheticImages(_Synthetic):
         super().__init__(sample, sizes, num_batches, batch_size, seed, device)
 
 
-def _on(device: torch.device, batch: Batch) -> Batch:
-    inputs, targets = batch
+def _drawn(device: torch.device, sample: Sample, *key: str | int) -> Batch:
+    if device.type == "meta":  # it holds no values: there is nothing to draw
+        with device:
+            return sample(None)
+    inputs, targets = sample(generator(*key))
     return inputs.to(device), targets.to(device)

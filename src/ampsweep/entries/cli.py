@@ -1,4 +1,7 @@
-"""The `ampsweep` command: what is done with runs once they exist."""
+"""The `ampsweep` command: what is done before runs, and once they exist.
+
+Commands import what they need when they are called: a report's statistics take a fifth of a second.
+"""
 
 import argparse
 import math
@@ -8,23 +11,23 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
 from ampsweep.entries.collector import collector_at_rest
-from ampsweep.entries.compare import compare_directories
-from ampsweep.report.console import print_comparison
-from ampsweep.report.files import comparison_json, write_comparison
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0, or 2 for wrong input)."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
+    given = sys.argv[1:] if argv is None else list(argv)
     try:
+        if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
+            from ampsweep.entries.predict import predict_command
+
+            return predict_command(given[1:])
         with collector_at_rest():
-            return _report(_parser().parse_args(argv))
+            return _report(_parser().parse_args(given))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -38,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="ampsweep", description="Compare, from their records, runs of train.py.")
+    parser = _Parser(prog="ampsweep", description="Before and after runs of train.py.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
@@ -46,10 +49,17 @@ def _parser() -> _Parser:
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
     report.add_argument("--format", choices=("console", "json"), default="console")
+    commands.add_parser("predict", help="predict the memory of a training without running it")
     return parser
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from ampsweep.entries.compare import compare_directories
+    from ampsweep.report.console import print_comparison
+    from ampsweep.report.files import comparison_json, write_comparison
+
     margin_pct, baseline = arguments.margin_pct, arguments.baseline
     if margin_pct is not None and not 0 < margin_pct < math.inf:
         raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")

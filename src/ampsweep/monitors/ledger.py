@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 Category = Literal[
     "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
@@ -28,6 +29,16 @@ class Allocation:
         return self.born <= moment and (self.died is None or moment < self.died)
 
 
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """All that happened between two moments, in the order it did."""
+
+    allocations: tuple[Allocation, ...]
+    """Those of storages; what was there from the beginning was born at moment 0."""
+    scratch: tuple[Allocation, ...]
+    """Those of kernels for themselves, as far as they are known."""
+
+
 class Ledger:
     """The life of every storage that tensors on one device show it.
 
@@ -38,11 +49,14 @@ class Ledger:
     Without its history it knows only what is alive now, and can be kept through any number of steps.
     """
 
-    def __init__(self, device: torch.device, *, keeps_history: bool = True) -> None:
-        self._device, self._keeps_history = device, keeps_history
+    def __init__(self, device: torch.device, *, keeps_history: bool = True, counted: type[Tensor] = Tensor) -> None:
+        """`counted`: only tensors of this class are on the device; a fake device shares its name with the host."""
+        self._device, self._keeps_history, self._counted = device, keeps_history, counted
+        self._scratch: list[Allocation] = []
         self._allocations: list[Allocation] = []
         self._known: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
-        self._moment = 0
+        self.moment = 0
+        """Births and deaths so far."""
         self._live = 0
         self.held_bytes = 0
         """Bytes that were there from the beginning."""
@@ -50,7 +64,7 @@ class Ledger:
         """The most bytes that were alive at once so far."""
         self.peak_moment = 0
         self._marked_bytes = -1
-        self._marked_moment = 0
+        self.marked_moment = 0
 
     @property
     def live_bytes(self) -> int:
@@ -59,7 +73,7 @@ class Ledger:
 
     def find(self, tensor: Tensor) -> Allocation | None:
         """The allocation under a tensor, if it is known."""
-        if tensor.device != self._device or tensor.layout is not torch.strided:
+        if not self._counts(tensor):
             return None
         found = self._known.get(id(tensor.untyped_storage()))
         return found[1] if found else None
@@ -84,17 +98,22 @@ class Ledger:
                 return False
             category = known.category
             self._free(id(tensor.untyped_storage()))
-        self._moment += 1
-        if self._add(tensor, category, born=self._moment) is None:
+        self.moment += 1
+        if self._add(tensor, category, born=self.moment) is None:
             return False
         if self._live > self.peak_bytes:
-            self.peak_bytes, self.peak_moment = self._live, self._moment
+            self.peak_bytes, self.peak_moment = self._live, self.moment
         return known is None
+
+    def scratch(self, num_bytes: int) -> None:
+        """Note what a kernel takes for itself while it runs; it is in no category and in no peak."""
+        self._scratch.append(Allocation(num_bytes, "temporary", born=self.moment + 1, died=self.moment + 2))
+        self.moment += 2
 
     def mark(self) -> None:
         """Mark this moment, if more is alive now than at the moment marked before."""
         if self._live > self._marked_bytes:
-            self._marked_bytes, self._marked_moment = self._live, self._moment
+            self._marked_bytes, self.marked_moment = self._live, self.moment
 
     def at_peak(self) -> dict[Category, int]:
         """Bytes by category when the most were alive; they add up to `peak_bytes`."""
@@ -102,18 +121,29 @@ class Ledger:
 
     def at_mark(self) -> dict[Category, int]:
         """Bytes by category at the marked moment."""
-        return self._alive_at(self._marked_moment)
+        return self._alive_at(self.marked_moment)
 
     def kept(self) -> dict[Category, int]:
         """Bytes by category that were not there in the beginning and are there now."""
         return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
 
+    def lives(self) -> Lives:
+        """The whole story so far."""
+        return Lives(tuple(self._allocations), tuple(self._scratch))
+
     def close(self) -> None:
         """Stop watching storages."""
         self._known.clear()
 
+    def _counts(self, tensor: Tensor) -> bool:
+        if not isinstance(tensor, self._counted) or tensor.layout is not torch.strided:
+            return False
+        # To ask a fake tensor for its device in the usual way is to call an operator.
+        device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+        return device == self._device
+
     def _add(self, tensor: Tensor, category: Category, born: int) -> Allocation | None:
-        if tensor.device != self._device or tensor.layout is not torch.strided:
+        if not self._counts(tensor):
             return None
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or not storage.resizable():
@@ -132,8 +162,8 @@ class Ledger:
 
     def _free(self, key: int) -> None:
         _, allocation = self._known.pop(key)
-        self._moment += 1
-        allocation.died = self._moment
+        self.moment += 1
+        allocation.died = self.moment
         self._live -= allocation.num_bytes
 
     def _alive_at(self, moment: int) -> dict[Category, int]:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,15 +10,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.monitors.flops import formulas
-from ampsweep.monitors.ledger import Category, Ledger, tensors_in
+from ampsweep.monitors.ledger import Category, Ledger, Lives, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
+_PLAIN = (Tensor, FakeTensor)
+
+Scratch = Callable[[Any, Sequence[Any], Any], int]
+"""Bytes that an operator's kernel takes for itself, from the operator, its arguments and its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,24 @@ class TracedStep:
 class Trace:
     """Holds the result once the step is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._result: TracedStep | None = None
+
+    @property
+    def moment(self) -> int:
+        """Births and deaths of storages so far."""
+        return self._ledger.moment
+
+    @property
+    def end_of_forward(self) -> int:
+        """The moment that `TracedStep.end_of_forward` tells of."""
+        return self._ledger.marked_moment
+
+    @property
+    def lives(self) -> Lives:
+        """Every allocation so far, one by one."""
+        return self._ledger.lives()
 
     @property
     def result(self) -> TracedStep:
@@ -66,7 +87,13 @@ class Trace:
 
 
 @contextmanager
-def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
+def trace_step(
+    model: nn.Module,
+    *optimizers: Optimizer,
+    held: Iterable[Tensor] = (),
+    counted: type[Tensor] = Tensor,
+    scratch: Scratch | None = None,
+) -> Iterator[Trace]:
     """Trace the optimizer step taken inside; it computes bitwise what it would without.
 
     Categories on the device of the model's parameters:
@@ -79,19 +106,24 @@ def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
     What kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced, and computes
     what the eager model would. The first step of all has an optimizer without state until its end: a later one tells
     more.
+
+    Args:
+        held: tensors that are there from the beginning, whether the step uses them or not.
+        counted: the class of tensors that are on the device.
+        scratch: what is known of kernels' own memory; it is in the trace's lives alone.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert parameters, "a model without parameters cannot be trained"
-    ledger = Ledger(parameters[0].device)
-    for buffer in model.buffers():
-        ledger.hold(buffer, "other")
+    ledger = Ledger(parameters[0].device, counted=counted)
+    for tensor in (*held, *model.buffers()):
+        ledger.hold(tensor, "other")
     for parameter in parameters:
         ledger.hold(parameter, "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     hold = partial(_hold_gradient, ledger)
-    trace, mode = Trace(), _Tracer(ledger)
+    trace, mode = Trace(ledger), _Tracer(ledger, scratch)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode:
@@ -101,6 +133,21 @@ def trace_step(model: nn.Module, *optimizers: Optimizer) -> Iterator[Trace]:
             yield trace
     finally:
         _hold_state(ledger, optimizers)
+        trace._result = mode.result()
+        ledger.close()
+
+
+@contextmanager
+def trace_program(
+    device: torch.device, *, counted: type[Tensor] = Tensor, scratch: Scratch | None = None
+) -> Iterator[Trace]:
+    """Trace whatever is done inside, whose parameters and optimizers are not known beforehand: only sizes count."""
+    ledger = Ledger(device, counted=counted)
+    trace, mode = Trace(ledger), _Tracer(ledger, scratch)
+    try:
+        with mode:
+            yield trace
+    finally:
         trace._result = mode.result()
         ledger.close()
 
@@ -122,9 +169,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
+        self._scratch = scratch
         self._formulas = formulas()
         self._phase = ModuleTracker()
         self._in_backward = False
@@ -136,7 +184,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(t is not Tensor for t in types):
+        if func is torch.ops.prim.device.default:  # which is how a fake tensor's device is asked for
+            return args[0].fake_device
+        if any(t not in _PLAIN for t in types):
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         for tensor in inputs:
@@ -157,6 +207,8 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(result):
             if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self._outputs[tensor.dtype] += 1
+        if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
+            self._ledger.scratch(num_bytes)
         return result
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> Category:

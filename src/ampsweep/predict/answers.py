@@ -1,0 +1,64 @@
+"""What predictions answer, in sentences."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ampsweep.predict.arm_memory import LargestBatch
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found about one arm."""
+
+    arm: str
+    largest: LargestBatch | None = None
+    """None: not asked."""
+    against_baseline: Literal["baseline", "same", "unknown", "saves", "takes_more"] = "unknown"
+    """`same`: whatever the batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
+    saves_from: int | None = None
+    """That batch size."""
+
+
+def sentences(answers: Sequence[Answer], baseline: str | None, memory_gib: float | None) -> Iterator[str]:
+    """The answers as people say them; `baseline` None: there is none to compare with.
+
+    >>> fp32 = Answer("fp32", LargestBatch(11), "baseline")
+    >>> amp = Answer("amp_bf16", LargestBatch(19), "saves", saves_from=3)
+    >>> list(sentences([fp32, amp], "fp32", 16.0))
+    ['On 16 GiB: fp32 up to batch 11, amp_bf16 up to 19.', 'amp_bf16 saves memory from batch 3 on.']
+    """
+    if memory_gib is not None:
+        yield f"On {memory_gib:g} GiB: {', '.join(_fits(answers))}."
+    if baseline is None:
+        return
+    for batch_size in sorted({answer.saves_from for answer in answers if answer.saves_from is not None}):
+        arms = [answer.arm for answer in answers if answer.saves_from == batch_size]
+        yield f"{_listed(arms)} {_verb('save', arms)} memory from batch {batch_size} on."
+    if same := [answer.arm for answer in answers if answer.against_baseline == "same"]:
+        yield f"{_listed(same)} {_verb('take', same)} the same memory as {baseline}."
+    if more := [answer.arm for answer in answers if answer.against_baseline == "takes_more"]:
+        yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size."
+
+
+def _fits(answers: Sequence[Answer]) -> Iterator[str]:
+    said = False
+    for answer in answers:
+        if answer.largest is None:
+            continue
+        size = answer.largest.batch_size
+        if size == 0:
+            yield f"{answer.arm} not even one item"
+        elif answer.largest.is_all_the_data:
+            yield f"{answer.arm} every batch the data has (up to {size})"
+        else:
+            yield f"{answer.arm} up to {size}" if said else f"{answer.arm} up to batch {size}"
+            said = True
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _verb(verb: str, subjects: Sequence[str]) -> str:
+    return verb if len(subjects) > 1 else f"{verb}s"

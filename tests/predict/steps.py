@@ -1,0 +1,74 @@
+"""The same training step twice: taken on the CPU, and predicted for it."""
+
+import copy
+import functools
+
+import torch
+
+from ampsweep.build.built import build, build_data
+from ampsweep.config.compose import compose_one
+from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.entries.fake_training import FakeTraining
+from ampsweep.monitors.trace import trace_step
+from ampsweep.predict.target import Target
+
+CPU = torch.device("cpu")
+ON_CPU = ("device=cpu", "tracking=disabled")
+MLP = ("model=mlp_small", "model.hidden_size=64", "data=digits", "data.batch_size=32")
+REGRESSION = (
+    *("model=mlp_recipe", "model.hidden_size=128"),
+    *("data.in_features=128", "data.out_features=64", "data.batch_size=16", "data.num_batches=4"),
+)
+GPT = (
+    *("model=gpt_tiny", "model.dropout=0.1", "data=synthetic_tokens"),
+    *("data.vocab_size=300", "data.seq_len=32", "data.batch_size=4", "data.num_batches=4"),
+)
+RESNET = (
+    *("model=resnet18", "data.image_size=8", "data.num_classes=10"),
+    *("data.batch_size=4", "data.num_batches=4"),
+)
+
+
+def measured(*overrides):
+    """What the second step of a training did."""
+    config = composed(*overrides)
+    built = build(config, CPU, build_data(config, CPU))
+    trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
+    trainer.model.train()
+    with built.precision.flags():
+        trainer.train_step()
+        with trace_step(trainer.model, trainer.optimizer) as trace:
+            trainer.train_step()
+    return trace.result
+
+
+def measured_memory(*overrides):
+    """The same with what kernels took for themselves, as a run's record has it."""
+    config = composed(*overrides)
+    built = build(config, CPU, build_data(config, CPU))
+    trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
+    trainer.model.train()
+    with built.precision.flags():
+        for _ in range(2):
+            with trainer.instruments.step():
+                trainer.train_step()
+    return trainer.instruments.memory()
+
+
+def predicted(*overrides, target=None, batch_size=None):
+    """The timeline of the same step, predicted."""
+    config = composed(*overrides)
+    return FakeTraining(config, target or Target("cpu")).trace(batch_size or config.data["batch_size"])
+
+
+def composed(*overrides):
+    return copy.deepcopy(_composed(*overrides))
+
+
+@functools.cache
+def _composed(*overrides):
+    return compose_one([*overrides, *ON_CPU])  # a quarter of a second
+
+
+def ignore(*_):
+    pass

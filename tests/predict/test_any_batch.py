@@ -1,0 +1,95 @@
+"""Two traces tell every batch size, and the answers drawn from them hold."""
+
+import pytest
+from steps import GPT, MLP, composed, predicted
+
+from ampsweep.entries.fake_training import FakeTraining
+from ampsweep.entries.prediction import predict_arm
+from ampsweep.predict.arm_memory import ArmMemory, LargestBatch, saves_from
+from ampsweep.predict.target import Target
+
+CUDA = Target("cuda", (8, 0))
+
+
+def arm_memory(*overrides, target):
+    config = composed(*overrides)
+    training = FakeTraining(config, target)
+    return ArmMemory(training.trace, training.has_batch, target, config.data["batch_size"])
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+@pytest.mark.parametrize("target", [Target("cpu"), CUDA], ids=lambda target: target.kind)
+def test_what_was_not_traced_is_what_a_trace_finds(mode, target):
+    memory = arm_memory(*GPT, f"precision={mode}", "trainer.grad_accum_steps=2", target=target)
+    for batch_size in (3, 16):
+        told = memory.at(batch_size)
+        traced = predicted(
+            *GPT, f"precision={mode}", "trainer.grad_accum_steps=2", target=target, batch_size=batch_size
+        ).peak()
+        assert not told.is_traced
+        assert (told.peak_bytes, told.peak) == (traced.num_bytes, traced.categories)
+
+
+@pytest.mark.parametrize("target", [Target("cpu"), CUDA], ids=lambda target: target.kind)
+def test_the_largest_batch_fits_and_one_more_does_not(target):
+    memory = arm_memory(*GPT, "precision=amp_bf16", target=target)
+    limit = memory.at(37).reserved_bytes or memory.at(37).peak_bytes
+
+    largest = memory.largest(limit).batch_size
+
+    assert largest >= 37
+    assert memory.at(largest).is_traced
+    assert memory.at(largest + 1).is_traced
+    assert memory.fits(largest, limit)
+    assert not memory.fits(largest + 1, limit)
+
+
+def test_where_not_even_one_item_fits_the_answer_is_none():
+    assert arm_memory(*MLP, target=CUDA).largest(2**20) == LargestBatch(0)
+
+
+def test_no_batch_is_larger_than_the_data():
+    assert arm_memory(*MLP, target=CUDA).largest(2**30) == LargestBatch(1438, is_all_the_data=True)
+
+
+def test_amp_saves_from_the_batch_on_at_which_activations_outweigh_the_weights_copies():
+    overrides = ("model=mlp_recipe", "model.hidden_size=256", "data.in_features=256", "data.out_features=256")
+    small = (*overrides, "data.batch_size=8", "data.num_batches=2", "model.num_layers=8", "trainer.max_grad_norm=null")
+    fp32, amp = (
+        arm_memory(*small, f"precision={mode}", target=Target("cpu")).interpolation for mode in ("fp32", "amp_bf16")
+    )
+    start = saves_from(fp32, amp)
+    assert start is not None
+    assert start > 1
+    peaks = [(fp32.at(size).peak().num_bytes, amp.at(size).peak().num_bytes) for size in (start - 1, start)]
+    assert peaks[0][1] >= peaks[0][0]
+    assert peaks[1][1] < peaks[1][0]
+
+
+def test_an_interpolation_that_a_trace_contradicts_is_dropped():
+    def rounded_up_to_eights(batch_size):
+        """Two traces look even, and a third does not."""
+        return predicted(*MLP, batch_size=-(-batch_size // 8) * 8 if batch_size > 2 else 2)
+
+    memory = ArmMemory(rounded_up_to_eights, lambda size: True, Target("cpu"), batch_size=64)
+    assert memory.interpolation is not None
+    limit = predicted(*MLP, batch_size=32).peak().num_bytes
+
+    largest = memory.largest(limit).batch_size
+
+    assert memory.interpolation is None
+    assert largest == 32
+
+
+def test_one_item_alone_is_traced():
+    memory = arm_memory(*GPT, target=CUDA)
+    assert memory.at(1).is_traced
+    assert not memory.at(3).is_traced
+
+
+def test_equal_settings_are_one_prediction():
+    arm = predict_arm(composed(*GPT, "predict.batch_sizes=[2,5]"), Target("cpu"))
+    assert [memory.batch_size for memory in arm.curve] == [2, 5]
+    assert arm.memory.batch_size == 4
+    assert arm.memory.total_bytes == arm.memory.peak_bytes == sum(arm.memory.peak.values())
+    assert arm.memory.allocated_bytes is None

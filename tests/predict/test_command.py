@@ -1,0 +1,142 @@
+"""`ampsweep predict`: its answers, its JSON and what it refuses."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from ampsweep.entries.cli import main
+
+SMALL = (
+    *("model=mlp_recipe", "model.hidden_size=64", "data.in_features=32", "data.out_features=16"),
+    *("data.batch_size=8", "data.num_batches=2"),
+)
+OWN = ("model=custom", "+model.width=8", "data=digits", "data.batch_size=8")
+
+
+@pytest.fixture
+def predict(capsys):
+    """Runs the command line; returns its exit code and what it printed."""
+
+    def run(*overrides):
+        code = main(["predict", *overrides])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_every_mode_of_a_training_in_one_json_object(predict):
+    code, out, err = predict(*SMALL, "predict.target=cuda", "predict.memory_gib=0.1", "format=json")
+
+    (workload,) = json.loads(out)["workloads"]
+    assert code == 0
+    assert err == ""
+    arms = {mode["arm"]: mode for mode in workload["modes"]}
+    assert [*arms] == ["fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16", "pure_fp16"]
+    assert workload["target"] == "cuda"
+    assert workload["baseline"] == "fp32"
+    for mode in arms.values():
+        assert sum(mode["peak"].values()) == mode["peak_bytes"]
+        assert mode["curve"][0]["batch_size"] == 2
+        assert mode["largest_batch"] > 0
+        assert mode["peak_bytes"] < mode["allocated_bytes"] <= mode["reserved_bytes"]
+    assert arms["fp32"]["peak"]["autocast_weights"] == 0 < arms["amp_bf16"]["peak"]["activations"]
+    assert workload["sentences"][0].startswith("On 0.1 GiB: fp32 up to batch ")
+
+
+def test_tables_and_sentences_for_people(predict):
+    code, out, _ = predict("-m", *SMALL, "predict.target=cpu", "predict.memory_gib=0.1", "precision=fp32,tf32,amp_bf16")
+    assert code == 0
+    assert "predicted for cpu" in out
+    assert "peak at batch" in out
+    assert "On 0.1 GiB: fp32 up to batch" in out
+    assert "tf32: tf32 needs an NVIDIA GPU" in out
+    assert "amp_bf16 " in out.splitlines()[-2]
+
+
+def test_a_chosen_precision_is_the_only_one(predict):
+    _, out, _ = predict(*SMALL, "precision=amp_bf16", "precision.cache_enabled=false", "format=json")
+    (workload,) = json.loads(out)["workloads"]
+    assert [mode["arm"] for mode in workload["modes"]] == ["amp_bf16+cache_enabled=false"]
+    assert workload["baseline"] is None
+
+
+def test_a_sweep_is_a_workload_for_each_of_its_models_and_one_for_all_seeds(predict):
+    _, out, _ = predict("-m", *SMALL, "seed=0,1", "precision=fp32,amp_bf16", "model.num_layers=1,2", "format=json")
+    workloads = json.loads(out)["workloads"]
+    assert [[mode["arm"] for mode in workload["modes"]] for workload in workloads] == [["fp32", "amp_bf16"]] * 2
+    assert workloads[0]["modes"][0]["num_parameters"] < workloads[1]["modes"][0]["num_parameters"]
+
+
+def test_what_the_target_cannot_run_is_said(predict):
+    _, out, _ = predict(*SMALL, "predict.target=cuda", "predict.capability=7.5", "format=json")
+    (workload,) = json.loads(out)["workloads"]
+    assert set(workload["unsupported"]) == {"tf32", "amp_bf16", "pure_bf16"}
+    assert workload["unsupported"]["amp_bf16"] == "cuda 7.5 has no bfloat16 arithmetic; use amp_fp16"
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("predict.memory_gib=0", "predict.memory_gib=0: must be greater than 0"),
+        ("predict.memory_gib=-16", "predict.memory_gib=-16: must be greater than 0"),
+        ("predict.memory_gib=nan", "predict.memory_gib=nan: must be a finite number"),
+        ("data.batch_size=0", "data.batch_size=0: must be greater than 0"),
+        ("predict.batch_sizes=[4,0]", "predict.batch_sizes=0: must be greater than 0"),
+        ("predict.target=tpu", "predict.target=tpu: allowed are auto, cpu, cuda"),
+        ("predict.capability=ampere", "predict.capability=ampere: must be two numbers with a dot between"),
+        ("predict.target=auto device=mps", "memory is predicted for cpu, cuda, not for mps"),
+        ("format=xml", "format=xml: allowed are console, json"),
+        ("precision=fp32,amp_bf16", "precision=fp32,amp_bf16 names several values; add -m"),
+        ("predict.memory=16", "unknown key predict.memory"),
+        ("model.num_layers=0", "model.num_layers=0: must be greater than 0"),
+        ("model.out_features=8", "the model's outputs have shape (8, 8), the targets (8, 16)"),
+    ],
+)
+def test_wrong_input_is_one_sentence(predict, override, sentence):
+    code, out, err = predict(*SMALL, "predict.target=cuda", *override.split())
+    assert code == 2
+    assert out == ""
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        ("Gated", "aten._local_scalar_dense in gate (Gate) depends on values"),
+        ("Selecting", "aten.nonzero in Selecting (Selecting) depends on values"),
+    ],
+)
+def test_a_model_that_looks_at_values_is_named_with_its_operator_and_module(predict, model, complaint):
+    code, _, err = predict(*OWN, f"model._target_=value_models.{model}")
+    assert code == 2
+    assert f"model={model}: {complaint}" in err
+    assert "predict.measure=true" in err
+
+
+def test_it_is_measured_where_that_is_asked_for(predict):
+    overrides = (*OWN, "model._target_=value_models.Gated", "predict.measure=true")
+    code, out, _ = predict(*overrides, "predict.target=cpu", "precision=amp_bf16", "format=json")
+    ((mode,),) = (workload["modes"] for workload in json.loads(out)["workloads"])
+    assert code == 0
+    assert mode["is_measured"]
+    assert mode["peak"]["parameters"] == 4 * mode["num_parameters"]
+
+    code, _, err = predict(*overrides, "predict.target=cuda")
+    assert code == 2
+    assert "a step is measured on the CPU" in err
+
+
+def test_gpt2_xl_is_never_allocated():
+    command = [sys.executable, "-m", "ampsweep.entries.cli", "predict", "model=gpt_xl", "predict.target=cuda"]
+    chosen = ["precision=amp_bf16", "data.batch_size=2", "predict.batch_sizes=[2]", "format=json"]
+
+    done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=True)
+
+    ((mode,),) = (workload["modes"] for workload in json.loads(done.stdout)["workloads"])
+    assert mode["num_parameters"] == 1_557_611_200
+    assert mode["peak_bytes"] > 16 * 1_557_611_200
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2**20  # KiB

@@ -1,0 +1,149 @@
+"""On fake CPU tensors operators are cast and broken up as CUDA does it, and only while that is asked for."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampsweep.predict import cuda_autocast
+from ampsweep.predict.fake_device import FakeDevice
+from ampsweep.predict.target import Target
+
+A100, T4 = Target("cuda", (8, 0)), Target("cuda", (7, 5))
+MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
+"""Its last operator: a matrix product, for half precision taken in float32 and cast."""
+HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+SAVED_BY_CPU_TOO = {
+    *("_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d"),
+    *("conv_transpose2d.input", "conv_transpose3d.input", "prelu", "addmm", "matmul", "mm", "linalg_vecdot", "linear"),
+    *("addbmm", "baddbmm", "bmm", "scaled_dot_product_attention"),
+}
+LEFT_OUT = {
+    *("einsum",),  # what it is made of is cast
+    *("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    "_scaled_dot_product_flash_attention",
+}
+
+
+def listed(policy):
+    """Operators in torch's own list, as its header gives it."""
+    block = re.search(rf"#define AT_FORALL_{policy}\(_\)(.*?)\n\n", HEADER.read_text(), re.DOTALL)[1]
+    return {".".join(part.strip() for part in found.split(",")) for found in re.findall(r"_\(([^)]*)\)", block)}
+
+
+@pytest.mark.skipif(not HEADER.exists(), reason="this torch came without its headers")
+def test_the_policy_is_that_of_the_installed_torch():
+    assert set(cuda_autocast.FP32) == listed("FP32")
+    assert set(cuda_autocast.FP32_RESULT) == listed("FP32_SET_OPT_DTYPE")
+    assert set(cuda_autocast.PROMOTED) == listed("PROMOTE")
+    assert set(cuda_autocast.LOWER_THAN_ON_CPU) == listed("LOWER_PRECISION_FP") - SAVED_BY_CPU_TOO - LEFT_OUT
+
+
+def saved_by(output):
+    """dtypes of the tensors that the output's node keeps for backward."""
+    node = output.grad_fn
+    return [
+        getattr(node, name).dtype
+        for name in dir(node)
+        if name.startswith("_saved_") and isinstance(getattr(node, name), torch.Tensor)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_softmax_and_normalization_are_float32_under_autocast(dtype):
+    with FakeDevice(A100)(), torch.autocast("cpu", dtype):
+        hidden = nn.Linear(8, 8)(torch.randn(4, 8))
+        assert hidden.dtype == dtype
+        for result in (hidden.softmax(-1), F.log_softmax(hidden, -1), nn.LayerNorm(8)(hidden), hidden.exp(), hidden**2):
+            assert result.dtype == torch.float32
+        assert F.gelu(hidden).dtype == dtype
+        assert set(saved_by(nn.LayerNorm(8)(hidden))) == {torch.float32}
+
+
+def chain(node):
+    """Names of the nodes from this one back along first inputs."""
+    while node is not None:
+        yield node.name()
+        node = node.next_functions[0][0] if node.next_functions else None
+
+
+def test_cross_entropy_is_what_it_is_made_of():
+    """The CPU casts the logits; CUDA only what reaches nll_loss, after a log_softmax in the logits' own dtype."""
+    with FakeDevice(A100)():
+        logits, classes = torch.randn(8, 10, dtype=torch.bfloat16, requires_grad=True), torch.randint(10, (8,))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(logits, classes)
+        assert loss.dtype == torch.float32
+        assert [*chain(loss.grad_fn)][:3] == ["NllLossBackward0", "ToCopyBackward0", "LogSoftmaxBackward0"]
+        loss.backward()
+        assert logits.grad.dtype == torch.bfloat16
+
+
+def test_a_softmax_of_float16_makes_float32_without_a_copy_of_its_input():
+    with FakeDevice(A100)():
+        for dtype, nodes in ((torch.float16, 2), (torch.bfloat16, 3)):
+            scores = torch.randn(8, 10, dtype=dtype, requires_grad=True)
+            with torch.autocast("cpu", dtype):
+                assert len([*chain(scores.softmax(-1).grad_fn)]) == nodes
+
+
+def test_dropout_keeps_a_mask_of_booleans():
+    with FakeDevice(A100)():
+        assert saved_by(F.dropout(torch.randn(8, 8, requires_grad=True), 0.5)) == [torch.bool]
+        assert F.dropout(torch.randn(8), 0.5, training=False).grad_fn is None
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "heads", "settings", "node"),
+    [
+        (A100, torch.bfloat16, 64, {}, "ScaledDotProductFlashAttentionBackward0"),
+        (A100, torch.float16, 64, {"dropout_p": 0.1}, "ScaledDotProductFlashAttentionBackward0"),
+        (A100, torch.float32, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
+        (A100, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
+        (A100, torch.float32, 63, {}, MATH),
+        (T4, torch.float16, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
+        (T4, torch.float32, 63, {}, "ScaledDotProductEfficientAttentionBackward0"),
+        (T4, torch.bfloat16, 64, {}, MATH),
+    ],
+)
+def test_attention_is_the_kernel_that_the_gpu_would_run(target, dtype, heads, settings, node):
+    with FakeDevice(target)():
+        query = torch.randn(2, 4, 40, heads, dtype=dtype, requires_grad=True)
+        if "attn_mask" in settings:
+            settings = {"attn_mask": torch.ones(40, 40, dtype=torch.bool)}
+        output = F.scaled_dot_product_attention(query, query, query, **settings)
+        assert output.grad_fn.name() in node
+        output.sum().backward()
+        assert query.grad.shape == query.shape
+
+
+def test_a_head_that_is_padded_for_flash_comes_back_in_its_own_size():
+    with FakeDevice(A100)():
+        query = torch.randn(2, 4, 40, 60, dtype=torch.bfloat16, requires_grad=True)
+        assert F.scaled_dot_product_attention(query, query, query).shape == query.shape
+
+
+def test_a_switch_of_torch_decides_too():
+    with FakeDevice(A100)(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
+        assert F.scaled_dot_product_attention(query, query, query).grad_fn.name() in MATH
+
+
+def test_rms_norm_is_one_kernel():
+    with FakeDevice(A100)(), FakeDevice(A100).trace_program() as trace:
+        norm, x = nn.RMSNorm(16), torch.randn(8, 16, requires_grad=True)
+        norm(x).sum().backward()
+    assert norm.weight.grad.shape == (16,)
+    assert trace.result.peak_bytes < 6 * x.numel() * 4
+
+
+def test_afterwards_everything_is_the_cpus_again():
+    with FakeDevice(A100)():
+        pass
+    x = torch.randn(64, requires_grad=True)
+    assert F.dropout(x, 0.5).grad_fn.name() == "MulBackward0"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert x.to(torch.bfloat16).exp().dtype == torch.bfloat16
