@@ -23,7 +23,9 @@ from ampsweep.record import FILE_NAME, RunRecord, find_records
 FirstGuess = Callable[[Config], int | None]
 """A batch size near the largest that trains, from what is known beforehand; None where nothing is."""
 
-_NOT_THE_QUESTION: Final = ("seed", "resume", "into", "dry_run", "tracking", "report", "output_dir", "name")
+_NOT_THE_QUESTION: Final = (
+    *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
+)
 
 
 def search_point(
