@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from ampsweep.entries.cli import main
+from ampsweep.record import find_records
 
 SMALL = (
     *("model=mlp_recipe", "model.hidden_size=64", "data.in_features=32", "data.out_features=16"),
@@ -128,6 +129,22 @@ def test_it_is_measured_where_that_is_asked_for(predict):
     code, _, err = predict(*overrides, "predict.target=cuda")
     assert code == 2
     assert "a step is measured on the CPU" in err
+
+
+def test_records_are_left_where_that_is_asked_for(predict, tmp_path):
+    asked = ("predict.target=cuda", "predict.write=true", f"output_dir={tmp_path}")
+    code, out, _ = predict("-m", *SMALL, *asked, "precision=fp32,amp_bf16")
+    assert code == 0
+    found = find_records(tmp_path)
+    assert str(found[0][0].parent) in out.replace("\n", "")
+    records = {record.arm: record for _, record in found}
+    assert set(records) == {"fp32", "amp_bf16"}
+    for record in records.values():
+        assert (record.kind, record.status, record.identity.device_name) == ("predicted", "completed", "cuda 8.0")
+        assert sum(record.memory["peak"].values()) == record.memory["peak_bytes"]
+        assert record.summary["memory/peak_allocated_gib"] == record.memory["allocator_peak_bytes"] / 2**30
+        assert record.prediction["peak"] == record.memory["peak"]
+        assert record.prediction["peak_bytes_by_batch_size"]["8"] == record.memory["allocator_peak_bytes"]
 
 
 def test_gpt2_xl_is_never_allocated():

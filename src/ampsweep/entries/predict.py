@@ -24,7 +24,8 @@ one is chosen. Questions of its own:
   predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
   predict.memory_gib=16      the largest batch that fits
   predict.batch_sizes=[8,64] the batch sizes of the table
-  predict.measure=true       measure a small step where the model cannot be traced without values"""
+  predict.measure=true       measure a small step where the model cannot be traced without values
+  predict.write=true         leave a record (kind: predicted) for each mode below output_dir"""
 
 
 def predict_command(argv: Sequence[str]) -> int:
@@ -43,15 +44,19 @@ def predict_command(argv: Sequence[str]) -> int:
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.entries.prediction import predict
         from ampsweep.entries.prediction_output import as_json, print_prediction
+        from ampsweep.entries.prediction_record import write_records
 
         resume_collector()
         predictions = [predict(configs) for configs in workloads]
+    written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
     if chosen == "json":
         print(as_json(predictions))
         return 0
     console = Console()
     for prediction in predictions:
         print_prediction(prediction, console)
+    for directory in written:
+        console.print(str(directory), highlight=False, soft_wrap=True)
     return 0
 
 
