@@ -67,7 +67,7 @@ def composed(*overrides):
 
 @functools.cache
 def _composed(*overrides):
-    return compose_one([*overrides, *ON_CPU])  # a quarter of a second
+    return compose_one([*ON_CPU, *overrides])  # a quarter of a second
 
 
 def ignore(*_):

@@ -1,0 +1,54 @@
+"""On a GPU: what the allocator says of a training is what was predicted for it."""
+
+import pytest
+import torch
+from steps import composed, ignore
+
+from ampsweep.build.built import build, build_data
+from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.entries.prediction import predict_arm
+from ampsweep.predict.target import resolve_target
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+MLP = ("model=mlp_recipe", "data.num_batches=4", "data.batch_size=512")
+GPT = ("model=gpt_small", "model.num_layers=4", "data.seq_len=512", "data.batch_size=8", "data.num_batches=4")
+RESNET = ("model=resnet18", "data.image_size=64", "data.batch_size=64", "data.num_batches=4")
+
+
+@pytest.fixture
+def on_gpu():
+    """The peak of a training's third step and what it has reserved by then."""
+
+    def train(config):
+        device = torch.device("cuda", 0)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        built = build(config, device, build_data(config, device))
+        trainer = assemble_trainer(config, built, device, log=ignore, progress=ignore, save=ignore)
+        trainer.model.train()
+        with built.precision.flags():
+            for _ in range(3):
+                torch.cuda.reset_peak_memory_stats()
+                trainer.train_step()
+        return torch.cuda.max_memory_allocated() - before[0], torch.cuda.max_memory_reserved() - before[1]
+
+    return train
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
+@pytest.mark.parametrize(
+    ("workload", "error_pct"), [(MLP, 1.0), (GPT, 1.0), (RESNET, 3.0)], ids=["mlp", "gpt", "resnet"]
+)
+def test_the_peak_is_the_predicted_one(on_gpu, workload, error_pct, mode):
+    config = composed(*workload, f"precision={mode}", "device=cuda", "predict.target=cuda")
+    predicted = predict_arm(config, resolve_target(config.predict, config.device)).memory
+
+    allocated, reserved = on_gpu(config)
+
+    # Workspaces of matrix products that an earlier training of this process has left are there already.
+    assert allocated == pytest.approx(predicted.allocated_bytes, rel=error_pct / 100, abs=2 * 2**25)
+    assert reserved == pytest.approx(predicted.reserved_bytes, rel=0.1, abs=2**26)
