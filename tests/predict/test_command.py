@@ -135,7 +135,7 @@ def test_records_are_left_where_that_is_asked_for(predict, tmp_path):
     asked = ("predict.target=cuda", "predict.write=true", f"output_dir={tmp_path}")
     code, out, _ = predict("-m", *SMALL, *asked, "precision=fp32,amp_bf16")
     assert code == 0
-    found = find_records(tmp_path)
+    found = find_records(tmp_path).records
     assert str(found[0][0].parent) in out.replace("\n", "")
     records = {record.arm: record for _, record in found}
     assert set(records) == {"fp32", "amp_bf16"}
