@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 MIB = 2**20
 
@@ -182,8 +182,8 @@ def test_models_are_compared_each_with_its_own_baseline():
     ]
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
     assert [(workload.title, workload.arms[1].speedup.value) for workload in comparison.workloads] == [
-        ("model small", pytest.approx(1.0)),
         ("model large", pytest.approx(4.0)),
+        ("model small", pytest.approx(1.0)),
     ]
 
 

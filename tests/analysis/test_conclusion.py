@@ -1,7 +1,7 @@
 import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=[2.00, 2.02, 1.98])
 

@@ -1,7 +1,7 @@
 import pytest
 from synthetic_records import contaminated, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 MIB = 2**20
 AUTOCAST = {"precision": {"mode": "amp_bf16", "autocast": True, "parameters": "float32"}}

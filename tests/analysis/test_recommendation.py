@@ -1,7 +1,7 @@
 import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 LOSSES = [2.00, 2.02, 1.98]
 SAME = [2.001, 2.019, 1.981]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 from synthetic_records import contaminated, failed, out_of_memory, run, searched
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.batch_search import BatchSearch, Probe
 
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}

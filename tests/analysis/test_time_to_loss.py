@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_records import run
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.loss_curves import LossCurve, loss_curves
 
 STEPS = 200

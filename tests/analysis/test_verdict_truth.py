@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic_records import sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 NUM_SWEEPS = 300
 SEEDS = 5

@@ -1,6 +1,6 @@
 from synthetic_records import run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.pairs import pair_runs
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.waterfall import waterfall

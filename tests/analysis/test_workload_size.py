@@ -1,7 +1,7 @@
 import pytest
 from synthetic_records import failed, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 
 def cautions(**of_baseline):

@@ -16,15 +16,17 @@ def test_arms_and_seeds_share_a_workload():
     assert sizes(group(*(run(arm, seed) for seed in (0, 1) for arm in ("fp32", "amp_bf16")))) == [4]
 
 
-def test_models_and_batch_sizes_are_workloads_of_their_own_named_by_what_varies():
+def test_models_and_batch_sizes_are_workloads_of_their_own_named_by_what_varies_and_in_the_order_of_that():
     workloads = group(
-        *(run("fp32", facts={"model": model, "batch_size": size}) for model in ("mlp", "gpt") for size in (8, 16))
+        *(run("fp32", facts={"model": model, "batch_size": size}) for model in ("mlp", "gpt") for size in (16, 8, 128))
     )
     assert [workload.title for workload in workloads] == [
-        "model mlp, batch_size 8",
-        "model mlp, batch_size 16",
         "model gpt, batch_size 8",
         "model gpt, batch_size 16",
+        "model gpt, batch_size 128",
+        "model mlp, batch_size 8",
+        "model mlp, batch_size 16",
+        "model mlp, batch_size 128",
     ]
 
 

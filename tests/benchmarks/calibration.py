@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from synthetic_records import sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 
 NUM_SEEDS = (3, 5, 10)
 MARGIN_PCT = 1.0

@@ -47,17 +47,19 @@ def bare_wandb(size: Size, directory: Path) -> float:
 
 def ampsweep(size: Size, directory: Path, *, log_every: int) -> float:
     """`train.py`'s own path from a composed config to the record, with W&B, the progress bar and all."""
-    from ampsweep.config.compose import compose_one
-    from ampsweep.entries.progress import ProgressDisplay
+    from ampsweep.config.compose import compose_points
+    from ampsweep.entries.progress.display import ProgressDisplay
+    from ampsweep.entries.progress.plan import Plan
     from ampsweep.entries.request import RunRequest
     from ampsweep.entries.run import run_once
     from ampsweep.launch.signals import StopRequest
     from ampsweep.record import read_history
     from ampsweep.tracking.wandb_process import WandbProcess
 
-    config = compose_one(ampsweep_overrides(size, log_every=log_every))
-    with WandbProcess() as wandb, StopRequest() as stop, ProgressDisplay(1) as display:
-        display.run_begins("benchmark")
+    points = compose_points(ampsweep_overrides(size, log_every=log_every), multirun=False).points
+    config, display = points[0].config, ProgressDisplay(Plan(points), in_training_process=True)
+    with WandbProcess() as wandb, StopRequest() as stop, display:
+        display.run_begins(config)
         request = RunRequest(config, directory, wandb=wandb.address)
         status = run_once(request, send=display.on_message, stop=stop)
     assert status == "completed", status

@@ -1,6 +1,7 @@
 """A command line that has ended or goes on, and what it left on disk."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,6 +27,8 @@ GPT = (
 )
 """A language model on real text, small enough to learn something in a second, in float16 too."""
 
+_ENDED = re.compile(r" *\d+/\d+  ")
+
 PATIENCE_S = 60.0
 """How long anything may take on a busy machine."""
 
@@ -39,9 +42,14 @@ class Finished:
     err: str
 
     @property
+    def runs(self) -> list[str]:
+        """The lines on stderr that tell of a run of a sweep that has ended."""
+        return [line for line in self.err.splitlines() if _ENDED.match(line)]
+
+    @property
     def said(self) -> list[str]:
-        """The lines on stderr, without those about a machine that was busy before a run."""
-        return [line for line in self.err.splitlines() if "before the run began" not in line]
+        """The other lines on stderr, without those about a machine that was busy before a run."""
+        return [line for line in self.err.splitlines() if not (_ENDED.match(line) or "before the run began" in line)]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Hydra's launchers for several processes: the same records and the same comparison, never two trainings at once."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,9 @@ def test_runs_of_two_joblib_workers_come_one_after_the_other(start, tmp_path):
         "-m", *OWN, *length, "precision=fp32,amp_bf16", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"
     ).finish()
     assert ended.code == 0
+    assert [line.split()[0] for line in ended.runs] == ["1/2", "2/2"], "told by the process that waits for them, once"
+    assert {line.split()[1] for line in ended.runs} == {"fp32", "amp_bf16"}
+    assert all(re.search(r"completed .* ms a step +peak .* val loss", line) for line in ended.runs)
     runs = sorted(all_runs(), key=lambda run: run.record.arm)
     assert [(run.record.arm, run.record.status) for run in runs] == [("amp_bf16", "completed"), ("fp32", "completed")]
     assert [[row["step"] for row in run.history] for run in runs] == [[5, 10], [5, 10]]
@@ -42,6 +46,7 @@ def test_a_run_may_be_a_job_of_submitit(start, tmp_path):
         "hydra.launcher.timeout_min=5",
     ).finish()
     assert ended.code == 0
+    assert [line.split()[:2] for line in ended.runs] == [["1/1", "amp_bf16"]]
     run = only_run()
     assert (run.record.arm, run.record.status) == ("amp_bf16", "completed")
     assert [row["step"] for row in run.history] == [2, 4]

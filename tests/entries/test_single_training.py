@@ -135,7 +135,7 @@ def test_away_from_a_terminal_nothing_moves(swept, train):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
-def test_on_a_terminal_a_bar_shows_the_loss_and_goes_away(repository):
+def test_on_a_terminal_a_line_shows_step_and_loss_and_goes_away(repository):
     """Drawn on stderr: what is on stdout can be piped on."""
     keyboard, screen = os.openpty()
     process = subprocess.Popen(
@@ -150,10 +150,10 @@ def test_on_a_terminal_a_bar_shows_the_loss_and_goes_away(repository):
     out, _ = process.communicate()
     os.close(keyboard)
     assert process.returncode == 0
-    assert only_run().directory.name in shown
+    assert "fp32  mlp_small seed 0  step" in shown
     assert re.search(r"\d+/400", shown)
     assert re.search(r"loss \d\.\d{4}", shown)
-    assert shown.rstrip().endswith("\x1b[2K"), "the bar is erased"
+    assert shown.rstrip().endswith("\x1b[2K"), "the line is erased"
     assert "\x1b" not in out
     assert "completed" in out
 

@@ -17,7 +17,8 @@ def test_a_new_arm_and_a_new_seed_join_the_finished_runs(copied, train):
     before = states(copied.directory)
     both = ("seed=0,2", "precision=fp32,pure_bf16")
     ended = train("-m", *copied.arguments[:-2], *both, f"into={copied.directory}")
-    assert (ended.code, ended.said) == (0, [])
+    assert (ended.code, ended.said) == (0, ["1 of 4 runs finished earlier"])
+    assert [line.split()[:2] for line in ended.runs] == [["2/4", "pure_bf16"], ["3/4", "fp32"], ["4/4", "pure_bf16"]]
     assert before.items() <= states(copied.directory).items()
     new = [run for run in all_runs(copied.directory) if run.directory / "run.json" not in before]
     assert [(run.record.identity.seed, run.record.arm) for run in new] == [

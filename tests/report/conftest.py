@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from synthetic_records import Entry, contaminated, disproved, failed, run, sweep
 
-from ampsweep.analysis import Comparison, compare
+from ampsweep.analysis.comparison import Comparison, compare
 from ampsweep.record import HISTORY_NAME, find_records, history_line
 from ampsweep.report.dashboard import Dashboard, arrange, curve_keys
 from ampsweep.report.histories import read_histories

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from synthetic_records import contaminated, disproved, run, sweep
 
-from ampsweep.analysis import compare
-from ampsweep.report import print_comparison
+from ampsweep.analysis.comparison import compare
+from ampsweep.report.console import print_comparison
 from ampsweep.report.palette import MODE_COLOURS, arm_colour
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -88,7 +88,7 @@ def test_every_workload_has_its_table_and_conclusion():
         for entry in sweep(arm, [1.0] * 3, facts={"model": model})
     ]
     text = printed(compare(entries, baseline="fp32", margin_pct=1.0))
-    assert text.index("model mlp_small") < text.index("model gpt_tiny")
+    assert text.index("model gpt_tiny") < text.index("model mlp_small"), "in the order of all documents"
     assert text.count("Against fp32, amp_bf16") == 2
 
 

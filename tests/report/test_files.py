@@ -4,11 +4,10 @@ from dataclasses import asdict
 import pytest
 from synthetic_records import run
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.record import find_records
-from ampsweep.report import write_comparison
 from ampsweep.report.dashboard import curve_keys
-from ampsweep.report.files import comparison_json
+from ampsweep.report.files import comparison_json, write_comparison
 from ampsweep.report.histories import read_histories
 
 

@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -8,12 +9,16 @@ import plotly.graph_objects as go
 import pytest
 from conftest import GIB, dashboard_of, memory, on_gpu
 from page_reader import figures, panel, read_page
+from rich.console import Console
 from synthetic_records import failed, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.quantities import num_bytes
 from ampsweep.record import HISTORY_NAME
+from ampsweep.report.console import print_comparison
 from ampsweep.report.html import html
+from ampsweep.report.markdown import markdown
+from ampsweep.report.method import method
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
 
 
@@ -306,6 +311,29 @@ def test_losses_that_are_not_finite_are_gaps_and_a_run_without_any_is_named(writ
     assert "amp_fp16: never a finite value (seed 0)" in element.text
 
 
+def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
+    power = {
+        (record.arm, str(record.identity.seed)): record.summary["perf/samples_per_sec"]
+        for _, record in gpu_runs
+        if record.status == "completed" and record.identity.batch_size == 8
+    }
+    _, figure = panel(page, "w0-samples-per-sec")
+    bars = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["type"] == "bar"}
+    found = {(arm, seed): of["x"][0] for arm, bar in bars.items() for seed, of in bar["meta"]["by_seed"].items()}
+    assert found == pytest.approx(power)
+    for key, num_values in (("memory-categories", 6), ("memory-chain", 3)):
+        for trace in panel(page, f"w0-{key}")[1]["traces"]:
+            assert set(trace["meta"]["by_seed"]) <= {"0", "1", "2"}
+            for data in trace["meta"]["by_seed"].values():
+                assert [len(data["x"]), len(data["text"])] == [len(trace["x"])] * 2 == [num_values] * 2
+    _, changes = panel(page, "w0-memory-changes")
+    bf16 = next(trace for trace in changes["traces"] if trace["meta"]["arm"] == "amp_bf16")
+    assert [data["x"] for data in bf16["meta"]["by_seed"].values()] == [bf16["x"]] * 3, "no seed differs"
+    _, against_batch = panel(page, "a0-memory-against-batch")
+    fp32 = next(trace for trace in against_batch["traces"] if trace["meta"]["arm"] == "fp32")
+    assert fp32["meta"]["by_seed"]["2"]["x"] == [8, 16]
+
+
 def test_colours_are_the_modes_own_everywhere(page):
     for figure in figures(page):
         for trace in figure["traces"]:
@@ -362,3 +390,23 @@ def test_two_hundred_runs_stay_under_ten_megabytes(tmp_path, write):
     assert max(len(trace["x"]) for trace in figure["traces"]) <= 300
     assert "are thinned to" in element.text
     assert min(min(trace["y"]) for trace in figure["traces"]) == pytest.approx(1 / 500), "no extreme is lost"
+
+
+def test_with_two_seeds_every_document_tells_the_spread_within_the_runs_and_that_it_decides_nothing(write, tmp_path):
+    entries = [on_gpu(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1)]
+    for _, record in entries:
+        record.summary |= {"perf/step_ms_iqr": 3.0, "perf/step_ms_p95": 108.0}
+    dashboard = dashboard_of(write(entries), tmp_path)
+    stream = io.StringIO()
+    print_comparison(dashboard.comparison, Console(file=stream, width=200))
+    documents = {
+        "page": read_page(html(dashboard)).one("section", id="verdict").text,
+        "Markdown": markdown(dashboard.comparison),
+        "console": stream.getvalue(),
+    }
+    for name, text in documents.items():
+        said = " ".join(text.replace("**", "").split())
+        assert said.count("step time within 2 runs: IQR 3.00 ms (3.0%), p95 108 ms; it supports no verdict") == 2, name
+        assert "within-run" in said or "Within runs" in said
+    assert "too few pairs" in documents["page"]
+    assert any(figure == "within-run" for figure, _ in method(dashboard.comparison))

@@ -1,6 +1,7 @@
 """The page in a real browser; Debian's package is `chromium`."""
 
 import json
+import statistics
 
 import pytest
 from chromium import EXECUTABLE, Page
@@ -37,6 +38,15 @@ def traces(page, panel):
     return [tuple(one) for one in page.evaluate(f"{plot}.data.map(one => [one.name ?? '', one.x.length])")]
 
 
+def choose(page, **values):
+    """Choose in the selects of the filters."""
+    page.evaluate(
+        f"for (const [name, value] of {json.dumps(list(values.items()))}) {{"
+        "  const select = document.querySelector(`select[name=${name}]`);"
+        "  select.value = value; select.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+
+
 def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(page, path):
     page.open(path)
     drawn = traces(page, "w0-train-loss")
@@ -45,11 +55,7 @@ def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(pa
     assert len(traces(page, "w0-memory-categories")) == 7
 
     # Seed: what is drawn of all seeds goes, the verdict stays; batch: the other workload goes.
-    page.evaluate(
-        "for (const [name, value] of [['seed', '1'], ['batch_size', '16']]) {"
-        "  const select = document.querySelector(`select[name=${name}]`);"
-        "  select.value = value; select.dispatchEvent(new Event('change', {bubbles: true})); }"
-    )
+    choose(page, seed="1", batch_size="16")
     assert traces(page, "w1-train-loss") == [("fp32, seed 1", 8), ("amp_bf16, seed 1", 8), ("amp_fp16, seed 1", 8)]
     assert page.evaluate(VISIBLE.format("article")) == 1
     assert page.evaluate(VISIBLE.format(".runs tbody tr")) == 3
@@ -75,6 +81,34 @@ def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(pa
     page.resize(1400, 1000)
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
+
+
+def test_a_chosen_seed_has_bars_of_its_own_and_the_page_says_what_stays_of_all_seeds(page, path, gpu_runs):
+    def bars():
+        traces(page, "w0-samples-per-sec")
+        drawn = "document.querySelector('#w0-samples-per-sec .plot').data.filter(one => one.type === 'bar')"
+        return dict(page.evaluate(f"{drawn}.map(one => [one.name, one.x[0]])"))
+
+    def measured(arm, *seeds):
+        return statistics.median(
+            record.summary["perf/samples_per_sec"]
+            for _, record in gpu_runs
+            if (record.arm, record.identity.batch_size) == (arm, 8) and record.identity.seed in seeds
+        )
+
+    page.open(path)
+    assert bars()["fp32"] == pytest.approx(measured("fp32", 0, 1, 2))
+    choose(page, seed="2")
+    assert bars() == pytest.approx({arm: measured(arm, 2) for arm in ("fp32", "amp_bf16")}), "amp_fp16 ran two seeds"
+    memory = "document.querySelector('#w0-memory-categories .plot').data[0]"
+    traces(page, "w0-memory-categories")
+    assert page.evaluate(f"{memory}.x.map(one => one !== null)") == [True] * 4 + [False] * 2
+    said = page.evaluate("document.getElementById('filter-state').textContent")
+    assert said == "Showing seed 2 (in pictures and runs; the verdict and the tables of figures are of all seeds)"
+    page.evaluate("document.getElementById('show-all').click()")
+    page.settle()
+    assert bars()["fp32"] == pytest.approx(measured("fp32", 0, 1, 2))
+    assert page.errors == []
 
 
 def test_it_follows_the_theme_of_the_system(page, path):

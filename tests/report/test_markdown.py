@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 from synthetic_records import contaminated, disproved, run, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.report.columns import columns_for
 from ampsweep.report.markdown import markdown
 

@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 from synthetic_records import contaminated, disproved, failed, run
 
-from ampsweep.report import print_run_summary
+from ampsweep.report.run_summary import print_run_summary
 
 
 def lines(entry):

@@ -10,8 +10,9 @@ from page_reader import figures, panel, read_page
 from rich.console import Console
 from synthetic_records import failed, out_of_memory, run, searched
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.batch_search import BatchSearch
+from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
@@ -35,6 +36,15 @@ def printed(entries):
     stream = io.StringIO()
     print_comparison(compare(entries, baseline="fp32", margin_pct=1.0), Console(file=stream, width=150))
     return stream.getvalue()
+
+
+def test_a_brief_comparison_has_the_answer_so_far(entries):
+    stream = io.StringIO()
+    found = compare(entries, baseline="fp32", margin_pct=1.0)
+    Console(file=stream, width=150).print(BriefComparison(found))
+    title, answer = stream.getvalue().splitlines()
+    assert title.startswith("3 runs so far: model gpt_tiny")
+    assert answer == SENTENCE
 
 
 def test_the_console_has_a_table_the_reasons_and_the_answer(entries):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 from synthetic_records import failed, sweep
 
-from ampsweep.analysis import compare
+from ampsweep.analysis.comparison import compare
 from ampsweep.report.console import print_comparison
 from ampsweep.report.markdown import markdown
 from ampsweep.report.verdict_lines import change, console_lines, verdict_lines

@@ -91,7 +91,7 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         built,
         CPU,
         log=lambda row, step: rows.append({"step": step, **row}),
-        progress=lambda step, loss: None,
+        progress=lambda trainer: None,
         save=save,
     )
     for name, part in parts.items():

@@ -94,7 +94,7 @@ class Parts:
             config=config,
             num_steps=NUM_STEPS,
             log=log or (lambda row, step: self.rows.append({"step": step, **row})),
-            progress=lambda step, loss: None,
+            progress=lambda trainer: None,
             save=save or (lambda trainer: None),
         )
 

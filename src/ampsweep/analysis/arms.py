@@ -10,7 +10,8 @@ from typing import Final
 from ampsweep.analysis.pairs import Pair
 from ampsweep.analysis.quantities import first_line, plural
 from ampsweep.analysis.runs import GIB, Run
-from ampsweep.analysis.statistics import Estimate, Spread, mean_difference, mean_ratio, spread
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, mean_difference, mean_ratio, spread
+from ampsweep.analysis.within_run import WithinRun, within_run
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"
@@ -44,6 +45,8 @@ class ArmComparison:
     """Number of runs by how they ended: a status, or for some of the completed ones `cut short` or `disproved`."""
     step_ms: float | None
     """Median over uncontaminated runs of each run's median step time."""
+    within_run: WithinRun | None
+    """How far the steps of a run spread; only where there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
@@ -103,6 +106,7 @@ def summarise_arm(
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
         step_ms=_median(undisturbed, STEP_MS),
+        within_run=within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,

@@ -1,9 +1,10 @@
 """Quantities as text: the same digits and units in the conclusion, the console and the documents."""
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ampsweep.analysis.statistics import Estimate
+if TYPE_CHECKING:  # the live display of a training writes quantities, and must not import scipy beside it
+    from ampsweep.analysis.statistics import Estimate
 
 _BYTES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _MAX_DECIMALS: Final = 6
@@ -55,7 +56,7 @@ def loss(value: float) -> str:
     return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else number(value)
 
 
-def estimate(of: Estimate, *, digits: int = 3, sign: bool = False) -> tuple[str, tuple[str, str] | None]:
+def estimate(of: "Estimate", *, digits: int = 3, sign: bool = False) -> tuple[str, tuple[str, str] | None]:
     """An estimate's value and the ends of its interval (where it has one), to the same decimals.
 
     These are `digits` significant digits of the value, or enough for the interval's half width where that is finer. A
@@ -82,7 +83,7 @@ def _decimals(value: float, digits: int) -> int:
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
-def ratio_figure(of: Estimate) -> str:
+def ratio_figure(of: "Estimate") -> str:
     """A ratio with its interval: '1.49x [1.46, 1.53]'; where that says little, with two digits each."""
     value, ends = estimate(of)
     if of.interval is not None and of.interval[1] > 2 * of.interval[0]:

@@ -32,7 +32,7 @@ class Workload:
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:
-    """Group `runs` by their facts, in the order in which each workload first appears.
+    """Group `runs` by their facts, and order the groups by them: batch 16 before batch 256, whichever ran first.
 
     Runs with one pair key belong together. A run that ended early may lack facts (a refused precision never built its
     model): it joins the workload that its known facts do not contradict.
@@ -46,7 +46,7 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
         for swept, members in _split_by_settings(pool_group)
     ]
     position = {run.directory: index for index, run in enumerate(runs)}
-    groups.sort(key=lambda group: min(position[run.directory] for run in group[1]))
+    groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
     varied = _varied_keys([facts for facts, _ in groups])
     return [
         Workload(
@@ -54,6 +54,10 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
         )
         for facts, members in groups
     ]
+
+
+def _sort_key(value: Scalar) -> tuple[int, float, str]:
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
 
 def _merge_compatible(pools: Iterable[list[Run]]) -> list[tuple[Facts, list[list[Run]]]]:

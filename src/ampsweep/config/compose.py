@@ -28,6 +28,7 @@ from ampsweep.config.schema import Config
 
 CONFIG_NAME = "config"
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Points:
     """All points in the order they run; of a sweeper that chooses them as it goes, only the first can be known."""
     overrides: tuple[str, ...]
     """The command line as Hydra must get it (`ampsweep.config.overrides.deferred`)."""
+    all_known: bool = True
+    """`points` are all there are."""
+    in_this_process: bool = True
+    """The launcher calls the jobs in this process, one after the other."""
 
 
 def conf_dir() -> Path:
@@ -86,13 +91,16 @@ def compose_points(
             return Points(False, (_point(composed, overrides),), tuple(overrides))
         if on_multirun is not None:
             on_multirun()
+        launched = {"in_this_process": base.hydra.launcher.get("_target_") == _BASIC_LAUNCHER}
         if base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
             first = tuple(first_values(parsed))
-            return Points(True, (_point(_compose(config_name, first), first),), tuple(overrides))
+            known = (_point(_compose(config_name, first), first),)
+            return Points(True, known, tuple(overrides), all_known=False, **launched)
         lines = [deferred(override) for override in parsed]
         params = [f"{key}={value}" for key, value in (base.hydra.sweeper.params or {}).items()]
-        points = product(parse_overrides([*params, *lines]))
-        return Points(True, tuple(_point(_compose(config_name, point), point) for point in points), tuple(lines))
+        choices = product(parse_overrides([*params, *lines]))
+        points = tuple(_point(_compose(config_name, chosen), chosen) for chosen in choices)
+        return Points(True, points, tuple(lines), **launched)
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:

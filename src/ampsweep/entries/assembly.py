@@ -19,7 +19,7 @@ def assemble_trainer(
     device: torch.device,
     *,
     log: Callable[[Mapping[str, float], int], None],
-    progress: Callable[[int, float], None],
+    progress: Callable[[Trainer], None],
     save: Callable[[Trainer], None],
     snapshot: MemorySnapshot | None = None,
 ) -> Trainer:

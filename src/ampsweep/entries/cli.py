@@ -6,14 +6,18 @@ Commands import what they need when they are called: a report's statistics take 
 import argparse
 import math
 import sys
+import tempfile
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
 from ampsweep.entries.collector import collector_at_rest
+
+if TYPE_CHECKING:
+    from ampsweep.entries.compare import Compared
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +53,7 @@ def _parser() -> _Parser:
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
     report.add_argument("--format", choices=("console", "json"), default="console")
+    report.add_argument("--screenshot", type=Path, metavar="FILE", help="also draw the page into a PNG file")
     commands.add_parser("predict", help="predict the memory of a training without running it")
     return parser
 
@@ -73,6 +78,8 @@ def _report(arguments: argparse.Namespace) -> int:
             write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
         except OSError as error:
             raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
+    if arguments.screenshot is not None:
+        _draw(compared, arguments.screenshot)
     if arguments.format == "json":
         print(comparison_json(compared.comparison), end="")
     else:
@@ -86,6 +93,18 @@ def _resolved(directory: Path) -> Path:
         return directory.resolve()
     except (OSError, RuntimeError) as error:  # a link to itself
         raise UserError(f"{directory}: {error}") from error
+
+
+def _draw(compared: "Compared", picture: Path) -> None:
+    """Draw the page of a comparison, of several directories too, for which no page is kept."""
+    from ampsweep.report.files import HTML_NAME, write_comparison
+    from ampsweep.report.screenshot import take_screenshot
+
+    if not picture.absolute().parent.is_dir():
+        raise UserError(f"--screenshot {picture}: there is no directory {picture.absolute().parent}")
+    with tempfile.TemporaryDirectory() as directory:
+        write_comparison(compared.comparison, compared.records, compared.histories, Path(directory))
+        take_screenshot(Path(directory) / HTML_NAME, picture)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,11 @@ def finished(directory: Path, config: Config) -> RunRecord | None:
     return None
 
 
+def finished_hashes(directory: Path) -> set[str]:
+    """Hashes of the configs below `directory` that have an outcome."""
+    return {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
+
+
 def own_directory(directory: Path) -> Path:
     """`directory`, or where the record in it cannot be read, one beside it: a newer version may know what it says."""
     place, number = directory, 1

@@ -13,6 +13,7 @@ from ampsweep.config.schema import Config
 from ampsweep.entries import children
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.directories import finished
+from ampsweep.entries.duration import duration
 from ampsweep.launch.isolated import run_isolated
 
 
@@ -43,7 +44,7 @@ def print_plan(
             str(config.seed),
             f"{one.num_steps:,}",
             f"{one.num_parameters:,}",
-            "" if estimate is None else _duration(estimate),
+            "" if estimate is None else duration(estimate),
             note,
         )
     console.print(table)
@@ -54,7 +55,7 @@ def print_plan(
     known = [value for value in seconds.values() if value is not None]
     console.print(
         f"{len(configs)} point{'' if len(configs) == 1 else 's'}, {len(todo)} to train; "
-        f"about {_duration(sum(known))}, from steps timed just now; nothing was trained or written",
+        f"about {duration(sum(known))}, from steps timed just now; nothing was trained or written",
         highlight=False,
     )
     return 0
@@ -74,9 +75,3 @@ def _estimated(configs: Sequence[Config]) -> list[float | None]:
 
 def _done(config: Config, into: Path | None) -> bool:
     return into is not None and finished(into, config) is not None
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

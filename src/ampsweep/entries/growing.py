@@ -1,6 +1,7 @@
 """The comparison of a multirun that is still going on."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,16 +18,21 @@ class GrowingComparison:
 
     Written between two runs, when nothing is measured, and only when it has cost less than a twentieth of the time so
     far: long sweeps keep an open page fresh, short ones are not slowed.
+
+    Args:
+        directory: the multirun's.
+        config: of any of its runs.
+        show: is given the comparison and its page whenever they were brought up to date.
     """
 
-    def __init__(self, directory: Path, config: Config) -> None:
-        self._directory, self._report = directory, config.report
+    def __init__(self, directory: Path, config: Config, show: Callable[["Comparison", Path], None]) -> None:
+        self._directory, self._report, self._show = directory, config.report, show
         self._began, self._spent = time.monotonic(), 0.0
 
     def rewrite(self) -> None:
         """Bring the files up to date, if it is time to."""
         if self._spent * _TIME_SHARE < time.monotonic() - self._began:
-            self.write()
+            self._show(self.write(), self._directory / "comparison.html")
 
     def write(self) -> "Comparison":
         """Bring the files up to date; returns the comparison as they name its files.

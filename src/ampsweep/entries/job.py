@@ -11,7 +11,7 @@ from ampsweep.config import registry  # noqa: F401  (a launcher's worker compose
 from ampsweep.config.resolved import to_config
 from ampsweep.entries.directories import checkpoint_of, finished, own_directory
 from ampsweep.entries.point import train_point
-from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.search import FirstGuess, search_point
 from ampsweep.tracking.wandb_process import WandbAddress
@@ -25,7 +25,7 @@ class Job:
 
     def __init__(
         self,
-        display: ProgressDisplay | None = None,
+        display: Speaker | None = None,
         single: Callable[[RunRequest], None] | None = None,
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
@@ -49,11 +49,10 @@ class Job:
             self._single(RunRequest(config, directory, group=config.tracking.group, wandb=self._wandb))
             return
         sweep = Path(hydra.sweep.dir)
-        display = self._display or ProgressDisplay(1)
+        display = self._display or Speaker()
         if finished(sweep, config) is not None:
             with suppress(OSError):
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
-            display.run_ends(f"{directory.name}: finished earlier")
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)

@@ -23,11 +23,13 @@ from ampsweep.entries import children
 from ampsweep.entries.arguments import Arguments, parse, quoted
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.collector import collector_at_rest, resume_collector
-from ampsweep.entries.directories import existing_multirun, new_directory, unfinished_run
+from ampsweep.entries.directories import existing_multirun, finished_hashes, new_directory, unfinished_run
 from ampsweep.entries.dry_run import print_plan
 from ampsweep.entries.growing import GrowingComparison
 from ampsweep.entries.job import Job
-from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.progress.display import ProgressDisplay
+from ampsweep.entries.progress.plan import Plan
+from ampsweep.entries.progress.watch import watch
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
@@ -85,14 +87,15 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
     if config.dry_run:
         return print_plan([config], _checked([config]), Console())
     device = resolve_device(config.device)
-    with ProgressDisplay(1) as display, device_lock(str(device), on_wait=display.say):
+    plan = Plan(points.points)
+    with ProgressDisplay(plan, in_training_process=True) as display, device_lock(str(device), on_wait=display.say):
         directory, resume = _resumed(config, display)
         address = None if wandb is None else wandb.address
         run = SingleRun(config, device, resume, address)
         directory = directory or new_directory(config) / run_directory_name(config)
 
         def train(request: RunRequest) -> None:
-            display.run_begins(directory.name)
+            display.run_begins(config)
             run.train(request, display.on_message)
 
         if address is not None:
@@ -136,8 +139,9 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     directory = into or new_directory(first)
     overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
     resume_collector()
-    growing, interrupted = GrowingComparison(directory, first), False
-    with ProgressDisplay(len(configs)) as display:
+    plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
+    with ProgressDisplay(plan) as display, watch(points, directory, display):
+        growing, interrupted = GrowingComparison(directory, first, display.compare), False
         try:
             job = Job(display, wandb=address, after_run=growing.rewrite)
             _call_hydra(job, ["--multirun", *overrides], config_name)
@@ -145,7 +149,7 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             interrupted = True
     if find_records(directory).records:
         _show(growing, directory)
-    return 1 if interrupted else _exit_code(directory, configs)
+    return 1 if interrupted or not {config_hash(config) for config in configs} <= finished_hashes(directory) else 0
 
 
 def _checked(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:
@@ -168,12 +172,6 @@ def _show(growing: GrowingComparison, directory: Path) -> None:
     console = Console()
     print_comparison(growing.write(), console)
     console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", highlight=False, soft_wrap=True)
-
-
-def _exit_code(directory: Path, configs: Sequence[Config]) -> int:
-    """0 when every point of the command line has an outcome."""
-    outcomes = {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
-    return 0 if all(config_hash(config) in outcomes for config in configs) else 1
 
 
 def _call_hydra(job: Job, argv: Sequence[str], config_name: str) -> None:

@@ -7,11 +7,14 @@ from ampsweep.batch_search import Probe
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A training has come to `step` of `num_steps`."""
+    """A training has come to `step` of `num_steps`; None: not known yet, or never."""
 
     step: int
     num_steps: int
-    loss: float
+    loss: float | None = None
+    scale: float | None = None
+    peak_memory_gib: float | None = None
+    """The peak of allocated tensor bytes so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """One point of a multirun: a training in a process of its own, and the record of whatever became of it."""
 
+from collections.abc import Callable
 from typing import Final
 
-from ampsweep.batch_search import LARGEST_BATCH
 from ampsweep.entries.children import train
-from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.out_of_memory import OutOfMemory
@@ -17,21 +17,29 @@ _ERROR_NAME: Final = "error.txt"
 """Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
 
 
-def train_point(request: RunRequest, display: ProgressDisplay) -> RunRecord:
+def train_point(
+    request: RunRequest, display: Speaker, goes_on: Callable[[RunRecord], bool] = lambda record: False
+) -> RunRecord:
     """Train in a fresh process; whatever becomes of it stands in the record afterwards, which is returned.
+
+    Args:
+        request: what to train, and where.
+        display: is told of it.
+        goes_on: whether with such a record the point is not at its end.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop, after the run had ended.
     """
     if request.wandb is not None:
         request.wandb.prepare(request.config.tracking)
-    display.run_begins(request.directory.name)
+    display.run_begins(request.config)
     (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     ended = run_isolated(train, (request,), on_message=display.on_message)
     record = settle(request, ended)
-    display.run_ends(f"{request.directory.name}: {_outcome(record)}")
+    if not goes_on(record):
+        display.run_ends(request.config, record)
     if record.status == "failed":
-        display.say(f"{request.directory.name} failed: {record.error}")
+        display.say(f"{request.directory.name} failed; its error in full: {request.directory / _ERROR_NAME}")
     if ended.interrupted:
         raise KeyboardInterrupt
     return record
@@ -51,14 +59,3 @@ def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
         record.ended_at = record.ended_at or now()
     record.write(request.directory)
     return record
-
-
-def _outcome(record: RunRecord) -> str:
-    figures: list[str] = [record.status if record.cut_short is None else "cut short"]
-    if LARGEST_BATCH in record.summary:
-        figures.append(f"largest batch {record.summary[LARGEST_BATCH]:.0f}")
-    if "val/loss" in record.summary:
-        figures.append(f"val loss {record.summary['val/loss']:.4f}")
-    if "perf/step_ms" in record.summary:
-        figures.append(f"{record.summary['perf/step_ms']:.3g} ms a step")
-    return ", ".join(figures) + (f" ({record.error})" if record.error else "")

@@ -39,8 +39,8 @@ from ampsweep.training.trainer import Trainer
 
 Send = Callable[[object], None]
 
-_SHOWN_EVERY_S = 0.1
-"""Nobody reads a progress bar faster, and to show a step can take longer than the step."""
+_TOLD_EVERY_S = 0.2
+"""A display is drawn hardly more often, and to tell it of a step could take as long as the step."""
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -119,6 +119,7 @@ def train_built(
         trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
         resume_collector()
+        send(_progress(trainer))
         with limit, trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
@@ -141,14 +142,14 @@ def train_built(
 def _trainer(
     request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
 ) -> Trainer:
-    shown_s = -_SHOWN_EVERY_S
+    told_s = -_TOLD_EVERY_S
 
-    def progress(step: int, loss: float) -> None:
-        nonlocal shown_s
+    def progress(trainer: Trainer) -> None:
+        nonlocal told_s
         now_s = time.perf_counter()
-        if now_s - shown_s >= _SHOWN_EVERY_S:
-            shown_s = now_s
-            send(Progress(step, built.num_steps, loss))
+        if now_s - told_s >= _TOLD_EVERY_S or trainer.step == trainer.num_steps:
+            told_s = now_s
+            send(_progress(trainer))
 
     def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)
@@ -158,6 +159,18 @@ def _trainer(
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
         request.config, built, device, log=trackers.log, progress=progress, save=save, snapshot=snapshot
+    )
+
+
+def _progress(trainer: Trainer) -> Progress:
+    """How far the training is, by its latest row: nothing is read from the device."""
+    values = trainer.values
+    return Progress(
+        trainer.step,
+        trainer.num_steps,
+        loss=values.get("train/loss"),
+        scale=values.get("amp/scale"),
+        peak_memory_gib=values.get("memory/peak_allocated_gib", values.get("memory/peak_allocated_run_gib")),
     )
 
 

@@ -15,7 +15,7 @@ from ampsweep.config.schema import Config
 from ampsweep.entries.children import probe
 from ampsweep.entries.messages import Probed
 from ampsweep.entries.point import OOM_KILLED, train_point
-from ampsweep.entries.progress import ProgressDisplay
+from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest, new_record
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
@@ -29,7 +29,7 @@ _NOT_THE_QUESTION: Final = (
 
 
 def search_point(
-    request: RunRequest, composed: DictConfig, sweep: Path, display: ProgressDisplay, guess: FirstGuess | None
+    request: RunRequest, composed: DictConfig, sweep: Path, display: Speaker, guess: FirstGuess | None
 ) -> None:
     """Search, a process a probe, and train with the answer: one record, that of the training.
 
@@ -51,8 +51,12 @@ def search_point(
     prober = _Prober(composed, request.directory, display)
     while True:
         config = prober.answer(search)
-        record = train_point(replace(request, config=config, batch_search=search), display)
-        if record.status != "oom" or config.data["batch_size"] != search.largest:
+
+        def goes_on(record: RunRecord, tried: int = config.data["batch_size"], best: int = search.largest) -> bool:
+            return record.status == "oom" and tried == best
+
+        record = train_point(replace(request, config=config, batch_search=search), display, goes_on)
+        if not goes_on(record):
             return
         # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
@@ -61,7 +65,7 @@ def search_point(
 class _Prober:
     """Asks the device."""
 
-    def __init__(self, composed: DictConfig, directory: Path, display: ProgressDisplay) -> None:
+    def __init__(self, composed: DictConfig, directory: Path, display: Speaker) -> None:
         self._composed, self._directory, self._display = composed, directory, display
 
     def answer(self, search: BatchSearch) -> Config:
@@ -71,7 +75,7 @@ class _Prober:
         """
         while (size := search.next_batch) is not None:
             config = self._with_batch(size)
-            found = self._ask(config)
+            found = self._ask(config, search.largest)
             if found.probe is None:
                 return config
             search.add(found.probe)
@@ -79,15 +83,13 @@ class _Prober:
             record.write(self._directory)
         return self._with_batch(max(search.largest, 1))
 
-    def _ask(self, config: Config) -> Probed:
-        name = f"{self._directory.name}: batch {config.data['batch_size']}"
-        self._display.run_begins(name)
+    def _ask(self, config: Config, largest: int) -> Probed:
+        so_far = f", {largest} trains" if largest else ""
+        self._display.run_begins(config, f"trying batch {config.data['batch_size']}{so_far}")
         ended = run_isolated(probe, (config,), on_message=self._display.on_message)
         if ended.interrupted:
             raise KeyboardInterrupt
-        found = _found(ended, config)
-        self._display.probe_ends(f"{name} {_told(found.probe)}")
-        return found
+        return _found(ended, config)
 
     def _with_batch(self, size: int) -> Config:
         composed = copy.deepcopy(self._composed)
@@ -102,12 +104,6 @@ def _found(ended: ChildExit, config: Config) -> Probed:
         return Probed(config.device, None, killed)
     result: Probed = ended.result  # type: ignore[assignment]
     return Probed(config.device, None, None) if ended.result is None else result
-
-
-def _told(found: Probe | None) -> str:
-    if found is None:
-        return "cannot be tried"
-    return "trains" if found.outcome == "trains" else f"does not train: {found.error}"
 
 
 def _begun(directory: Path) -> BatchSearch | None:

@@ -29,6 +29,8 @@ class Column:
     numeric: bool = True
     optional: bool = False
     """Left out of a table in which no arm has it."""
+    rank: int = 0
+    """Where a table has no room for all, columns of the highest rank are given up first; those of 0 never."""
 
 
 def columns_for(arms: Sequence[ArmComparison]) -> list[Column]:
@@ -104,6 +106,7 @@ COLUMNS: Final = (
         _step_time,
         "median over uncontaminated runs of each run's median time of a step after warm-up; evaluation and checkpoints "
         "are outside",
+        rank=2,
     ),
     Column(
         "speedup",
@@ -117,6 +120,7 @@ COLUMNS: Final = (
         _peak_memory,
         "median over runs of the peak of allocated tensor bytes after warm-up (allocator statistics on an accelerator, "
         "the tensors of one traced step on a CPU)",
+        rank=3,
     ),
     Column(
         "memory saved",
@@ -129,6 +133,7 @@ COLUMNS: Final = (
         _val_loss,
         "validation loss at the end of training, mean over seeds, with its standard deviation over seeds; "
         "runs cut short have none",
+        rank=4,
     ),
     Column(
         "loss gap",
@@ -142,13 +147,15 @@ COLUMNS: Final = (
         "share of validation items classified correctly at the end of training, mean over seeds, with its standard "
         "deviation over seeds",
         optional=True,
+        rank=5,
     ),
     Column(
         "skipped steps",
         _skipped_steps,
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
+        rank=6,
     ),
-    Column("status", lambda arm: Cell(arm.status), "how the arm's runs ended", numeric=False),
+    Column("status", lambda arm: Cell(arm.status), "how the arm's runs ended", numeric=False, rank=1),
     Column(
         "n",
         _pairs,

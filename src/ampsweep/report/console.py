@@ -60,7 +60,7 @@ def _width(table: Table, console: Console) -> int:
 
 
 def _print_search(found: SearchComparison, console: Console) -> None:
-    shown, table = search_table(found), _empty_table()
+    shown, table = search_table(found), empty_table()
     for header, numeric in zip(shown.headers, shown.numeric, strict=True):
         table.add_column(Text(header.replace(" ", "\n")), justify="right" if numeric else "left", overflow="fold")
     for name, *cells in shown.rows:
@@ -86,7 +86,7 @@ def _at_least(console: Console, width: int) -> Iterator[None]:
 
 
 def _arms_as_rows(arms: Sequence[ArmComparison]) -> Table:
-    table = _empty_table()
+    table = empty_table()
     columns = columns_for(arms)
     for column in columns:
         header = Text(column.header.replace(" ", "\n"))
@@ -98,7 +98,7 @@ def _arms_as_rows(arms: Sequence[ArmComparison]) -> Table:
 
 def _arms_as_columns(arms: Sequence[ArmComparison]) -> Table:
     """The same table turned, for a narrow terminal: the figures below each other, a column an arm."""
-    table = _empty_table()
+    table = empty_table()
     name, *figures = columns_for(arms)
     assert name is ARM
     table.add_column("")
@@ -121,7 +121,8 @@ def _verdict(workload: WorkloadComparison) -> Table:
     return table
 
 
-def _empty_table() -> Table:
+def empty_table() -> Table:
+    """A table as all of the console's are drawn."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 

@@ -1,7 +1,7 @@
 """Everything a document shows of a comparison, arranged once for all renderers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from ampsweep.report.kinds.shown import MAX_POINTS
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
-from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, in_order, subjects
+from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, subjects
 
 _ALL_POINTS: Final = 180_000
 _MIN_POINTS: Final = 30
@@ -45,7 +45,7 @@ class Dashboard:
     """A comparison with the panels drawn from its runs."""
 
     comparison: Comparison
-    """With run directories as seen from the document, workloads and searches in the order of those here."""
+    """With run directories as seen from the document."""
     workloads: tuple[WorkloadPanels, ...]
     searches: tuple[SearchPanels, ...]
     across: tuple[tuple[Series, tuple[PanelShown, ...]], ...]
@@ -81,16 +81,11 @@ def arrange(
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    workloads, searches = subjects(comparison, records, histories, directory)
-    found = in_order(workloads)
+    found, searches = subjects(comparison, records, histories, directory)
     styles = arm_styles(arm for subject in [*found, *searches] for arm in subject.names)
     num_curves = sum(len(subject.runs) for subject in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
-    named = replace(
-        comparison.relative_to(directory),
-        workloads=tuple(subject.workload for subject in found),
-        searches=tuple(subject.found for subject in searches),
-    )
+    named = comparison.relative_to(directory)
     return Dashboard(
         comparison=named,
         workloads=tuple(_of_workload(subject, panels, style) for subject in found),

@@ -130,7 +130,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
     keys = filter_keys(dashboard.comparison.workloads)
     attributes = [_filtered_by(one, keys) for one in dashboard.problems]
     table = html_table(
-        problems_table(dashboard.problems),
+        problems_table(dashboard.problems, with_workload=len(dashboard.subjects) > 1),
         dashboard.styles,
         caption="Problems",
         class_="problems",

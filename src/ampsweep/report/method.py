@@ -15,6 +15,13 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
             yield column.header, f"{column.explanation}."
     if comparison.workloads:
         yield from _judgements(comparison.margin_pct)
+    if any(arm.within_run for workload in comparison.workloads for arm in workload.arms):
+        yield (
+            "within-run",
+            "interquartile range and 95th percentile of the times of a run's steps after warm-up, medians over the "
+            "arm's runs; shown while there are fewer than 3. Two runs may differ by far more than the steps of either, "
+            "so no verdict rests on it.",
+        )
     if any(arm.time_to_loss for workload in comparison.workloads for arm in workload.verdict.arms):
         yield (
             "time to loss",

@@ -78,13 +78,11 @@ def _told(omission: Omission) -> tuple[str, str]:
     return omission.kind, f"{omission.path} {omission.reason}"
 
 
-def problems_table(found: Sequence[Problem]) -> Table:
-    """The problems as texts."""
-    return Table(
-        ("problem", "arm", "why", "consequence", "seeds", "workload"),
-        (False,) * 6,
-        tuple(_row(one) for one in found),
-    )
+def problems_table(found: Sequence[Problem], *, with_workload: bool) -> Table:
+    """The problems as texts, where there are several workloads `with_workload`."""
+    headers = ("problem", "arm", "why", "consequence", "seeds", "workload")[: 5 + with_workload]
+    rows = tuple(_row(one)[: len(headers)] for one in found)
+    return Table(headers, (False,) * len(headers), rows)
 
 
 def _row(one: Problem) -> tuple[str, ...]:

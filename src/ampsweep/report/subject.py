@@ -2,15 +2,16 @@
 
 import statistics
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.pairs import Pair, pair_runs
 from ampsweep.analysis.run_entry import RunEntry
-from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.searches import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
@@ -57,6 +58,13 @@ class ArmRuns(ABC):
         values = [value for _, value in self.values_of(arm, key)]
         return statistics.median(values) if values else None
 
+    def by_seed(self, arm: str, key: str) -> dict[int, float]:
+        """As `median_of`, of the runs of each seed."""
+        values: dict[int, list[float]] = defaultdict(list)
+        for run, value in self.values_of(arm, key):
+            values[run.seed].append(value)
+        return {seed: statistics.median(repeats) for seed, repeats in values.items()}
+
 
 @dataclass(frozen=True)
 class Subject(ArmRuns):
@@ -74,6 +82,16 @@ class Subject(ArmRuns):
     @property
     def arms(self) -> tuple[ArmComparison, ...]:
         return self.workload.arms
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs that may be compared."""
+        return sorted({run.seed for run in self.runs if run.measured})
+
+    def of_seed(self, seed: int) -> "Subject":
+        """The same with the runs and pairs of one seed; the comparison stays that of all."""
+        runs = tuple(run for run in self.runs if run.seed == seed)
+        return replace(self, runs=runs, pairs=tuple(pair for pair in self.pairs if pair.arm_runs[0].seed == seed))
 
     def curve_of(self, run: Run, key: str) -> Curve | None:
         return self.histories.curves.get(run.directory, {}).get(key)
@@ -113,12 +131,3 @@ def subjects(
         for one, as_named in zip(comparison.searches, named.searches, strict=True)
     ]
     return found, searches
-
-
-def in_order(found: Sequence[Subject]) -> list[Subject]:
-    """Workloads by their facts, numbers by size: batch 16 before batch 256, whichever ran first."""
-    return sorted(found, key=lambda subject: [_sort_key(value) for value in subject.workload.facts.values()])
-
-
-def _sort_key(value: Scalar) -> tuple[int, float, str]:
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))

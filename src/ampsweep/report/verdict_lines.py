@@ -8,7 +8,7 @@ from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.quantities import num_bytes
 from ampsweep.analysis.waterfall import Waterfall
 
-Topic = Literal["speed", "memory", "bytes", "parity", "time to loss", "why", "refused", "undecided"]
+Topic = Literal["speed", "within-run", "memory", "bytes", "parity", "time to loss", "why", "refused", "undecided"]
 
 _MAX_CHANGES: Final = 3
 
@@ -30,6 +30,7 @@ def verdict_lines(workload: WorkloadComparison) -> list[VerdictLine]:
     verdict = workload.verdict
     return [
         *(VerdictLine("speed", a.arm, a.judgements.speed_text) for a in verdict.arms if _known(a.judgements.speed)),
+        *(VerdictLine("within-run", a.arm, a.within_run.text) for a in workload.arms if a.within_run is not None),
         *(VerdictLine("memory", a.arm, a.judgements.memory_text) for a in verdict.arms if _known(a.judgements.memory)),
         *(VerdictLine("bytes", a.arm, changes(a.waterfall)) for a in verdict.arms if a.waterfall is not None),
         *(VerdictLine("parity", a.arm, a.judgements.parity_text) for a in verdict.arms if a.parities),

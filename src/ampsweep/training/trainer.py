@@ -64,7 +64,7 @@ class Trainer:
 
     Args:
         log: receives each history row, keyed by metric, and its step.
-        progress: receives step and loss whenever rows were logged.
+        progress: told of this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
     """
 
@@ -81,7 +81,7 @@ class Trainer:
         config: TrainerConfig,
         num_steps: int,
         log: Callable[[Mapping[str, float], int], None],
-        progress: Callable[[int, float], None],
+        progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
     ) -> None:
         self.model, self.data, self.task, self.precision = model, data, task, precision
@@ -203,7 +203,7 @@ class Trainer:
                 self._log(values, row.step)
                 if diverged := _diverged(row):
                     return diverged
-            self._progress(self.step, self.values.get("train/loss", math.nan))
+            self._progress(self)
         return None
 
     def _ending(self, stop: Stop, seconds: float) -> Ending | None:

@@ -1,7 +1,7 @@
 """Kind `against_batch`: a metric of the summary over the batch size, over workloads that differ in nothing else."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.runs import Scalar
@@ -68,7 +68,9 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
         return Absent(f"no run measured {key}")
     unit = axis_unit(values, panel.unit)
     sizes = sorted({size for size, _ in series.subjects})
-    traces = [_line(arm, points, unit, panel, style) for arm, points in medians.items() if points]
+    traces = [
+        _line(arm, points, _by_seed(arm, key, series), unit, panel, style) for arm, points in medians.items() if points
+    ]
     lost = {arm: found for arm in arms if (found := _out_of_memory(arm, series))}
     traces += [
         _crosses(arm, where, max(values) * unit.factor * (1 - 0.07 * index), style)
@@ -84,44 +86,69 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
     table = Table(("batch size", *columns), (True,) * (len(columns) + 1), tuple(rows))
     measured = {arm for _, subject in series.subjects for arm in subject.measured_arms}
     remarks = [f"{arm}: not measured" for arm in arms if not medians[arm] and arm in measured]
-    remarks += [f"{arm} ran out of memory at batch {', '.join(map(str, where))} (x)" for arm, where in lost.items()]
+    for arm, where in lost.items():
+        at = ", ".join(str(size) for size in sorted({size for size, _ in where}))
+        remarks.append(f"{arm} ran out of memory at batch {at} (x)")
     return Shown(traces, layout, table, tuple(remarks))
 
 
-def _line(arm: str, points: Sequence[tuple[int, float]], unit: AxisUnit, panel: Panel, style: Style) -> Trace:
+def _by_seed(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:
+    """The points of each seed."""
+    points: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for size, subject in series.subjects:
+        for seed, value in subject.by_seed(arm, key).items():
+            points[seed].append((size, value))
+    return points
+
+
+def _line(
+    arm: str,
+    points: Sequence[tuple[int, float]],
+    by_seed: Mapping[int, Sequence[tuple[int, float]]],
+    unit: AxisUnit,
+    panel: Panel,
+    style: Style,
+) -> Trace:
+    def line(through: Sequence[tuple[int, float]]) -> Trace:
+        return {
+            "x": [size for size, _ in through],
+            "y": [value * unit.factor for _, value in through],
+            "hovertext": [f"batch {size}: {quantity(value, panel.unit)}" for size, value in through],
+        }
+
     drawn = style.arms[arm]
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "x": [size for size, _ in points],
-        "y": [value * unit.factor for _, value in points],
+        **line(points),
         "name": plotly_text(arm),
-        "hovertext": [f"batch {size}: {quantity(value, panel.unit)}" for size, value in points],
         "hoverinfo": "text+name",
         "line": {"color": drawn.colour, "width": 2 + 1.5 * drawn.beneath, "dash": drawn.dash},
         "marker": {"color": drawn.colour, "symbol": drawn.symbol, "size": 8 + 2 * drawn.beneath},
-        "meta": {"arm": arm},
+        "meta": {"arm": arm, "by_seed": {seed: line(through) for seed, through in by_seed.items()}},
     }
 
 
-def _out_of_memory(arm: str, series: Series) -> list[int]:
-    """Batch sizes at which a run of the arm ended so."""
-    found = {size for size, subject in series.subjects for run in subject.runs_of(arm) if run.outcome == "oom"}
+def _out_of_memory(arm: str, series: Series) -> list[tuple[int, int]]:
+    """Batch sizes at which a run of the arm ended so, with its seed."""
+    found = {
+        (size, run.seed) for size, subject in series.subjects for run in subject.runs_of(arm) if run.outcome == "oom"
+    }
     return sorted(found)
 
 
-def _crosses(arm: str, sizes: Sequence[int], height: float, style: Style) -> Trace:
+def _crosses(arm: str, where: Sequence[tuple[int, int]], height: float, style: Style) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": list(sizes),
-        "y": [height] * len(sizes),
+        "x": [size for size, _ in where],
+        "y": [height] * len(where),
         "name": plotly_text(f"{arm}: out of memory"),
         "showlegend": False,
-        "hovertext": [f"batch {size}: out of memory" for size in sizes],
+        "hovertext": [f"batch {size}, seed {seed}: out of memory" for size, seed in where],
         "hoverinfo": "text+name",
         "marker": {"color": style.arms[arm].colour, "symbol": "x", "size": 12},
-        "meta": {"arm": arm},
+        "meta": {"arm": arm, "seeds": [seed for _, seed in where]},
     }
 
 

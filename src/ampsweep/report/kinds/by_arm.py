@@ -1,7 +1,7 @@
 """Kinds `by_arm` and `chain`: metrics of the summary as bars."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ampsweep.report.kinds.shown import (
     Absent,
@@ -38,7 +38,7 @@ def show_by_arm(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
     for arm, values in measured.items():
         figures = [value for _, value in values]
         median = statistics.median(figures)
-        traces.append(_bar(arm, median, unit, panel.unit, style))
+        traces.append(_bar(arm, median, subject.by_seed(arm, key), unit, panel.unit, style))
         traces.append(_dots(arm, [(run.seed, value) for run, value in values], unit, panel.unit, style))
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
@@ -69,7 +69,7 @@ def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     arms = [one.arm for one in subject.arms if any(one.arm in medians[key] for key in present)]
     remarks.without([arm for arm in subject.measured_arms if arm not in arms])
     unit = axis_unit((value for key in present for value in medians[key].values()), panel.unit)
-    traces = [_chain_bar(arm, {key: medians[key].get(arm) for key in present}, unit, panel.unit, style) for arm in arms]
+    traces = [_chain_bar(arm, present, subject, unit, panel.unit, style) for arm in arms]
     names = [_link(key) for key in present]
     layout: Layout = {
         "xaxis": value_axis(f"peak ({unit.unit})", rangemode="tozero"),
@@ -83,22 +83,23 @@ def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     return Shown(traces, layout, figures_table("arm", names, rows), tuple(remarks.lines))
 
 
-def _bar(arm: str, median: float, unit: AxisUnit, of: str, style: Style) -> Trace:
-    text = quantity(median, of)
+def _bar(arm: str, median: float, by_seed: Mapping[int, float], unit: AxisUnit, of: str, style: Style) -> Trace:
+    def length(value: float, what: str) -> Trace:
+        text = quantity(value, of)
+        return {"x": [value * unit.factor], "text": [text], "hovertext": [f"{what} {text}"]}
+
     return {
         "type": "bar",
         "orientation": "h",
-        "x": [median * unit.factor],
         "y": [arm_label(arm)],
+        **length(median, "median"),
         "name": plotly_text(arm),
-        "text": [text],
         "textposition": "auto",
         "insidetextanchor": "start",
         "insidetextfont": {"color": "#111111"},
-        "hovertext": [f"median {text}"],
         "hoverinfo": "text+name",
         "marker": _fill(arm, style),
-        "meta": {"arm": arm},
+        "meta": {"arm": arm, "by_seed": {seed: length(value, f"seed {seed}:") for seed, value in by_seed.items()}},
     }
 
 
@@ -121,20 +122,25 @@ def _dots(arm: str, values: Sequence[tuple[int, float]], unit: AxisUnit, of: str
     }
 
 
-def _chain_bar(arm: str, values: dict[str, float | None], unit: AxisUnit, of: str, style: Style) -> Trace:
+def _chain_bar(arm: str, keys: Sequence[str], subject: Subject, unit: AxisUnit, of: str, style: Style) -> Trace:
+    def lengths(values: Sequence[float | None]) -> Trace:
+        xs = [None if value is None else value * unit.factor for value in values]
+        return {"x": xs, "text": [_cell(value, of) for value in values]}
+
+    seeds = {key: subject.by_seed(arm, key) for key in keys}
+    every = sorted({seed for values in seeds.values() for seed in values})
     return {
         "type": "bar",
         "orientation": "h",
-        "x": [None if value is None else value * unit.factor for value in values.values()],
-        "y": [_link(key) for key in values],
+        **lengths([subject.median_of(arm, key) for key in keys]),
+        "y": [_link(key) for key in keys],
         "name": plotly_text(arm),
-        "text": [_cell(value, of) for value in values.values()],
         "textposition": "auto",
         "insidetextfont": {"color": "#111111"},
         "cliponaxis": False,
         "hoverinfo": "text+name",
         "marker": _fill(arm, style),
-        "meta": {"arm": arm},
+        "meta": {"arm": arm, "by_seed": {seed: lengths([seeds[key].get(seed) for key in keys]) for seed in every}},
     }
 
 

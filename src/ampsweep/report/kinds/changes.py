@@ -1,9 +1,9 @@
 """Kind `changes`: which bytes an arm saves and which it adds, category by category."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ampsweep.analysis.runs import GIB
-from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.analysis.waterfall import Waterfall, waterfall
 from ampsweep.report.kinds.shown import (
     Absent,
     Layout,
@@ -33,22 +33,24 @@ def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent
     if not found:
         return Absent("no pair of runs has its memory by category")
     remarks = Remarks()
-    changes = {arm: _changes(waterfall) for arm, waterfall in found.items()}
-    names = list(dict.fromkeys(one for of_arm in changes.values() for one in of_arm if one != _ALL))
-    names = [one for one in names if any(of_arm.get(one) for of_arm in changes.values())] + [_ALL]
-    for arm, waterfall in found.items():
-        if not waterfall.same_in_all_pairs:
-            remarks.lines.append(f"{arm}: pairs differ; shown is that of seed {waterfall.seed}, with the median change")
-        if waterfall.eager:
+    changes = {arm: _changes(one) for arm, one in found.items()}
+    by_seed = {arm: _by_seed(subject, arm) for arm in found}
+    all_changes = [*changes.values(), *(of_seed for of_arm in by_seed.values() for of_seed in of_arm.values())]
+    names = list(dict.fromkeys(one for of_one in all_changes for one in of_one if one != _ALL))
+    names = [one for one in names if any(of_one.get(one) for of_one in all_changes)] + [_ALL]
+    for arm, one in found.items():
+        if not one.same_in_all_pairs:
+            remarks.lines.append(f"{arm}: pairs differ; shown is that of seed {one.seed}, with the median change")
+        if one.eager:
             remarks.lines.append(f"{arm}: of the step run eagerly, although the runs compiled it")
-    values = [num_bytes / GIB for of_arm in changes.values() for num_bytes in of_arm.values()]
+    values = [num_bytes / GIB for of_one in all_changes for num_bytes in of_one.values()]
     unit = axis_unit(values, "GiB")
     low, high = min(0.0, *values) * unit.factor, max(0.0, *values) * unit.factor
     room = _ROOM_FOR_LABELS * ((high - low) or 1.0)
     layout: Layout = {
         "xaxis": value_axis(f"peak memory, arm minus baseline ({unit.unit})", range=[low - room, high + room]),
         "yaxis": arm_axis([_label(one) for one in names]),
-        "height": rows_height(len(names) * len(found), 24, legend=True),
+        "height": rows_height(len(names) * len(found), 26, legend=True),
         "barmode": "group",
         "bargap": 0.25,
         "legend": {"traceorder": "normal"},
@@ -56,28 +58,47 @@ def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent
     }
     rows = [(_label(one), *(change(of_arm.get(one, 0)) for of_arm in changes.values())) for one in names]
     table = figures_table("category", list(changes), rows)
-    traces = [_bars(arm, {one: of_arm.get(one, 0) for one in names}, unit, style) for arm, of_arm in changes.items()]
+    traces = [_bars(arm, names, of_arm, by_seed[arm], unit, style) for arm, of_arm in changes.items()]
     return Shown(traces, layout, table, tuple(remarks.lines))
 
 
-def _changes(waterfall: Waterfall) -> dict[str, int]:
-    changes = {step.category: step.change_bytes for step in waterfall.steps}
-    return changes | {_ALL: waterfall.arm_bytes - waterfall.baseline_bytes}
+def _changes(of: Waterfall) -> dict[str, int]:
+    return {step.category: step.change_bytes for step in of.steps} | {_ALL: of.arm_bytes - of.baseline_bytes}
 
 
-def _bars(arm: str, changes: Mapping[str, int], unit: AxisUnit, style: Style) -> Trace:
+def _by_seed(subject: Subject, arm: str) -> dict[int, Mapping[str, int]]:
+    """The changes in the pairs of each seed."""
+    found = {seed: waterfall(subject.of_seed(seed).pairs_of(arm)) for seed in subject.seeds}
+    return {seed: _changes(one) for seed, one in found.items() if one is not None}
+
+
+def _bars(
+    arm: str,
+    names: Sequence[str],
+    changes: Mapping[str, int],
+    by_seed: Mapping[int, Mapping[str, int]],
+    unit: AxisUnit,
+    style: Style,
+) -> Trace:
+    def lengths(of: Mapping[str, int]) -> Trace:
+        sizes = [of.get(one, 0) for one in names]
+        texts = [change(num_bytes) if num_bytes else "" for num_bytes in sizes]
+        return {"x": [num_bytes / GIB * unit.factor for num_bytes in sizes], "text": texts}
+
     return {
         "type": "bar",
         "orientation": "h",
-        "x": [num_bytes / GIB * unit.factor for num_bytes in changes.values()],
-        "y": [_label(one) for one in changes],
+        **lengths(changes),
+        "y": [_label(one) for one in names],
         "name": plotly_text(arm),
-        "text": [change(num_bytes) if num_bytes else "" for num_bytes in changes.values()],
-        "textposition": "outside",
+        "textposition": "auto",
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": "#111111"},
         "cliponaxis": False,
         "hoverinfo": "text+name",
         "marker": {"color": style.arms[arm].colour, "pattern": {"shape": style.arms[arm].pattern}},
-        "meta": {"arm": arm},
+        "meta": {"arm": arm, "by_seed": {seed: lengths(of_seed) for seed, of_seed in by_seed.items()}},
     }
 
 

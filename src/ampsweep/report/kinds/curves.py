@@ -138,7 +138,8 @@ def _row(arm: str, curves: Sequence[Curve], panel: Panel) -> tuple[str, ...]:
 
 
 def _layout(panel: Panel) -> Layout:
-    log: dict[str, Any] = {"type": "log", "exponentformat": "power"} if panel.log else {"rangemode": "nonnegative"}
+    # Ticks at 1, 2 and 5 of each decade, each with its whole figure: Plotly's own are bare digits between decades.
+    log = {"type": "log", "dtick": "D2", "tickformat": "~g"} if panel.log else {"rangemode": "nonnegative"}
     return {
         "xaxis": value_axis("step"),
         "yaxis": value_axis(axis_title(panel, panel.unit), **log),

@@ -23,8 +23,9 @@ class Shown:
     """A panel with something to show.
 
     The traces are Plotly's. `meta` of a trace says what it belongs to, for the filters of the page: `arm` and `seed`
-    of the whole trace, or `arms` and `seeds` of its points; `over_seeds` marks what is drawn of all seeds together,
-    `only_alone` what is drawn only where a seed is chosen.
+    of the whole trace, or `arms` and `seeds` of its points; `by_seed` has for each seed what then takes the place of
+    the trace's data, which are of all seeds; `over_seeds` marks what there is of all seeds only, `only_alone` what is
+    drawn only where a seed is chosen.
     """
 
     traces: Sequence[Trace]

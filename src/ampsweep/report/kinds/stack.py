@@ -23,19 +23,15 @@ from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
 
+Bar = tuple[str, bool]
+"""An arm, and whether the bar is what was predicted for it."""
 Parts = Mapping[str, float]
 """Metric key -> value, of those that are known."""
 
 
 def show_stack(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     """A bar an arm, its metrics stacked, medians over runs; below it, striped, what was predicted."""
-    bars: dict[tuple[str, bool], Parts] = {}
-    for arm in (one.arm for one in subject.arms):
-        parts = {key: value for key in panel.metrics if (value := subject.median_of(arm, key)) is not None}
-        if parts:
-            bars[arm, False] = parts
-        if predicted := _predicted(panel, subject, arm):
-            bars[arm, True] = predicted
+    bars = _bars(panel, subject)
     if not bars:
         return not_measured(panel)
     remarks = Remarks()
@@ -57,10 +53,23 @@ def show_stack(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
         for bar, parts in bars.items()
     ]
     table = figures_table("arm", ["all", *(category(key) for key in used)], rows)
-    return Shown([_part(key, bars, labels, unit, panel.unit) for key in used], layout, table, tuple(remarks.lines))
+    by_seed = {seed: _bars(panel, subject.of_seed(seed)) for seed in subject.seeds}
+    traces = [_part(key, bars, by_seed, labels, unit, panel.unit) for key in used]
+    return Shown(traces, layout, table, tuple(remarks.lines))
 
 
-def _total(bar: tuple[str, bool], bars: Mapping[tuple[str, bool], Parts], unit: str) -> str:
+def _bars(panel: Panel, subject: Subject) -> dict[Bar, Parts]:
+    bars: dict[Bar, Parts] = {}
+    for arm in (one.arm for one in subject.arms):
+        parts = {key: value for key in panel.metrics if (value := subject.median_of(arm, key)) is not None}
+        if parts:
+            bars[arm, False] = parts
+        if predicted := _predicted(panel, subject, arm):
+            bars[arm, True] = predicted
+    return bars
+
+
+def _total(bar: Bar, bars: Mapping[Bar, Parts], unit: str) -> str:
     """The whole of a bar; of a predicted one also by how much it misses the measured one."""
     total = sum(bars[bar].values())
     measured = sum(bars.get((bar[0], False), {}).values())
@@ -85,16 +94,24 @@ def _predicted(panel: Panel, subject: Subject, arm: str) -> Parts:
 
 
 def _part(
-    key: str, bars: Mapping[tuple[str, bool], Parts], labels: Mapping[tuple[str, bool], str], unit: AxisUnit, of: str
+    key: str,
+    bars: Mapping[Bar, Parts],
+    by_seed: Mapping[int, Mapping[Bar, Parts]],
+    labels: Mapping[Bar, str],
+    unit: AxisUnit,
+    of: str,
 ) -> Trace:
-    values = [parts.get(key) for parts in bars.values()]
+    def lengths(shown: Mapping[Bar, Parts]) -> Trace:
+        values = [shown.get(bar, {}).get(key) for bar in bars]
+        xs = [None if value is None else value * unit.factor for value in values]
+        return {"x": xs, "text": ["" if value is None else quantity(value, of) for value in values]}
+
     return {
         "type": "bar",
         "orientation": "h",
-        "x": [None if value is None else value * unit.factor for value in values],
+        **lengths(bars),
         "y": [arm_label(label) for label in labels.values()],
         "name": category(key),
-        "text": ["" if value is None else quantity(value, of) for value in values],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
@@ -110,7 +127,10 @@ def _part(
             },
             "line": {"width": 1, "color": "rgba(0,0,0,0.35)"},
         },
-        "meta": {"arms": [arm for arm, _ in bars]},
+        "meta": {
+            "arms": [arm for arm, _ in bars],
+            "by_seed": {seed: lengths(of_seed) for seed, of_seed in by_seed.items()},
+        },
     }
 
 

@@ -24,7 +24,13 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
         tag("h3", name(workload.title)),
         _answer(verdict, styles),
         *(_arm(arm, figures[arm.arm], verdict, styles) for arm in verdict.arms),
-        tag("div", _to_decide(verdict, styles), _reasons(verdict, styles), class_="grounds-lists"),
+        tag(
+            "div",
+            _to_decide(verdict, styles),
+            _reasons(verdict, styles),
+            _within_runs(workload.arms, styles),
+            class_="grounds-lists",
+        ),
         details(
             "All figures, in words and as a table",
             tag("p", name(workload.conclusion.sentence)),
@@ -106,6 +112,15 @@ def _reasons(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
         for one in verdict.reasons
     ]
     return tag("section", tag("h4", "Why"), tag("ul", *items)) if items else None
+
+
+def _within_runs(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup | None:
+    items = [
+        tag("li", join(arm_name(arm.arm, styles[arm.arm]), ": ", name(f"{arm.within_run.text}.")), data_arm=arm.arm)
+        for arm in arms
+        if arm.within_run is not None
+    ]
+    return tag("section", tag("h4", "Within runs"), tag("ul", *items)) if items else None
 
 
 def _all_figures(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup:

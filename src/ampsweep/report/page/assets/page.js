@@ -77,14 +77,16 @@ function chosen() {
 
 // A trace, or its points, belong to arms and seeds; what is left of it under the filters, or null.
 function narrowed(trace, filter) {
-  const { arm, seed, arms, seeds, over_seeds: overSeeds, only_alone: onlyAlone } = trace.meta ?? {};
+  const { arm, seed, arms, seeds, by_seed: bySeed, over_seeds: overSeeds, only_alone: onlyAlone } = trace.meta ?? {};
   if (arm !== undefined && filter.hiddenArms.has(arm)) return null;
   if (onlyAlone && filter.seed === undefined) return null;
   if (filter.seed !== undefined) {
     if (overSeeds) return null;
     if (seed !== undefined && String(seed) !== filter.seed) return null;
+    if (bySeed && !(filter.seed in bySeed)) return null;
   }
   const copy = structuredClone(trace);
+  if (filter.seed !== undefined && bySeed) Object.assign(copy, structuredClone(bySeed[filter.seed]));
   if (filter.seed !== undefined && seed !== undefined) {
     copy.opacity = 1;
     copy.showlegend = true;
@@ -118,7 +120,7 @@ function applyFilters() {
     element.hidden = differs || armHidden || seedHidden;
   }
   const parts = Object.entries(filter.facts).map(([key, value]) => `${key} ${value}`);
-  if (filter.seed !== undefined) parts.push(`seed ${filter.seed} (curves, dots and runs; the verdict is of all seeds)`);
+  if (filter.seed !== undefined) parts.push(`seed ${filter.seed} (in pictures and runs; the verdict and the tables of figures are of all seeds)`);
   if (filter.hiddenArms.size) parts.push(`without ${[...filter.hiddenArms].join(", ")}`);
   document.getElementById("filter-state").textContent = parts.length ? `Showing ${parts.join(", ")}` : "";
   document.getElementById("show-all").hidden = parts.length === 0;
@@ -147,6 +149,9 @@ function draw(plot) {
   const figure = figures[Number(plot.dataset.figure)];
   const filter = chosen();
   const traces = figure.traces.map((trace) => narrowed(trace, filter)).filter((trace) => trace !== null);
+  for (const { marker } of traces) {
+    if (isDark() && marker?.line?.color === "#333333") marker.line.color = "#e8e6e3";
+  }
   plot.dataset.drawn = "";
   const layout = themed(figure.layout);
   if (printing) Object.assign(layout, { autosize: false, width: 680 });
