@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from wandb_server import WandbServer
 
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.
@@ -32,3 +33,10 @@ def foreign_load() -> Iterator[None]:
         time.sleep(0.01)
     yield
     loop.kill()
+
+
+@pytest.fixture
+def wandb_server() -> Iterator[WandbServer]:
+    """A W&B server that knows nothing yet; its `environment` leads a client to it."""
+    with WandbServer() as server:
+        yield server

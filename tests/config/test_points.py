@@ -42,7 +42,7 @@ def composed():
 
 @pytest.mark.parametrize("kind", COMMAND_LINES)
 def test_the_points_are_those_of_hydras_sweeper_in_its_order(kind, composed):
-    overrides = list(composed[kind].overrides)
+    overrides = list(composed[kind].calls[0])
     with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
         base = GlobalHydra.instance().hydra.compose_config(
             config_name="config", overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=False
@@ -58,7 +58,7 @@ def test_the_points_are_those_of_hydras_sweeper_in_its_order(kind, composed):
 def test_the_points_are_the_jobs_that_hydra_runs(composed, tmp_path, repository):
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("hydra_jobs.py")],
-        input=json.dumps([composed[kind].overrides for kind in RUN_BY_HYDRA]),
+        input=json.dumps([composed[kind].calls[0] for kind in RUN_BY_HYDRA]),
         capture_output=True,
         text=True,
         check=True,
@@ -105,6 +105,6 @@ def test_of_a_sweeper_that_chooses_as_it_goes_the_first_values_are_checked():
     ours = ["hydra.sweeper._target_=mine.Sweeper", "seed=3,4", "optimizer.lr=interval(0.1,1)"]
     composed = compose_points(ours, multirun=True)
     assert [point.config.seed for point in composed.points] == [3]
-    assert composed.overrides == tuple(ours)
+    assert composed.calls == (tuple(ours),)
     with pytest.raises(ValueError, match="seed"):
         compose_points([*ours[:1], "seed=x,4"], multirun=True)

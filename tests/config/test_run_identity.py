@@ -12,7 +12,7 @@ from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "resume", "into", "dry_run"),
-    *("tracking.mode", "tracking.project", "tracking.entity", "tracking.group", "tracking.tags"),
+    *(f"tracking.{key}" for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints")),
     *("report.baseline", "report.margin_pct"),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
     *("predict.measure", "predict.write"),

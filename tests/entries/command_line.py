@@ -14,7 +14,7 @@ import psutil
 
 from ampsweep.record import RunRecord, find_records, read_history
 
-MLP = ("model=mlp_small", "tracking=disabled", "trainer.log_every=2")
+MLP = ("model=mlp_small", "tracking=disabled", "trainer.log_every=2", "predict.with_runs=false")
 """A training of milliseconds."""
 
 GPT = (
@@ -24,6 +24,7 @@ GPT = (
     "data.seq_len=32",
     "data.num_val_batches=2",
     "tracking=disabled",
+    "predict.with_runs=false",
 )
 """A language model on real text, small enough to learn something in a second, in float16 too."""
 

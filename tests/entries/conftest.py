@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import MLP, Finished, Started, Swept, only_sweep
+from wandb_server import WandbServer
 
 from ampsweep.entries.main import main
 
@@ -80,6 +81,21 @@ def swept(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     ):
         code = main(["-m", *arguments])
         return Swept(arguments, only_sweep(directory), Finished(code, out.getvalue(), err.getvalue()))
+
+
+@pytest.fixture(scope="session")
+def swept_online(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WandbServer, Path]]:
+    """A W&B server and the directory of a sweep that it has, for all who only read them: tf32 is not trained."""
+    directory, home = tmp_path_factory.mktemp("online"), tmp_path_factory.mktemp("home")
+    tracking = ("tracking.mode=online", "tracking.project=mine")
+    arguments = ("model=mlp_small", "trainer.steps=6", "trainer.log_every=2", "device=cpu", *tracking)
+    with WandbServer() as server:
+        with users_machine(directory, home, temporary), pytest.MonkeyPatch.context() as patch:
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
+            assert main(["-m", *arguments, "precision=fp32,amp_bf16,tf32"]) == 0
+            sweep = only_sweep(directory)
+        yield server, sweep
 
 
 @pytest.fixture

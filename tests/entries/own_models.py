@@ -71,6 +71,22 @@ class Broken(Digits):
     def runs_out_of_memory(self) -> None:
         torch.empty(10**15)
 
+    def diverges(self) -> None:
+        for parameter in self.parameters():
+            parameter.data.fill_(torch.nan)
+
+
+class Keyed(Digits):
+    """Needs a key, and tells it when it breaks."""
+
+    def __init__(self, api_key: str, breaks: bool) -> None:
+        super().__init__()
+        self._api_key, self._breaks = api_key, breaks
+
+    def happens(self, step: int) -> None:
+        if self._breaks:
+            raise RuntimeError(f"the service does not take {self._api_key}")
+
 
 class Noted(Digits):
     """Notes time and process of each step in a file, and waits in its first a while for another training's notes."""

@@ -50,7 +50,7 @@ def test_the_largest_batch_trains_and_the_next_does_not(train, trains):
         assert trains(arm, size)
         assert not trains(arm, size + 1)
         assert record.summary["perf/samples_per_sec"] > 0, "it is timed without being watched"
-        assert [probe.batch_size for probe in search.probes[:2]] == [64, 128]
+        assert len(search.probes) == 2, "as predicted"
     assert sizes["amp_bf16"] > sizes["fp32"]
     told = " ".join(ended.out.split())
     assert f"Within 2.05 MiB: fp32 up to batch {sizes['fp32']}, amp_bf16 up to batch {sizes['amp_bf16']} (" in told
@@ -85,7 +85,8 @@ def test_data_and_the_limit_of_the_search_bound_it_too(train):
 
 
 def test_another_seed_begins_with_the_answer_of_the_first(train):
-    assert train(*SEARCH, "precision=fp32", "seed=0,1", "max_batch.limit=200").code == 0
+    unpredicted = ("predict.with_runs=false", "max_batch.limit=200")
+    assert train(*SEARCH, "precision=fp32", "seed=0,1", *unpredicted).code == 0
     first, second = (run.record.batch_search for run in all_runs())
     assert [probe.batch_size for probe in first.probes] == [64, 128, 200]
     assert [probe.batch_size for probe in second.probes] == [200]
@@ -94,7 +95,7 @@ def test_another_seed_begins_with_the_answer_of_the_first(train):
 
 @pytest.mark.slow
 def test_an_interrupted_search_goes_on_where_it_was(start, train, tmp_path):
-    started = start(*SEARCH, "precision=fp32")
+    started = start(*SEARCH, "precision=fp32", "predict.with_runs=false")
 
     def probes():
         records = list(tmp_path.rglob("run.json"))

@@ -1,11 +1,13 @@
 """What W&B gets of runs and sweeps, and that a training does not depend on its server."""
 
+import signal
+
 import pytest
-from command_line import MLP, all_runs, only_run, only_sweep
+from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 from wandb_file import read_wandb_file
 
 RUN = ("model=mlp_small", "trainer.steps=4", "trainer.log_every=2")
-SYNC = "send runs later with `wandb sync RUN_DIRECTORY/wandb/offline-run-*`"
+SYNC = "send runs later with `ampsweep sync DIRECTORY`"
 
 
 def tracked(run):
@@ -49,16 +51,37 @@ def test_without_a_login_a_run_is_offline_and_says_how_to_send_it(train):
 
 def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "1")
     ended = train(*RUN)
     assert ended.code == 0
-    mode, warning = ended.said
-    assert mode == "W&B: online, project ampsweep"
-    assert warning.startswith("W&B: this run goes on offline, since it could not start on the server")
+    assert ended.said == [
+        "W&B: online, project ampsweep",
+        "W&B: lost (the server does not answer); history.jsonl has every row, `ampsweep sync DIRECTORY` sends what "
+        "W&B lacks",
+    ]
     run = only_run()
     assert run.record.status == "completed"
     assert run.record.wandb["mode"] == "offline"
-    assert tracked(run).history == run.history
+    assert len(run.history) == 2
+
+
+@pytest.mark.slow
+def test_a_preempted_run_goes_on_as_the_same_run(start, wandb_server):
+    run = ("model=mlp_small", "trainer.steps=600", "trainer.log_every=5", "tracking.project=p")
+    first = start(*run, **wandb_server.environment)
+    wait_until(lambda: wandb_server.runs and all_runs() and len(only_run().history) > 2, "it trains")
+    first.signal(signal.SIGTERM)
+    assert first.finish().code == 1
+    (there,) = wandb_server.runs
+    assert (there.state, there.summary["status"]) == ("preempted", "interrupted")
+    assert there.rows == only_run().history
+
+    second = start(*run, "resume=auto", **wandb_server.environment)
+    assert second.finish().code == 0
+    assert wandb_server.runs == [there]
+    assert (there.state, there.summary["status"]) == ("finished", "completed")
+    assert there.rows == only_run().history
+    steps = [row["step"] for row in there.rows]
+    assert steps == sorted({*steps, *range(5, 601, 5)}), "and one where it was interrupted"
 
 
 def test_disabled_means_that_wandb_leaves_no_file(train, machine):

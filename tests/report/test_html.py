@@ -311,6 +311,13 @@ def test_losses_that_are_not_finite_are_gaps_and_a_run_without_any_is_named(writ
     assert "amp_fp16: never a finite value (seed 0)" in element.text
 
 
+def of_seeds(trace, *keys):
+    """Seed -> what a trace shows of it."""
+    data = trace["meta"]["by_seed"]
+    columns = [data[key] for key in keys or ("x", "text")]
+    return {str(seed): of_seed for seed, *of_seed in zip(data["seeds"], *columns, strict=True)}
+
+
 def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     power = {
         (record.arm, str(record.identity.seed)): record.summary["perf/samples_per_sec"]
@@ -319,19 +326,19 @@ def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     }
     _, figure = panel(page, "w0-samples-per-sec")
     bars = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["type"] == "bar"}
-    found = {(arm, seed): of["x"][0] for arm, bar in bars.items() for seed, of in bar["meta"]["by_seed"].items()}
-    assert found == pytest.approx(power)
+    found = {(arm, seed): xs[0] for arm, bar in bars.items() for seed, (xs, _) in of_seeds(bar).items()}
+    assert found == pytest.approx(power, rel=1e-5)
     for key, num_values in (("memory-categories", 6), ("memory-chain", 3)):
         for trace in panel(page, f"w0-{key}")[1]["traces"]:
-            assert set(trace["meta"]["by_seed"]) <= {"0", "1", "2"}
-            for data in trace["meta"]["by_seed"].values():
-                assert [len(data["x"]), len(data["text"])] == [len(trace["x"])] * 2 == [num_values] * 2
+            assert set(of_seeds(trace)) <= {"0", "1", "2"}
+            for xs, texts in of_seeds(trace).values():
+                assert [len(xs), len(texts)] == [len(trace["x"])] * 2 == [num_values] * 2
     _, changes = panel(page, "w0-memory-changes")
     bf16 = next(trace for trace in changes["traces"] if trace["meta"]["arm"] == "amp_bf16")
-    assert [data["x"] for data in bf16["meta"]["by_seed"].values()] == [bf16["x"]] * 3, "no seed differs"
+    assert [xs for xs, _ in of_seeds(bf16).values()] == [pytest.approx(bf16["x"])] * 3, "no seed differs"
     _, against_batch = panel(page, "a0-memory-against-batch")
     fp32 = next(trace for trace in against_batch["traces"] if trace["meta"]["arm"] == "fp32")
-    assert fp32["meta"]["by_seed"]["2"]["x"] == [8, 16]
+    assert of_seeds(fp32, "x", "y")["2"][0] == [8, 16]
 
 
 def test_colours_are_the_modes_own_everywhere(page):

@@ -19,18 +19,35 @@ def content(name):
 
 
 def points(name):
-    """The grid as `${args_no_hyphens}` writes it: `key=value`, values as Python prints them."""
+    """Every combination, of intervals the ends, as `${args_no_hyphens}` writes it: `key=value`, as Python prints it."""
     choices = []
     for key, parameter in content(name)["parameters"].items():
-        assert set(parameter) in ({"value"}, {"values"}), f"{key}: a grid takes a value or a list of values"
-        values = parameter["values"] if "values" in parameter else [parameter["value"]]
+        if "min" in parameter:
+            assert content(name)["method"] != "grid", f"{key}: a grid takes a value or a list of values"
+            values = [parameter["min"], parameter["max"]]
+        else:
+            assert set(parameter) in ({"value"}, {"values"})
+            values = parameter["values"] if "values" in parameter else [parameter["value"]]
         assert len(set(map(str, values))) == len(values) > 0
         choices.append([f"{key}={value}" for value in values])
     return list(itertools.product(*choices))
 
 
-def test_the_three_sweeps_are_there():
-    assert {"fp32_vs_amp", "scaler_tuning", "memory_by_batch"} <= set(NAMES)
+def test_the_sweeps_are_there():
+    assert {"fp32_vs_amp", "scaler_tuning", "memory_by_batch", "amp_fp16_search"} <= set(NAMES)
+
+
+def test_a_search_that_has_no_end_of_its_own_has_a_cap():
+    searches = [content(name) for name in NAMES if content(name)["method"] != "grid"]
+    assert searches
+    assert all(search["run_cap"] > 0 for search in searches)
+
+
+def test_a_point_that_is_ended_early_was_evaluated_before():
+    search = content("amp_fp16_search")
+    evaluations = search["parameters"]["trainer.steps"]["value"] / search["parameters"]["trainer.eval_every"]["value"]
+    assert search["metric"]["name"] == "val/loss"
+    assert 0 < search["early_terminate"]["min_iter"] < evaluations
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,7 +67,7 @@ def test_every_point_composes(name):
 def test_a_sweep_has_a_name_a_method_and_a_program_that_exists(name):
     sweep = content(name)
     assert sweep["name"] == name
-    assert sweep["method"] == "grid"
+    assert sweep["method"] in ("grid", "random", "bayes")
     assert (ROOT / sweep["program"]).is_file()
 
 
@@ -69,5 +86,5 @@ def test_the_metric_is_one_that_is_logged_and_is_improved_the_right_way(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sweep_varies_the_precision_or_its_settings(name):
-    varied = [key for key, parameter in content(name)["parameters"].items() if len(parameter.get("values", [])) > 1]
+    varied = [key for key, parameter in content(name)["parameters"].items() if "value" not in parameter]
     assert any(key.startswith("precision") for key in varied)

@@ -1,25 +1,59 @@
 """Fixtures of the tracking tests: a machine where nobody has logged in to W&B, a record, a reader of W&B's files."""
 
-import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from served import Wandb, machine
 from wandb_file import WandbFile, read_wandb_file
+from wandb_server import WandbServer
 
 from ampsweep.record import Identity, RunRecord
+from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
 
 @pytest.fixture(autouse=True)
-def nobody_logged_in(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home without W&B settings, and a server address that refuses connections."""
+def nobody_logged_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
-    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
-        monkeypatch.delenv(name)
-    for name in ("HOME", "USERPROFILE", "WANDB_CONFIG_DIR", "WANDB_DIR"):
-        monkeypatch.setenv(name, str(home))
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    return home
+    with machine(home):
+        yield home
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbAddress]:
+    """A W&B process for all tests of a file that need no environment of their own."""
+    with machine(tmp_path_factory.mktemp("home")), WandbProcess() as process:
+        yield process.address
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wandb]:
+    home = tmp_path_factory.mktemp("home")
+    # Tests of what a server is waited for begin a process of their own.
+    with (
+        WandbServer() as server,
+        machine(home, **server.environment, WANDB_FINISH_TIMEOUT="30"),
+        WandbProcess() as process,
+    ):
+        yield Wandb(server, process.address)
+
+
+@pytest.fixture(scope="module")
+def impatient(served: Wandb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbAddress]:
+    """A W&B process there whose user has not said how long the end of a run may wait."""
+    with machine(tmp_path_factory.mktemp("home"), **served.server.environment), WandbProcess() as process:
+        yield process.address
+
+
+@pytest.fixture
+def online(served: Wandb, monkeypatch: pytest.MonkeyPatch, record: RunRecord) -> Iterator[Wandb]:
+    """A server that this machine is logged in to, the same for all tests of a file; each has a run of its own."""
+    record.run_id = secrets.token_hex(4)
+    for name, value in served.server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield served
+    served.server.faults.clear()
 
 
 @pytest.fixture
@@ -46,6 +80,7 @@ def record() -> RunRecord:
         "model": {"name": "gpt_tiny", "num_layers": 2},
         "seed": 0,
         "into": None,
+        "tracking": {"mode": "auto", "project": "ampsweep", "entity": None, "group": None, "tags": []},
     }
     return RunRecord(
         run_id="run0123", arm="amp_bf16", pair_key="pair", config_hash="hash", identity=identity, config=config

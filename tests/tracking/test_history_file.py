@@ -68,13 +68,17 @@ def test_non_finite_values_are_strict_json_and_come_back(record: RunRecord, tmp_
     assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
 
 
-def test_a_resume_cuts_the_rows_after_its_checkpoint(record: RunRecord, tmp_path: Path) -> None:
+def test_a_resume_leaves_the_rows_that_are_there_and_adds_those_that_are_not(record: RunRecord, tmp_path: Path) -> None:
+    """As W&B does, which has them too; a second training of a step measures other times."""
     write(tmp_path, range(1, 11), record)
-    before = (tmp_path / "history.jsonl").read_text().splitlines()
-    resumed = write(tmp_path, range(7, 9), record, resume_after=6)
-    assert steps_in(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert (tmp_path / "history.jsonl").read_text().splitlines()[:6] == before[:6]
-    assert resumed.reached == 10
+    path = tmp_path / "history.jsonl"
+    before, inode = path.read_text(), path.stat().st_ino
+    assert write(tmp_path, range(7, 9), record, resume_after=6).reached == 10
+    assert path.read_text() == before
+    write(tmp_path, range(7, 13), record, resume_after=6)
+    assert steps_in(tmp_path) == list(range(1, 13))
+    assert path.read_text().startswith(before)
+    assert path.stat().st_ino == inode
 
 
 def test_a_torn_last_line_is_cut(record: RunRecord, tmp_path: Path) -> None:
@@ -89,25 +93,55 @@ def test_the_cut_is_atomic(record: RunRecord, tmp_path: Path) -> None:
     """Who has the file open, or looks at it after a crash in between, sees the old rows or the new ones."""
     write(tmp_path, range(1, 11), record)
     path = tmp_path / "history.jsonl"
-    old = path.read_text()
+    old = path.read_text() + '{"step": 11, "tr'
+    path.write_text(old)
     with path.open() as reader:
         write(tmp_path, range(0), record, resume_after=2)
         assert reader.read() == old
-    assert steps_in(tmp_path) == [1, 2]
+    assert steps_in(tmp_path) == list(range(1, 11))
     assert [entry.name for entry in tmp_path.iterdir()] == ["history.jsonl"]
-
-
-def test_a_resume_without_rows_to_cut_leaves_the_file_alone(record: RunRecord, tmp_path: Path) -> None:
-    write(tmp_path, range(1, 4), record)
-    inode = (tmp_path / "history.jsonl").stat().st_ino
-    write(tmp_path, range(4, 5), record, resume_after=3)
-    assert (tmp_path / "history.jsonl").stat().st_ino == inode
 
 
 def test_a_run_from_nothing_starts_an_empty_history(record: RunRecord, tmp_path: Path) -> None:
     write(tmp_path, range(1, 6), record)
-    assert write(tmp_path, range(1, 3), record).reached == 5
+    assert write(tmp_path, range(1, 3), record).reached == 0
     assert steps_in(tmp_path) == [1, 2]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from ampsweep.tracking.history import HistoryFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+history = HistoryFile()
+history.start(None, Path(sys.argv[1]), resume_after=None)
+for step in range(1, 31):
+    if step == 10:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+    if step == 20 and sys.argv[2] == "for a while":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    history.log({"train/loss": 1 / step}, step)
+history.finish(None)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of a file's size there")
+def test_rows_wait_for_room_on_a_full_disk(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path), "for a while"], check=False)
+    assert done.returncode == 0
+    assert read_history(tmp_path) == [{"step": step, "train/loss": 1 / step} for step in range(1, 31)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of a file's size there")
+def test_rows_that_found_no_room_are_counted(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path), "for good"], check=False, stderr=subprocess.PIPE, text=True
+    )
+    num_rows = len(read_history(tmp_path))
+    assert 0 < num_rows < 30
+    assert done.stderr.splitlines()[-1] == (
+        f"OSError: [Errno 27] File too large: {30 - num_rows} rows are lost: '{tmp_path / 'history.jsonl'}'"
+    )
 
 
 def test_a_file_of_something_else_is_refused(record: RunRecord, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Tracker, Trackers
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.tracking.memory import InMemoryTracker
+from ampsweep.tracking.wandb_process import WandbAddress
 
 
 class Failing(InMemoryTracker):
@@ -78,5 +79,9 @@ def test_history_is_written_first_and_also_where_wandb_is_disabled(record: RunRe
     trackers.finish(record)
     assert read_history(tmp_path) == [{"step": 1, "train/loss": 2.0}]
     assert (said, record.wandb) == ([], {})
-    names = [type(one).__name__ for one in make_trackers(TrackingConfig(mode="offline"), None, said.append).trackers]
-    assert names == ["HistoryFile", "WandbTracker"]
+
+
+def test_history_comes_before_wandb(shared: WandbAddress, record: RunRecord) -> None:
+    trackers = make_trackers(TrackingConfig(mode="offline"), None, print, shared)
+    assert [type(one).__name__ for one in trackers.trackers] == ["HistoryFile", "WandbClient"]
+    trackers.finish(record)

@@ -1,133 +1,201 @@
-"""The training goes on, and nothing of W&B stays behind, whatever becomes of its server or its own process."""
+"""The training goes on, and nothing of W&B stays behind, whatever becomes of its server or its own processes."""
 
-import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from threading import Timer
 
-import pytest
-from wandb_file import WandbFile
-
-from ampsweep.record import RunRecord, read_history
-
-SCRIPT = """
-import json, os, sys, threading, time
-from pathlib import Path
 import psutil
+import pytest
+from served import Wandb
+from wandb_server import KEY, Fault
+
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
+from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
-def wandb_core():
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
-
-if __name__ == "__main__":
-    directory, fault = Path(sys.argv[1]), sys.argv[2]
-    record = RunRecord.read(directory)
-    said = []
-    trackers = make_trackers(TrackingConfig(), None, said.append)
-    began = time.perf_counter()
-    trackers.start(record, directory, resume_after=None)
-    seconds = time.perf_counter() - began
-    (core,) = wandb_core()
-    for step in range(1, 11):
-        if fault == "core killed" and step == 5:
-            core.kill()
-            core.wait()
-        trackers.log({"train/loss": 1 / step}, step)
-    if fault == "core killed at the end":
-        core.suspend()  # so that finish waits for its answer
-        threading.Timer(0.3, core.kill).start()
-    record.status = "completed"
-    trackers.finish(record)
-    trackers.finish(record)
-    print(json.dumps({"said": said, "wandb": record.wandb, "left": len(wandb_core()), "seconds": seconds}))
-"""
+Event = Callable[[], object]
+LOST = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 
 
-@dataclass
-class Child:
-    said: list[str]
-    wandb: dict[str, Any]
-    left: int
-    """wandb-core processes alive after the run was finished."""
-    seconds: float
-    """How long the start took."""
+class Training:
+    """Tracks 20 rows; what it was held up for, and what the user was told."""
+
+    def __init__(self, record: RunRecord, directory: Path, address: WandbAddress | None) -> None:
+        self.record, self.directory, self.address = record, directory, address
+        self.said: list[str] = []
+        self.start_s = self.finish_s = 0.0
+
+    def run(self, events: dict[int, Event] | None = None, seconds: float = 2.0) -> None:
+        """``events`` happen before a row; 0 is before the start, 21 before the end."""
+        events = events or {}
+        events.get(0, int)()
+        trackers = make_trackers(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
+        began = time.perf_counter()
+        trackers.start(self.record, self.directory, resume_after=None)
+        self.start_s = time.perf_counter() - began
+        for step in range(1, 21):
+            events.get(step, int)()
+            trackers.log({"train/loss": 1 / step}, step)
+            time.sleep(seconds / 20)
+        events.get(21, int)()
+        self.record.status = "completed"
+        began = time.perf_counter()
+        trackers.finish(self.record)
+        self.finish_s = time.perf_counter() - began
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        return read_history(self.directory)
 
 
 @pytest.fixture
-def train(record: RunRecord, tmp_path: Path) -> Callable[..., Child]:
-    """Track ten steps in a process of its own, with ``fault``; it must end well and wandb must print nothing."""
-
-    def run(fault: str = "none", **environment: str) -> Child:
-        record.write(tmp_path)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path), fault],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        (line,) = done.stdout.splitlines()
-        return Child(**json.loads(line))
-
-    return run
+def training(record: RunRecord, tmp_path: Path, online: Wandb) -> Iterator[Training]:
+    yield Training(record, tmp_path, online.address)
+    assert wandb_cores() == []
 
 
-def test_no_wandb_core_survives_the_run(train: Callable[..., Child], tmp_path: Path) -> None:
-    child = train()
-    assert child.left == 0
-    assert (child.wandb["mode"], child.wandb["last_step"]) == ("offline", 10)
-    assert len(read_history(tmp_path)) == 10
+def wandb_cores() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_an_unreachable_server_lets_the_run_go_on_offline(
-    train: Callable[..., Child], tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+def kill_core() -> None:
+    for core in wandb_cores():
+        core.kill()
+
+
+def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: Wandb) -> None:
+    training.run(seconds=0.2)
+    run, noted = online.run(training.record), training.record.wandb
+    assert run.rows == training.rows
+    assert (run.state, run.summary["status"], run.attributes["groupName"]) == ("finished", "completed", "g")
+    assert (noted["url"], noted["last_step"]) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
+
+
+@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 2.5), ("is silent", 12)])
+def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the_start(
+    kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = train(WANDB_API_KEY="0" * 40, WANDB_INIT_TIMEOUT="1")
-    mode, warning = child.said
-    assert mode == "W&B: online, project ampsweep"
-    assert warning.startswith("W&B: this run goes on offline, since it could not start on the server: ")
-    assert "http://127.0.0.1:9" in child.wandb["reason"]
-    assert child.wandb["reason"] in warning
-    assert child.wandb["mode"] == "offline"
-    assert "error" not in child.wandb
-    assert child.seconds < 6
-    assert child.left == 0
-    assert read_wandb(tmp_path / child.wandb["directory"]).history == read_history(tmp_path)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if kind == "is silent":
+            silent.listen()
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        with WandbProcess() as process:
+            training = Training(record, tmp_path, process.address)
+            training.run(seconds=0.2)
+    assert training.start_s < 2.5
+    assert training.start_s + training.finish_s < at_most_s
+    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {LOST}"]
+    assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
+    assert record.wandb["reason"] == "the server does not answer"
+    assert len(training.rows) == 20
 
 
-def test_the_same_where_the_process_shares_the_wandb_core_of_its_parent(
-    train: Callable[..., Child], tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online: Wandb) -> None:
+    """It is away as the run starts, and again later on."""
+    server = online.server
+    training.run({0: server.refuse, 4: server.accept, 14: server.refuse, 16: server.accept})
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+    assert "error" not in training.record.wandb
+
+
+def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
+    training.run({5: kill_core, 12: kill_core, 21: kill_core})
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+    assert "error" not in training.record.wandb
+    assert training.said == ["W&B: online, project p"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault(on="file_stream", status=500), "retrying HTTP 500"),
+        (Fault(status=429), "retrying HTTP 429"),
+        (Fault(status=0), "EOF"),
+        (Fault(status=500, delay_s=5.0), "the server does not answer"),
+    ],
+    ids=["500", "429", "dropped", "silent"],
+)
+def test_a_server_that_fails_at_the_end_is_given_up(
+    fault: Fault, why: str, training: Training, online: Wandb, impatient: WandbAddress
 ) -> None:
-    """As under `wandb agent`: the parent's wandb-core keeps the failed run and would refuse its id."""
-    import wandb
-
-    wandb.setup(settings=wandb.Settings(silent=True))
-    try:
-        child = train(WANDB_API_KEY="0" * 40, WANDB_INIT_TIMEOUT="1", WANDB_SERVICE=os.environ["WANDB_SERVICE"])
-    finally:
-        wandb.teardown()
-    assert "error" not in child.wandb
-    assert child.left == 0
-    assert read_wandb(tmp_path / child.wandb["directory"]).history == read_history(tmp_path)
+    training.address = impatient
+    training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
+    assert training.finish_s < 5, "it takes 1 s on a machine with nothing else to do"
+    assert why in training.record.wandb["error"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {LOST}"]
+    assert len(training.rows) == 20
 
 
-@pytest.mark.parametrize(("fault", "last_step"), [("core killed", 4), ("core killed at the end", 10)])
-def test_a_killed_wandb_core_costs_one_line(
-    fault: str, last_step: int, train: Callable[..., Child], tmp_path: Path
+def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb) -> None:
+    lost = Fault(on="file_stream", status=0, is_heard=True, times=1)
+    training.run({2: lambda: online.server.faults.append(lost)}, seconds=0.2)
+    run = online.run(training.record)
+    assert lost.times == 0
+    assert run.rows == training.rows
+    assert run.state == "finished"
+
+
+def test_a_finish_waits_as_long_as_the_user_says(training: Training, online: Wandb) -> None:
+    def be_away() -> None:
+        online.server.refuse()
+        Timer(2.0, online.server.accept).start()
+
+    training.run({21: be_away}, seconds=0.2)
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.factory import make_trackers
+directory = Path(sys.argv[1])
+trackers = make_trackers(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+trackers.start(RunRecord.read(directory), directory, resume_after=None)
+for step in range(1, 1000):
+    trackers.log({"train/loss": 1 / step}, step)
+    if step == 5:
+        print(flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_nothing_outlives_a_killed_training(record: RunRecord, tmp_path: Path, online: Wandb) -> None:
+    record.write(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 2, "the W&B process and its wandb-core"
+        process.kill()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    run = online.run(record)
+    assert run.rows == read_history(tmp_path)
+    assert (run.state, run.summary["status"]) == ("failed", "interrupted")
+
+
+def test_a_training_does_not_use_the_wandb_core_of_its_parent(
+    record: RunRecord, tmp_path: Path, online: Wandb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = train(fault)
-    _, warning = child.said
-    assert warning.startswith("W&B: lost (")
-    assert child.wandb["error"] in warning
-    assert child.wandb["last_step"] == last_step
-    assert [row["step"] for row in read_history(tmp_path)] == list(range(1, 11))
-    assert child.left == 0
+    """As it would under `wandb agent`, whose runs must not end with it."""
+    monkeypatch.setenv("WANDB_SERVICE", f"3-{os.getpid()}-unix-/nowhere")
+    with WandbProcess() as process:
+        Training(record, tmp_path, process.address).run(seconds=0.2)
+    assert online.run(record).rows == read_history(tmp_path)

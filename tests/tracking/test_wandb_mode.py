@@ -37,7 +37,7 @@ def test_auto_without_a_key_is_offline_and_says_how_to_sync() -> None:
     assert found == "offline"
     assert line == (
         "W&B: offline, since wandb is not logged in (`wandb login` or WANDB_API_KEY); "
-        "send runs later with `wandb sync RUN_DIRECTORY/wandb/offline-run-*`"
+        "send runs later with `ampsweep sync DIRECTORY`"
     )
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +14,45 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.factory import check_tracking, make_trackers
+from ampsweep.tracking.wandb_process import WandbAddress
 
 Read = Callable[[Path], WandbFile]
 
 
-def track(
+Track = Callable[..., Trackers]
+
+
+@pytest.fixture
+def track(shared: WandbAddress) -> Track:
+    return partial(tracked, wandb=shared)
+
+
+def tracked(
     record: RunRecord,
     directory: Path,
     steps: range = range(1, 4),
     *,
+    wandb: WandbAddress | None = None,
     config: TrackingConfig | None = None,
     say: Callable[[str], None] = print,
     resume_after: int | None = None,
 ) -> Trackers:
-    trackers = make_trackers(config or TrackingConfig(mode="offline"), "multirun-7", say)
+    trackers = make_trackers(config or TrackingConfig(mode="offline"), "multirun-7", say, wandb)
     trackers.start(record, directory, resume_after=resume_after)
     for step in steps:
         trackers.log({"train/loss": 1 / step, "device/power_w": 10.0 * step}, step)
     return trackers
 
 
-def test_wandb_has_the_rows_of_the_history(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_wandb_has_the_rows_of_the_history(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     track(record, tmp_path, range(1, 2001, 5)).finish(record)
     rows = read_wandb(tmp_path / record.wandb["directory"]).history
     assert len(rows) == 400
     assert rows == read_history(tmp_path)
 
 
-def test_non_finite_values_arrive_as_such(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_non_finite_values_arrive_as_such(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     trackers = track(record, tmp_path, range(0))
     trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
     trackers.log({"train/loss": 2.0, "train/grad_norm": -math.inf}, 2)
@@ -52,11 +63,10 @@ def test_non_finite_values_arrive_as_such(record: RunRecord, tmp_path: Path, rea
     assert second == {"step": 2, "train/loss": 2.0, "train/grad_norm": -math.inf}
 
 
-def test_the_run_can_be_found_by_what_it_is(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_the_run_can_be_found_by_what_it_is(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     config = TrackingConfig(mode="offline", project="mine", entity="team", tags=["a", "b"])
     trackers = track(record, tmp_path, config=config)
-    assert record.wandb["mode"] == "offline"
-    assert (tmp_path / record.wandb["directory"]).is_dir()
+    assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
     trackers.finish(record)
     found = read_wandb(tmp_path / record.wandb["directory"])
     assert (found.run.run_id, found.run.display_name) == ("run0123", "amp_bf16-gpt_tiny-b16-s0")
@@ -64,11 +74,14 @@ def test_the_run_can_be_found_by_what_it_is(record: RunRecord, tmp_path: Path, r
     assert (found.run.run_group, found.run.job_type) == ("multirun-7", "amp_bf16")
     del found.config["_wandb"]
     hashes = {"arm": "amp_bf16", "pair_key": "pair", "config_hash": "hash"}
-    assert found.config == {**asdict(record.identity), **hashes, "config": record.config}
+    rest = {"config": record.config, "environment": record.environment}
+    assert found.config == {**asdict(record.identity), **hashes, **rest}
     assert "stats" not in found.kinds
 
 
-def test_every_metric_has_the_step_axis_and_a_summary(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_every_metric_has_the_step_axis_and_a_summary(
+    track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
+) -> None:
     track(record, tmp_path).finish(record)
     found = read_wandb(tmp_path / record.wandb["directory"])
     assert set(found.metrics) == {"step", *METRICS}
@@ -82,7 +95,9 @@ def test_every_metric_has_the_step_axis_and_a_summary(record: RunRecord, tmp_pat
     assert found.summary["train/loss"] == {"min": 1 / 3, "max": 1.0, "last": 1 / 3}
 
 
-def test_the_end_of_the_run_is_in_the_summary(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_the_end_of_the_run_is_in_the_summary(
+    track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
+) -> None:
     trackers = track(record, tmp_path)
     record.status, record.cut_short = "completed", "trainer.max_seconds"
     record.summary = {"train/loss": 0.25, "perf/step_ms": 12.5}
@@ -100,7 +115,7 @@ def test_the_end_of_the_run_is_in_the_summary(record: RunRecord, tmp_path: Path,
 
 
 def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
-    record: RunRecord, tmp_path: Path, read_wandb: Read
+    track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
     trackers = track(record, tmp_path)
     trackers.log({"perf/mfu_pct": 93.0, "perf/step_ms": 2.0}, 4)
@@ -118,7 +133,7 @@ def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
     [("oom", 0), ("diverged", 0), ("unsupported", 0), ("interrupted", 1), ("failed", 1)],
 )
 def test_an_outcome_is_a_success_of_the_run(
-    status: Any, exit_code: int, record: RunRecord, tmp_path: Path, read_wandb: Read
+    track: Track, status: Any, exit_code: int, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
     trackers = track(record, tmp_path)
     record.status, record.error = status, "why"
@@ -128,8 +143,8 @@ def test_an_outcome_is_a_success_of_the_run(
     assert (found.exit_code, found.summary["error"]) == (exit_code, "why")
 
 
-def test_a_resumed_run_sends_each_step_once(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
-    """Killed after step 9, resumed from the checkpoint of step 6, killed after 7, resumed from 6 again."""
+def test_a_resumed_run_sends_each_step_once(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+    """Ended after step 9, resumed from the checkpoint of step 6, ended after 7, resumed from 6 again."""
     segments = []
     for steps, resume_after in [(range(1, 10), None), (range(7, 8), 6), (range(7, 13), 6)]:
         track(record, tmp_path, steps, resume_after=resume_after).finish(record)
@@ -140,7 +155,6 @@ def test_a_resumed_run_sends_each_step_once(record: RunRecord, tmp_path: Path, r
     assert len(list((tmp_path / "wandb").glob("offline-run-*-run0123*"))) == 3
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file .*parameters.yaml:ResourceWarning")  # wandb 0.31 leaves it open
 def test_an_agent_decides_over_run_and_project(
     record: RunRecord, tmp_path: Path, read_wandb: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +166,7 @@ def test_an_agent_decides_over_run_and_project(
     monkeypatch.setenv("WANDB_RUN_ID", "agents-run")
     monkeypatch.setenv("WANDB_PROJECT", "agents-project")
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(parameters))
-    track(record, tmp_path).finish(record)
+    tracked(record, tmp_path).finish(record)
     found = read_wandb(tmp_path / record.wandb["directory"])
     assert record.wandb["id"] == found.run.run_id == "agents-run"
     assert (found.run.sweep_id, found.run.project, found.run.run_group) == ("sweep9", "agents-project", "sweep9")
@@ -165,7 +179,9 @@ def test_an_agent_decides_over_run_and_project(
     assert found.config["config"] == record.config
 
 
-def test_a_named_group_decides_over_the_multirun(record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
+def test_a_named_group_decides_over_the_multirun(
+    track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
+) -> None:
     track(record, tmp_path, config=TrackingConfig(mode="offline", group="mine")).finish(record)
     assert read_wandb(tmp_path / record.wandb["directory"]).run.run_group == "mine"
 
@@ -177,6 +193,9 @@ def test_a_named_group_decides_over_the_multirun(record: RunRecord, tmp_path: Pa
         (TrackingConfig(mode="offline", tags=["x" * 65]), "tracking: run_tags: .*65 characters.*"),
     ],
 )
-def test_names_that_wandb_does_not_take_are_refused_before_the_run(config: TrackingConfig, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        make_trackers(config, None, print)
+def test_names_that_wandb_does_not_take_are_refused_before_the_run(
+    config: TrackingConfig, message: str, shared: WandbAddress
+) -> None:
+    for where in (None, shared):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            check_tracking(config, where)

@@ -51,6 +51,10 @@ class ArmComparison:
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
     """Median over runs of the peak of allocated tensor bytes after warm-up."""
+    predicted_memory_bytes: float | None
+    """Median over runs of the peak that was predicted for them, those out of memory included."""
+    prediction_error_pct: float | None
+    """Median over runs of the predicted peak less the measured one, in percent of it."""
     memory_saved_bytes: Estimate | None
     """Baseline's peak minus this arm's: negative where this arm needs more."""
     memory_saved_pct: Estimate | None
@@ -109,6 +113,8 @@ def summarise_arm(
         within_run=within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
+        predicted_memory_bytes=_middle(run.predicted_bytes for run in runs),
+        prediction_error_pct=_middle((run.record.prediction or {}).get("error_pct") for run in runs),
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
         memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
         val_loss=_over_seeds(finished, VAL_LOSS),
@@ -137,8 +143,12 @@ def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> flo
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    values = [value for run in runs if (value := run.figure(key)) is not None]
-    return statistics.median(values) if values else None
+    return _middle(run.figure(key) for run in runs)
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # the live display of a training writes quantities, and must not import scipy beside it
+if TYPE_CHECKING:  # neither a prediction nor the live display of a training may wait for scipy
     from ampsweep.analysis.statistics import Estimate
 
 _BYTES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -62,6 +62,7 @@ def estimate(of: "Estimate", *, digits: int = 3, sign: bool = False) -> tuple[st
     These are `digits` significant digits of the value, or enough for the interval's half width where that is finer. A
     value within its half width of zero takes two digits of the half width.
 
+    >>> from ampsweep.analysis.statistics import Estimate
     >>> estimate(Estimate(value=1.4941, n=3, low=1.4552, high=1.5340))
     ('1.49', ('1.46', '1.53'))
     >>> estimate(Estimate(value=0.00071, n=3, low=-0.0012, high=0.0026), sign=True)

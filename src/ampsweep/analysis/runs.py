@@ -85,6 +85,12 @@ class Run:
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category != "optimizer_state")
         return leaked if leaked > _KEPT_BYTES else None
 
+    @property
+    def predicted_bytes(self) -> int | None:
+        """The peak that was predicted for it, of what its device counts; None where nothing was."""
+        prediction = self.record.prediction or {}
+        return prediction.get("allocator_peak_bytes", prediction.get("peak_bytes"))
+
     def _reasons(self, verdict: str) -> str | None:
         contamination = self.record.contamination
         return "; ".join(contamination.get("reasons", ())) if contamination.get("verdict") == verdict else None

@@ -46,8 +46,8 @@ class Points:
     multirun: bool
     points: tuple[Point, ...]
     """All points in the order they run; of a sweeper that chooses them as it goes, only the first can be known."""
-    overrides: tuple[str, ...]
-    """The command line as Hydra must get it (`ampsweep.config.overrides.deferred`)."""
+    calls: tuple[tuple[str, ...], ...]
+    """The command lines that Hydra must get one after another (`ampsweep.config.overrides.deferred`), mostly one."""
     all_known: bool = True
     """`points` are all there are."""
     in_this_process: bool = True
@@ -88,19 +88,36 @@ def compose_points(
             if swept:
                 raise UserError(f"{line(swept[0])} names several values; add -m to sweep over them")
             composed = base if len(for_all) == len(parsed) else _compose(config_name, overrides)
-            return Points(False, (_point(composed, overrides),), tuple(overrides))
+            return Points(False, (_point(composed, overrides),), (tuple(overrides),))
         if on_multirun is not None:
             on_multirun()
         launched = {"in_this_process": base.hydra.launcher.get("_target_") == _BASIC_LAUNCHER}
         if base.hydra.sweeper.get("_target_") != _BASIC_SWEEPER:
             first = tuple(first_values(parsed))
             known = (_point(_compose(config_name, first), first),)
-            return Points(True, known, tuple(overrides), all_known=False, **launched)
+            return Points(True, known, (tuple(overrides),), all_known=False, **launched)
         lines = [deferred(override) for override in parsed]
         params = [f"{key}={value}" for key, value in (base.hydra.sweeper.params or {}).items()]
         choices = product(parse_overrides([*params, *lines]))
         points = tuple(_point(_compose(config_name, chosen), chosen) for chosen in choices)
-        return Points(True, points, tuple(lines), **launched)
+        return Points(True, points, (tuple(lines),), **launched)
+
+
+def compose_each(points: Sequence[Sequence[str]]) -> Points:
+    """Compose and check points that are given one by one, each with its overrides, as one multirun.
+
+    Raises:
+        UserError: one sentence about the first thing that is wrong.
+    """
+    with _hydra(), _as_user_errors():
+        for point in points:
+            parsed = parse_overrides(point)
+            check_overrides(parsed, conf_dir())
+            for override in parsed:
+                if override.is_sweep_override():
+                    raise UserError(f"{line(override)} names several values for one point")
+        composed = tuple(_point(_compose(CONFIG_NAME, point), point) for point in points)
+        return Points(True, composed, tuple(tuple(point) for point in points))
 
 
 def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Config:

@@ -196,6 +196,12 @@ class TrackingConfig:
     group: str | None = None
     """None: the name of the multirun's directory."""
     tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+    """What a reader of the run in W&B is to know."""
+    alerts: bool = True
+    """Whether W&B tells of runs that ran out of memory, diverged or were slowed down by others."""
+    checkpoints: bool = False
+    """Whether the newest checkpoint, where there is one, goes to W&B as an artifact."""
 
 
 @dataclass(kw_only=True)
@@ -216,7 +222,7 @@ class MaxBatchConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """What `ampsweep predict` is asked."""
+    """What `ampsweep predict` is asked, and in the end what a training predicts of itself."""
 
     target: str = "auto"
     """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
@@ -232,6 +238,11 @@ class PredictConfig:
     """Measure one small step on the CPU where the model cannot be traced without values."""
     write: bool = False
     """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
+    with_runs: bool = True
+    """Predict what each run takes: said beforehand where it is more than there is, recorded beside what was measured
+    once the run is over, and where the search for the largest batch begins."""
+    must_fit: bool = False
+    """Refuse a run that is predicted not to fit, instead of saying so and starting it."""
 
 
 @dataclass(kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,15 +12,17 @@ from ampsweep.build.device import resolve_device
 from ampsweep.build.instantiate import locate
 from ampsweep.build.optimizer import decide_fused
 from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash
 from ampsweep.config.resolved import COMPONENTS, component_name
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.fit import check_fit
+from ampsweep.entries.too_large import too_large
 from ampsweep.monitors.memory_limit import why_no_limit
 from ampsweep.monitors.snapshot import why_no_snapshot
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.factory import check_tracking
 from ampsweep.tracking.wandb_process import WandbAddress
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
 
@@ -28,13 +31,17 @@ def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[
     """Check every config; what several of them share is checked once."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
+    sizes: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
         parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
             memory[key] = _check(config, wandb)
-        results.append(_with_support(config, memory[key]))
+        workload = config_hash(replace(config, seed=0))
+        if workload not in sizes:
+            sizes[workload] = _with_size(config, _with_support(config, memory[key]))
+        results.append(sizes[workload])
     return results
 
 
@@ -61,9 +68,9 @@ def check_parts(config: Config, device: torch.device, data: Data) -> Checked:
         UserError: a part refuses its settings, or they do not fit together or the device.
     """
     decide_fused(config.optimizer.fused, device)
-    model = check_fit(config, data)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters)
+    fit = check_fit(config, data)
+    num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
+    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=fit.output_bytes)
 
 
 def check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
@@ -83,7 +90,7 @@ def check_services(config: Config, device: torch.device, wandb: WandbAddress | N
             "the machine itself has no memory left"
         )
     try:
-        make_trackers(config.tracking, group=None, say=lambda _: None, wandb=wandb)
+        check_tracking(config.tracking, wandb)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -117,5 +124,12 @@ def _check(config: Config, wandb: WandbAddress | None) -> Checked:
 def _with_support(config: Config, checked: Checked) -> Checked:
     if checked.problem:
         return checked
-    reason = unsupported_reason(config.precision, resolve_device(config.device))
-    return Checked(unsupported=reason, num_steps=checked.num_steps, num_parameters=checked.num_parameters)
+    return replace(checked, unsupported=unsupported_reason(config.precision, resolve_device(config.device)))
+
+
+def _with_size(config: Config, checked: Checked) -> Checked:
+    if checked.problem or checked.unsupported:
+        return checked
+    sentence = too_large(config, resolve_device(config.device), checked)
+    is_refused = sentence is not None and config.predict.must_fit
+    return replace(checked, too_large=sentence, problem=sentence if is_refused else None)

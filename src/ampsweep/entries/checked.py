@@ -13,3 +13,7 @@ class Checked:
     """One sentence: this device cannot do it. An outcome in a sweep, a problem in a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
+    output_bytes: int = 0
+    """As `Fit.output_bytes`."""
+    too_large: str | None = None
+    """One sentence: it is predicted not to fit the device's memory."""

@@ -1,6 +1,7 @@
 """What runs in child processes; imports torch only there, so that the parent of a sweep stays light."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ampsweep.config.schema import Config
 from ampsweep.entries.checked import Checked
@@ -32,6 +33,28 @@ def probe(config: Config, *, send: Callable[[object], None], stop: StopRequest) 
     from ampsweep.entries.probe import probe_batch
 
     return probe_batch(config, send=send, stop=stop)
+
+
+def predict_run(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> dict[str, Any]:
+    """`ampsweep.entries.run_prediction.predict_run`, while nothing is measured on the device."""
+    from ampsweep.build.device import resolve_device
+    from ampsweep.entries.run_prediction import predict_run
+    from ampsweep.launch.device_lock import device_lock
+
+    device = resolve_device(config.device)
+    with device_lock(str(device), stop=stop):
+        return predict_run(config, device)
+
+
+def guess_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> int | None:
+    """`ampsweep.entries.run_prediction.guess_batch`, while nothing is measured on the device."""
+    from ampsweep.build.device import resolve_device
+    from ampsweep.entries.run_prediction import guess_batch
+    from ampsweep.launch.device_lock import device_lock
+
+    device = resolve_device(config.device)
+    with device_lock(str(device), stop=stop):
+        return guess_batch(config, device)
 
 
 def estimate(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[float | None]:

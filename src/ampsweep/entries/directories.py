@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
@@ -96,7 +96,7 @@ def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
         (record.attempts[-1].get("started_at", ""), path)
         for path, record in found.records
         if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
-        if not _is_running(record.attempts[-1]) and checkpoint_of(path) is not None
+        if not is_running(record) and checkpoint_of(path) is not None
     ]
     return max(candidates)[1] if candidates else None
 
@@ -120,6 +120,22 @@ def _is_unreadable(run_directory: Path) -> bool:
     return False
 
 
-def _is_running(attempt: dict[str, Any]) -> bool:
+def is_running(record: RunRecord) -> bool:
+    """Whether the process that works on the run is alive, as far as this machine can tell."""
+    if not record.attempts:
+        return False
+    attempt = record.attempts[-1]
     pid: int = attempt.get("pid", 0)
-    return attempt.get("host") == socket.gethostname() and 0 < pid < _MAX_PID and bool(psutil.pid_exists(pid))
+    if attempt.get("host") != socket.gethostname() or not 0 < pid < _MAX_PID:
+        return False
+    try:
+        born: float = psutil.Process(pid).create_time()
+        started = datetime.fromisoformat(attempt.get("started_at", "")).timestamp()
+    except (psutil.NoSuchProcess, ValueError):
+        return False
+    return born <= started + 1  # given in whole seconds
+
+
+def group_of(name: str, directory: Path) -> str:
+    """The W&B group of the runs of the multirun in ``directory``, where the config names none."""
+    return f"{name}_{directory.name}"

@@ -52,6 +52,8 @@ def print_plan(
         {f"{arm_label(c.precision)}: {o.unsupported}" for c, o in zip(configs, checked, strict=True) if o.unsupported}
     ):
         console.print(reason, highlight=False)
+    for sentence in dict.fromkeys(one.too_large for one in checked if one.too_large is not None):
+        console.print(sentence, highlight=False)
     known = [value for value in seconds.values() if value is not None]
     console.print(
         f"{len(configs)} point{'' if len(configs) == 1 else 's'}, {len(todo)} to train; "

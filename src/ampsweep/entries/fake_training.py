@@ -1,7 +1,8 @@
 """A training on a fake device: its own model, optimizer and step, at any batch size."""
 
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from ampsweep.predict.landing import BEACON
 from ampsweep.predict.target import Target
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
+
+_VAL_BATCHES: Final = 2
+"""Of one, nothing is left alive while the next is made; the others take no more."""
 
 
 class FakeTraining:
@@ -34,7 +38,11 @@ class FakeTraining:
             self._trainer.model.train()
             self._take_first_step()
 
-    def trace(self, batch_size: int) -> Timeline:
+    def trace_with_evaluation(self, batch_size: int) -> Timeline:
+        """The same and an evaluation after it, with all that data keeps on the device: what a memory limit counts."""
+        return self.trace(batch_size, evaluates=True)
+
+    def trace(self, batch_size: int, *, evaluates: bool = False) -> Timeline:
         """One step with this micro-batch size, after the first: the optimizer has its state.
 
         Raises:
@@ -45,12 +53,15 @@ class FakeTraining:
         del trainer.data  # what is resident for another batch size is none of this step's
         trainer.data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
-        norm_wanted = 2 % trainer.config.log_every == 0
-        with device(), device.trace_step(trainer.model, trainer.optimizer) as trace:
+        norm_wanted = evaluates or 2 % trainer.config.log_every == 0
+        with device(), device.trace_step(trainer.model, trainer.optimizer, with_data=evaluates) as trace:
             begins: list[int] = []
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
-            trainer.train_step(norm_wanted=norm_wanted)
+            step = trainer.train_step(norm_wanted=norm_wanted)
             hook.remove()
+            if evaluates:
+                trainer.evaluate()  # beside what the step returned, as in a training
+            del step
         return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
@@ -121,7 +132,7 @@ class _FakeData:
 
     def val_batches(self) -> Any:
         with self._device.landing():
-            yield from self._data.val_batches()
+            yield from islice(self._data.val_batches(), _VAL_BATCHES)
 
 
 def _ignore(*_: object) -> None:

@@ -37,6 +37,8 @@ class GrowingComparison:
     def write(self) -> "Comparison":
         """Bring the files up to date; returns the comparison as they name its files.
 
+        `dashboard` and `records` are then what they were made of.
+
         Raises:
             UserError: there are no records yet.
         """
@@ -48,6 +50,7 @@ class GrowingComparison:
         compared = compare_directories(
             [self._directory], baseline=self._report.baseline, margin_pct=self._report.margin_pct
         )
-        write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
+        self.dashboard = write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
+        self.records = compared.records
         self._spent += time.monotonic() - began
         return compared.comparison.relative_to(self._directory)

@@ -5,15 +5,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 
 from ampsweep.config import registry  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.resolved import to_config
-from ampsweep.entries.directories import checkpoint_of, finished, own_directory
+from ampsweep.entries.directories import checkpoint_of, finished, group_of, own_directory
 from ampsweep.entries.point import train_point
+from ampsweep.entries.predicted_runs import PredictedRuns
 from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest
-from ampsweep.entries.search import FirstGuess, search_point
+from ampsweep.entries.search import search_point
+from ampsweep.record import write_atomically
+from ampsweep.redaction import hidden, hide
 from ampsweep.tracking.wandb_process import WandbAddress
 
 
@@ -29,9 +32,8 @@ class Job:
         single: Callable[[RunRequest], None] | None = None,
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
-        guess: FirstGuess | None = None,
     ) -> None:
-        self._guess = guess
+        self._predicted = PredictedRuns()
         self._display = display
         self._after_run = after_run
         self._single = single
@@ -56,22 +58,35 @@ class Job:
             return
         directory = own_directory(directory)
         keep_hydra_files(composed, directory)
-        group = config.tracking.group or f"{config.name}_{sweep.name}"
+        _hide_in(sweep / "multirun.yaml")
+        group = config.tracking.group or group_of(config.name, sweep)
         checkpoint = checkpoint_of(directory)
         request = RunRequest(config, directory, group=group, checkpoint=checkpoint, wandb=self._wandb)
         if config.max_batch.search:
-            search_point(request, composed, sweep, display, self._guess)
+            search_point(request, composed, sweep, display)
         else:
             train_point(request, display)
+        self._predicted.add_to(directory, config)
         if self._after_run is not None:
             self._after_run()
 
 
 def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
-    """Write `.hydra/` as Hydra would; it must not be rewritten for a point that is finished and skipped."""
+    """Write `.hydra/` as Hydra would, without secrets; not to be rewritten for a point that is finished and skipped."""
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
     hydra = HydraConfig.get()
-    OmegaConf.save(composed, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
-    OmegaConf.save(hydra.overrides.task, folder / "overrides.yaml")
+    _save(composed, folder / "config.yaml")
+    _save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
+    _save(OmegaConf.create(list(hydra.overrides.task)), folder / "overrides.yaml")
+
+
+def _save(config: Container, path: Path) -> None:
+    OmegaConf.save(OmegaConf.create(hidden(OmegaConf.to_container(config))), path)
+
+
+def _hide_in(path: Path) -> None:
+    """Hide the secrets in a file that Hydra has written."""
+    text = path.read_text(encoding="utf-8")
+    if (safe := hide(text)) != text:
+        write_atomically(path, safe)

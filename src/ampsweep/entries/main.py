@@ -30,9 +30,12 @@ from ampsweep.entries.job import Job
 from ampsweep.entries.progress.display import ProgressDisplay
 from ampsweep.entries.progress.plan import Plan
 from ampsweep.entries.progress.watch import watch
+from ampsweep.entries.publish import publish_after
 from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
+from ampsweep.redaction import hide
+from ampsweep.tracking.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
 USER_ERROR = 2
@@ -41,11 +44,13 @@ USER_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if is_agents_run():
+        arguments = agent_overrides(arguments)
     try:
-        with _sigterm_as_interrupt(), collector_at_rest():
+        with sigterm_as_interrupt(), collector_at_rest():
             return _run(parse(arguments, CONFIG_NAME), arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {hide(str(error))}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -62,9 +67,14 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         config_name=arguments.config_name,
         on_multirun=partial(warm_up, ["ampsweep.entries.preload"]),
     )
+    return run_points(points, arguments.config_name)
+
+
+def run_points(points: Points, config_name: str = CONFIG_NAME) -> int:
+    """Train all of them; the exit code."""
     run = _multirun if points.multirun else _single
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
-        return run(points, arguments.config_name, wandb)
+        return run(points, config_name, wandb)
 
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
@@ -95,13 +105,16 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
         directory = directory or new_directory(config) / run_directory_name(config)
 
         def train(request: RunRequest) -> None:
+            if run.too_large is not None:
+                display.say(run.too_large)
             display.run_begins(config)
             run.train(request, display.on_message)
 
         if address is not None:
             address.prepare(config.tracking)
-        overrides = [*points.overrides, _set("hydra.run.dir", directory)]
+        overrides = [*points.calls[0], _set("hydra.run.dir", directory)]
         _call_hydra(Job(single=train, wandb=address), overrides, config_name)
+        run.add_prediction(directory)
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)
@@ -137,18 +150,24 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     if first.dry_run:
         return print_plan(configs, checked, Console(), into)
     directory = into or new_directory(first)
-    overrides = [*points.overrides, "hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory)]
+    where = ("hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory))
     resume_collector()
     plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
     with ProgressDisplay(plan) as display, watch(points, directory, display):
         growing, interrupted = GrowingComparison(directory, first, display.compare), False
+        for one in checked:
+            if one.too_large is not None:
+                display.say(one.too_large)
         try:
             job = Job(display, wandb=address, after_run=growing.rewrite)
-            _call_hydra(job, ["--multirun", *overrides], config_name)
+            for call in points.calls:
+                _call_hydra(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True
     if find_records(directory).records:
         _show(growing, directory)
+        if address is not None and (line := publish_after(directory, growing.dashboard, growing.records, address)):
+            print(line, file=sys.stderr)
     return 1 if interrupted or not {config_hash(config) for config in configs} <= finished_hashes(directory) else 0
 
 
@@ -190,7 +209,7 @@ def _set(key: str, value: Path) -> str:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """SIGTERM between two runs ends the sweep as Ctrl-C does: with its comparison so far."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
+from ampsweep.config.identity import resolved_values
 from ampsweep.entries.children import train
 from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record import RecordError, RunRecord
+from ampsweep.redaction import hide
 
 OOM_KILLED: Final = OutOfMemory(
     phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
@@ -52,7 +54,7 @@ def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
     except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole
         record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
     if ended.result is None and not ended.interrupted:
-        error = ended.error or "the process ended without a result"
+        error = hide(ended.error or "the process ended without a result", beside=resolved_values(request.config))
         (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
         record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
         record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or error.strip().splitlines()[-1]

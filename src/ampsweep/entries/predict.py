@@ -72,7 +72,7 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
     """Configs that differ in precision only, together; every mode of a config whose precision was not chosen."""
     points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
-    if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.overrides):
+    if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.calls[0]):
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:

@@ -100,17 +100,6 @@ def predict_arm(config: Config, target: Target) -> ArmPrediction:
     )
 
 
-def largest_batch(config: Config, memory_gib: float) -> int:
-    """The largest micro-batch of `config` that is predicted to fit; 0 for none.
-
-    Raises:
-        UserError: as `predict_arm`.
-    """
-    target = resolve_target(config.predict, config.device)
-    _, memory, _ = _traced(config, target, config.data["batch_size"])
-    return memory.largest(round(memory_gib * GIB)).batch_size
-
-
 def all_modes(config: Config) -> list[Config]:
     """The config in every precision mode."""
     return [replace(config, precision=precision) for precision in PRECISION_MODES.values()]

@@ -46,6 +46,7 @@ def as_prediction(memory: Memory, target: Target, curve: tuple[Memory, ...] = ()
     """`RunRecord.prediction`: what a step was predicted to take, for what, and the peak by batch size."""
     told: dict[str, Any] = {
         "target": target.name,
+        "torch": ".".join(map(str, target.torch_version)),
         "peak_bytes": memory.peak_bytes,
         "peak": memory.peak,
         "end_of_forward": memory.end_of_forward,

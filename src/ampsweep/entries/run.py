@@ -31,6 +31,7 @@ from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arit
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
+from ampsweep.tracking.agent import settle_stop
 from ampsweep.tracking.base import Trackers
 from ampsweep.training.checkpoint import load_checkpoint
 from ampsweep.training.phase import phase_of
@@ -53,7 +54,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     device = resolve_device(config.device)
     reason = unsupported_reason(config.precision, device)
     if reason is not None:
-        return end_unsupported(request, device, reason)
+        return end_unsupported(request, device, reason, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
         return run_on(
             device, request, data=None, limit=limit_of(request, device), busy=busy_before(device), send=send, stop=stop
@@ -111,7 +112,7 @@ def train_built(
     record = _begin_record(request, built, device)
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))
-    trackers = trackers_of(request, send)
+    trackers = trackers_of(request, send, stop)
     trainer = _trainer(request, built, device, record, trackers, send)
     try:
         _continue(trainer, request, record, send)
@@ -133,8 +134,13 @@ def train_built(
     finally:
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
-        record.write(directory)
-        trackers.finish(record)
+        if stop.requested and record.attempts:
+            record.attempts[-1]["stopped_by"] = stop.reason
+        try:
+            record.write(directory)
+        finally:  # on a full disk, too
+            trackers.finish(record)
+        settle_stop(record)
         record.write(directory)
     return record.status
 

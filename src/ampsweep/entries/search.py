@@ -1,7 +1,6 @@
 """A point that searches: the largest batch that trains, and a training with it."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from ampsweep.batch_search import BatchSearch, Probe
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
-from ampsweep.entries.children import probe
+from ampsweep.entries.children import guess_batch, probe
 from ampsweep.entries.messages import Probed
 from ampsweep.entries.point import OOM_KILLED, train_point
 from ampsweep.entries.progress.speaker import Speaker
@@ -20,24 +19,20 @@ from ampsweep.entries.request import RunRequest, new_record
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 
-FirstGuess = Callable[[Config], int | None]
-"""A batch size near the largest that trains, from what is known beforehand; None where nothing is."""
-
 _NOT_THE_QUESTION: Final = (
     *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
 )
 
 
-def search_point(
-    request: RunRequest, composed: DictConfig, sweep: Path, display: Speaker, guess: FirstGuess | None
-) -> None:
+def search_point(request: RunRequest, composed: DictConfig, sweep: Path, display: Speaker) -> None:
     """Search, a process a probe, and train with the answer: one record, that of the training.
+
+    It begins with what another seed has found or with what is predicted, else by doubling `data.batch_size`.
 
     Args:
         request: of the point, whose batch size is not decided yet.
         composed: its config, to be resolved anew with each batch size.
-        sweep: the multirun's directory; what its other seeds have found is a guess as good as any.
-        guess: asked where they have found nothing; without one the search begins by doubling `data.batch_size`.
+        sweep: the multirun's directory, where its other seeds are.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop; what was found is in the record.
@@ -45,7 +40,7 @@ def search_point(
     search = _begun(request.directory)
     if search is None:
         config = request.config
-        first = _found_by_another_seed(sweep, config) or (guess(config) if guess is not None else None)
+        first = _found_by_another_seed(sweep, config) or _predicted(config)
         batch_size = config.data["batch_size"]
         search = BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=1 if first else batch_size)
     prober = _Prober(composed, request.directory, display)
@@ -118,6 +113,16 @@ def _found_by_another_seed(sweep: Path, config: Config) -> int | None:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:
             return record.batch_search.largest
     return None
+
+
+def _predicted(config: Config) -> int | None:
+    """The largest batch that is predicted to train."""
+    if not config.predict.with_runs:
+        return None
+    ended = run_isolated(guess_batch, (config,))
+    if ended.interrupted:
+        raise KeyboardInterrupt
+    return ended.result if isinstance(ended.result, int) else None
 
 
 def _question(settings: dict[str, Any]) -> dict[str, Any]:

@@ -12,14 +12,17 @@ from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.entries.check import build_checked_data, check_checkpoint, check_parts, check_services
+from ampsweep.entries.predicted_runs import add_prediction
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.run import run_on
-from ampsweep.entries.unbuilt import end_without_memory, oom_while_building
+from ampsweep.entries.too_large import too_large
+from ampsweep.entries.unbuilt import end_unsupported, end_without_memory, oom_while_building
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.memory_limit import MemoryLimit
 from ampsweep.monitors.neighbours import busy_before
 from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.precision.support import unsupported_reason
+from ampsweep.tracking.agent import is_agents_run
 from ampsweep.tracking.wandb_process import WandbAddress
 
 
@@ -30,30 +33,46 @@ class SingleRun:
         resume: what `resume=` means: a checkpoint, or a run directory with one.
 
     Raises:
-        UserError: the device cannot do it, a part refuses its settings, or the checkpoint does not fit.
+        UserError: the device cannot do it (unless an agent asks for it), a part refuses its settings, or the checkpoint
+            does not fit.
     """
 
     def __init__(
         self, config: Config, device: torch.device, resume: Path | None, wandb: WandbAddress | None = None
     ) -> None:
-        if reason := unsupported_reason(config.precision, device):
-            raise UserError(f"precision={arm_label(config.precision)}: {reason}")
+        self._unsupported = unsupported_reason(config.precision, device)
+        if self._unsupported is not None and not is_agents_run():
+            raise UserError(f"precision={arm_label(config.precision)}: {self._unsupported}")
         check_services(config, device, wandb)
-        self._busy = busy_before(device)
+        self._config, self._busy = config, busy_before(device)
         self._limit, self._device = MemoryLimit(device, config.trainer.memory_limit_gib), device
         self._data: Data | None = None
         self._oom: OutOfMemory | None = None
+        self.too_large: str | None = None
+        """One sentence where the run is predicted not to fit its device."""
         self._build_data(config)
         self._checkpoint = None if resume is None else check_checkpoint(config, resume)
 
     def train(self, request: RunRequest, send: Callable[[object], None]) -> None:
-        """Train in the request's directory; a stop signal ends it with a checkpoint."""
+        """Train in the request's directory; a stop signal ends it with a checkpoint.
+
+        What the device cannot do is an outcome where it comes from an agent, whose sweep goes on all the same.
+        """
+        if self._unsupported is not None:
+            end_unsupported(request, self._device, self._unsupported, send)
+            return
         if self._oom is not None:
             end_without_memory(request, self._device, self._oom, send)
             return
         request = replace(request, checkpoint=self._checkpoint)
         with StopRequest() as stop:
             run_on(self._device, request, data=self._data, limit=self._limit, busy=self._busy, send=send, stop=stop)
+
+    def add_prediction(self, directory: Path) -> None:
+        """Note in the record what was predicted for this run, once nothing is measured any more."""
+        from ampsweep.entries.run_prediction import predict_run  # what a start need not wait for
+
+        add_prediction(directory, self._config, lambda: predict_run(self._config, self._device))
 
     def _build_data(self, config: Config) -> None:
         """Build it on the device and check the parts with it. Where there is no memory for it, the run ends so."""
@@ -65,4 +84,7 @@ class SingleRun:
                 raise
             self._oom = oom_while_building(error, self._device, self._limit)
         else:
-            check_parts(config, self._device, self._data)
+            checked = check_parts(config, self._device, self._data)
+            self.too_large = too_large(config, self._device, checked)
+            if self.too_large is not None and config.predict.must_fit:
+                raise UserError(self.too_large)

@@ -8,6 +8,7 @@ from ampsweep.build.instantiate import one_line
 from ampsweep.build.out_of_memory import out_of_memory
 from ampsweep.entries.messages import Say
 from ampsweep.entries.request import RunRequest, new_record, now
+from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
 from ampsweep.monitors.memory_limit import MemoryLimit
 from ampsweep.out_of_memory import OutOfMemory
@@ -16,10 +17,9 @@ from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
 
 
-def end_unsupported(request: RunRequest, device: torch.device, reason: str) -> Status:
-    """Write the record of a run whose device cannot do its precision mode."""
-    _ended(request, device, "unsupported", reason).write(request.directory)
-    return "unsupported"
+def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
+    """Write the record of a run whose device cannot do its precision mode, and track it as one that is finished."""
+    return _track(_ended(request, device, "unsupported", reason), request, send)
 
 
 def end_without_memory(
@@ -28,12 +28,7 @@ def end_without_memory(
     """Write the record of a run that there was no memory to build, and track it as one that is finished."""
     record = _ended(request, device, "oom", oom.sentence)
     record.oom = oom
-    record.write(request.directory)
-    trackers = trackers_of(request, send)
-    trackers.start(record, request.directory, resume_after=None)
-    trackers.finish(record)
-    record.write(request.directory)
-    return "oom"
+    return _track(record, request, send)
 
 
 def oom_while_building(error: BaseException, device: torch.device, limit: MemoryLimit) -> OutOfMemory:
@@ -41,10 +36,14 @@ def oom_while_building(error: BaseException, device: torch.device, limit: Memory
     return out_of_memory(error, device, phase="build", step=None, limit_bytes=limit.bytes, told=one_line(error))
 
 
-def trackers_of(request: RunRequest, send: Callable[[object], None]) -> Trackers:
-    """The trackers of a run, whose lines for the user are sent."""
+def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:
+    """The trackers of a run, whose lines for the user are sent, and who may ask it to stop."""
     return make_trackers(
-        request.config.tracking, group=request.group, say=lambda text: send(Say(text)), wandb=request.wandb
+        request.config.tracking,
+        group=request.group,
+        say=lambda text: send(Say(text)),
+        wandb=request.wandb,
+        on_stop=lambda reason: None if stop is None else stop.request(reason),
     )
 
 
@@ -53,3 +52,14 @@ def _ended(request: RunRequest, device: torch.device, status: Status, error: str
     record = new_record(request.config, device=str(device), device_name=name, batch_search=request.batch_search)
     record.status, record.error, record.ended_at = status, error, now()
     return record
+
+
+def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
+    record.write(request.directory)
+    trackers = trackers_of(request, send)
+    try:
+        trackers.start(record, request.directory, resume_after=None)
+    finally:
+        trackers.finish(record)
+        record.write(request.directory)
+    return record.status

@@ -76,6 +76,13 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
     return None
 
 
+def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
+    """What a run on `device` can take: the limit, without one the device's memory; None where that is not known."""
+    if limit_gib is not None:
+        return round(limit_gib * _GIB)
+    return _total(device) if device.type in ("cpu", "cuda") else None
+
+
 def _total(device: torch.device) -> int:
     if device.type == "cpu":
         return int(psutil.virtual_memory().total)

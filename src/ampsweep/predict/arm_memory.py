@@ -39,6 +39,29 @@ class Memory:
         return self.peak_bytes if self.allocated_bytes is None else self.allocated_bytes
 
 
+def memory_of(step: Timeline, target: Target, batch_size: int, *, is_traced: bool = True) -> Memory:
+    """What a step of this batch size takes on the target."""
+    peak = step.peak()
+    allocated = None if target.kind == "cpu" else rehearse(step, target.workspaces)
+    return Memory(
+        batch_size,
+        peak.num_bytes,
+        peak.categories,
+        step.at(step.end_of_forward),
+        None if allocated is None else allocated.allocated,
+        None if allocated is None else allocated.reserved,
+        is_traced=is_traced,
+    )
+
+
+def fits(step: Timeline, target: Target, limit: int) -> bool:
+    """Whether two steps stay below so many bytes: of tensors on the CPU, taken from the device by the allocator on
+    CUDA, where it gives back what is free before it gives up."""
+    if target.kind == "cpu":
+        return step.peak().num_bytes <= limit
+    return rehearse(step, target.workspaces, limit) is not None
+
+
 @dataclass(frozen=True)
 class LargestBatch:
     """An answer, whose neighbours were traced: this fits, one more does not."""
@@ -76,18 +99,7 @@ class ArmMemory:
 
     def at(self, batch_size: int) -> Memory:
         """The memory of a step at this batch size."""
-        step = self.step(batch_size)
-        peak = step.peak()
-        allocated = None if self._target.kind == "cpu" else rehearse(step, self._target.workspaces)
-        return Memory(
-            batch_size,
-            peak.num_bytes,
-            peak.categories,
-            step.at(step.end_of_forward),
-            None if allocated is None else allocated.allocated,
-            None if allocated is None else allocated.reserved,
-            is_traced=batch_size in self._traced,
-        )
+        return memory_of(self.step(batch_size), self._target, batch_size, is_traced=batch_size in self._traced)
 
     def step(self, batch_size: int) -> Timeline:
         """Every allocation of a step at this batch size."""
@@ -96,12 +108,8 @@ class ArmMemory:
         return self._interpolation.at(batch_size)
 
     def fits(self, batch_size: int, limit: int) -> bool:
-        """Whether two steps stay below so many bytes: of tensors on the CPU, taken from the device by the allocator on
-        CUDA, where it gives back what is free before it gives up."""
-        step = self.step(batch_size)
-        if self._target.kind == "cpu":
-            return step.peak().num_bytes <= limit
-        return rehearse(step, self._target.workspaces, limit) is not None
+        """As `fits` says of one step."""
+        return fits(self.step(batch_size), self._target, limit)
 
     def largest(self, limit: int) -> LargestBatch:
         """The largest batch that fits into so many bytes, traced and so is the next."""

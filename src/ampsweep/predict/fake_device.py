@@ -57,11 +57,16 @@ class FakeDevice:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
         return model
 
-    def trace_step(self, model: nn.Module, *optimizers: Optimizer) -> AbstractContextManager[Trace]:
-        """`ampsweep.monitors.trace.trace_step` on this device."""
-        if self.target.kind == "cpu":
-            return trace_step(model, *optimizers)
+    def trace_step(
+        self, model: nn.Module, *optimizers: Optimizer, with_data: bool = False
+    ) -> AbstractContextManager[Trace]:
+        """`ampsweep.monitors.trace.trace_step` on this device.
+
+        `with_data`: data that the step does not use counts too, as it does for an allocator anyway.
+        """
         resident = [*self.landing.resident()]
+        if self.target.kind == "cpu":
+            return trace_step(model, *optimizers, held=resident if with_data else ())
         return trace_step(model, *optimizers, held=resident, counted=FakeTensor, scratch=scratch_bytes)
 
     def trace_program(self) -> AbstractContextManager[Trace]:

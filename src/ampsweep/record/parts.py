@@ -44,6 +44,24 @@ class Memory(TypedDict, total=False):
     kept: dict[str, int]
 
 
+class Prediction(TypedDict, total=False):
+    """What a step was predicted to take in bytes; `refused`: why nothing could be predicted."""
+
+    target: str
+    torch: str
+    refused: str
+    peak_bytes: int
+    peak: dict[str, int]
+    end_of_forward: dict[str, int]
+    allocator_peak_bytes: int
+    reserved_bytes: int
+    peak_bytes_by_batch_size: dict[str, int]
+    measured_bytes: int
+    """The peak that the run has measured of the same: on CUDA the allocator's, on the CPU that of the traced step."""
+    error_pct: float
+    """The predicted peak less the measured one, in percent of it."""
+
+
 class Wandb(TypedDict, total=False):
     id: str
     url: str | None

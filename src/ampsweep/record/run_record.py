@@ -9,8 +9,9 @@ from ampsweep.batch_search import BatchSearch
 from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record.atomic import write_atomically
 from ampsweep.record.error import RecordError, read_file
-from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Proof, Wandb
+from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Prediction, Proof, Wandb
 from ampsweep.record.typed import WrongValueError, typed
+from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
 FILE_NAME: Final = "run.json"
@@ -82,7 +83,8 @@ class RunRecord:
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
     """Metric key -> value. What the device cannot measure has no key. Read as it is: who takes a figure looks at it."""
     memory: Annotated[dict[str, Any], Memory] = field(default_factory=dict)
-    prediction: Annotated[dict[str, Any], Memory] | None = None
+    prediction: Annotated[dict[str, Any], Prediction] | None = None
+    """Made for this run, or of a predicted one with its curve over batch sizes; None: none was asked for."""
     batch_search: BatchSearch | None = None
     """Of a run whose batch size is the answer of a search: how it was found. Its identity has that batch size."""
     attempts: list[Annotated[dict[str, Any], Attempt]] = field(default_factory=list)
@@ -90,8 +92,8 @@ class RunRecord:
     wandb: Annotated[dict[str, Any], Wandb] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write `run.json` into `directory` atomically: readers see the old record or the new one."""
-        text = json.dumps(asdict(self), indent=1, allow_nan=False, default=str)
+        """Write `run.json` into `directory`, without secrets, and atomically: readers see the old record or the new."""
+        text = json.dumps(hidden(asdict(self)), indent=1, allow_nan=False, default=str)
         write_atomically(directory / FILE_NAME, text + "\n")
 
     @staticmethod

@@ -16,8 +16,8 @@ from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
 from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, subjects
 
-_ALL_POINTS: Final = 180_000
-_MIN_POINTS: Final = 30
+_ALL_POINTS: Final = 165_000
+_MIN_POINTS: Final = 25
 """Points of all curves together, about 3 MB of a page; and the least that a curve is thinned to."""
 
 PanelShown = tuple[Panel, Shown]

@@ -8,7 +8,7 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord, write_atomically
-from ampsweep.report.dashboard import arrange
+from ampsweep.report.dashboard import Dashboard, arrange
 from ampsweep.report.histories import Histories
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
@@ -25,10 +25,10 @@ def comparison_json(comparison: Comparison) -> str:
 
 def write_comparison(
     comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
-) -> None:
+) -> Dashboard:
     """Write `comparison.json`, `comparison.md` and `comparison.html` into `directory`, each atomically.
 
-    They name run directories as seen from there.
+    They name run directories as seen from there. What they show is returned.
 
     Args:
         comparison: as `compare` returned it for `records`.
@@ -45,3 +45,4 @@ def write_comparison(
     across = [shown for _, of_series in dashboard.across for shown in of_series]
     write_atomically(directory / MARKDOWN_NAME, markdown(dashboard.comparison, panels, across))
     write_atomically(directory / HTML_NAME, html(dashboard))
+    return dashboard

@@ -44,8 +44,15 @@ def markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
+def verdict_markdown(comparison: Comparison) -> str:
+    """What was found, with the notes: for a place that shows panels and runs itself."""
+    lines = [line for workload in comparison.workloads for line in _findings(workload)]
+    lines += [line for found in comparison.searches for line in _search(found)]
+    lines += _list("Notes", [_plain(note) for note in comparison.notes])
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> list[str]:
-    notes = [f"{_plain(arm.arm)}: {_plain(note)}" for arm in workload.arms for note in arm.notes]
     not_paired = [
         f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(run.not_paired)}"
         for run in workload.runs
@@ -56,6 +63,17 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
         for run in workload.runs
         if run.contaminated is not None
     ]
+    return [
+        *_findings(workload),
+        *_list("Runs in no pair", not_paired, level=3),
+        *_list("Contaminated runs", contaminated, level=3),
+        *_panels(panels),
+        *_runs(workload.runs),
+    ]
+
+
+def _findings(workload: WorkloadComparison) -> list[str]:
+    notes = [f"{_plain(arm.arm)}: {_plain(note)}" for arm in workload.arms for note in arm.notes]
     columns, lines = columns_for(workload.arms), verdict_lines(workload)
     return [
         f"## {_plain(workload.title)}",
@@ -74,10 +92,6 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
         "",
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
-        *_list("Runs in no pair", not_paired, level=3),
-        *_list("Contaminated runs", contaminated, level=3),
-        *_panels(panels),
-        *_runs(workload.runs),
     ]
 
 

@@ -6,33 +6,53 @@ from contextlib import suppress
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.history import HistoryFile
+from ampsweep.tracking.wandb_client import WandbClient
 from ampsweep.tracking.wandb_mode import resolve_mode
-from ampsweep.tracking.wandb_process import WandbAddress, WandbClient
-from ampsweep.tracking.wandb_run import WandbTracker
+from ampsweep.tracking.wandb_place import WandbPlace
+from ampsweep.tracking.wandb_process import WandbAddress
 
 
 def make_trackers(
-    config: TrackingConfig, group: str | None, say: Callable[[str], None], wandb: WandbAddress | None = None
+    config: TrackingConfig,
+    group: str | None,
+    say: Callable[[str], None],
+    wandb: WandbAddress | None = None,
+    on_stop: Callable[[str], None] = lambda reason: None,
 ) -> Trackers:
     """The history file and then, unless it is disabled, W&B.
 
     ``group`` is the W&B group where neither the config nor a sweep names one. ``say`` takes lines for the user: which
-    mode W&B is in and how to sync, and later what became of a lost server. W&B itself lives in the process at the
-    address ``wandb``, or in this one where there is none.
+    mode W&B is in and how to sync, and later what became of a lost server; ``on_stop`` the reason why somebody ends the
+    run through W&B. W&B itself lives in the process at the address ``wandb``, or in one of the run's own where there is
+    none.
+
+    Raises:
+        ValueError: what `check_tracking` refuses.
+    """
+    if config.mode == "disabled":
+        return Trackers([HistoryFile()])
+    history = HistoryFile()
+    for address in (wandb, None) if wandb is not None else (None,):
+        with suppress(EOFError, OSError):  # it has been killed
+            client = WandbClient(config, address, group=group, history=history, say=say, on_stop=on_stop)
+            if client.line is not None:
+                say(client.line)
+            return Trackers([history] if client.mode == "disabled" else [history, client])
+    say("W&B: lost (its process cannot be started); history.jsonl has every row")
+    return Trackers([history])
+
+
+def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
+    """Refuse what W&B would, before a run; asked of the process at the address ``wandb``, if there is one.
 
     Raises:
         ValueError: a tracking mode that is unknown or impossible here, or a project, entity or tag W&B does not take.
     """
-    history = HistoryFile()
-    if wandb is not None and config.mode != "disabled":
-        with suppress(EOFError, OSError):  # it has been killed; W&B then lives here
-            client = WandbClient(wandb, config, group=group, say=say, history=history)
-            if client.line is not None:
-                say(client.line)
-            return Trackers([history] if client.mode == "disabled" else [history, client])
-    mode, line = resolve_mode(config)
-    if line is not None:
-        say(line)
-    if mode == "disabled":
-        return Trackers([history])
-    return Trackers([history, WandbTracker(config, mode, group=group, say=say, history=history)])
+    if config.mode == "disabled":
+        return
+    if wandb is not None:
+        with suppress(EOFError, OSError):
+            wandb.check(config)
+            return
+    if resolve_mode(config)[0] != "disabled":
+        WandbPlace.here(config, None).settings(config.tags)

@@ -1,67 +1,98 @@
 """`history.jsonl`: the rows of a run on disk, the source of truth for everything that shows them elsewhere."""
 
+import errno
 import json
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, history_line, write_atomically
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk, the quota or the largest size of a file has no room left."""
 
 
 class HistoryFile:
     """Tracker that appends each row to `history.jsonl`.
 
     A row is one line of strict JSON, handed to the operating system whole before `log` returns, so that it survives the
-    death of the process; not synced to the disk, so a crash of the machine can take the last rows.
+    death of the process; not synced to the disk, so a crash of the machine can take the last rows. While the disk is
+    full rows wait in memory.
+
+    A row that was logged once stays as it is: W&B, which has it too, takes no second one. A resumed run therefore goes
+    through the steps after its checkpoint without logging them again.
     """
 
     def __init__(self) -> None:
         self.reached = 0
-        """Last step that an earlier process of this run logged, rows that `start` cut included."""
+        """Last step that an earlier process of this run logged."""
         self._file: FileIO | None = None
+        self._waiting = b""
+        """Of rows, what is not on file yet."""
         self._last_step = 0
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Open the file, first cutting what an earlier process logged after its last checkpoint.
+        """Open the file, where a run that starts from nothing finds no rows of another.
 
         Raises:
             RecordError: the file holds something else than history rows.
         """
         path = directory / HISTORY_NAME
+        self.reached = _repair(path, keep_rows=resume_after is not None) if path.exists() else 0
         self._last_step = resume_after or 0
-        self.reached = _cut_after(path, self._last_step) if path.exists() else 0
         self._file = path.open("ab", buffering=0)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         assert self._file is not None, "log before start or after finish"
         assert STEP not in row, "the step axis is not a metric"
         assert step > self._last_step, f"step {step} after step {self._last_step}"
-        line = memoryview(history_line({STEP: step, **row}).encode())
-        while line:  # an unbuffered write may take a part, on a nearly full disk
-            line = line[self._file.write(line) :]
         self._last_step = step
+        if step <= self.reached:
+            return
+        self._waiting += history_line({STEP: step, **row}).encode()
+        try:
+            self._write()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
 
     def finish(self, record: RunRecord) -> None:
-        if self._file is not None:
+        """Close the file.
+
+        Raises:
+            OSError: the disk is full, and rows that have waited for room are lost.
+        """
+        if self._file is None:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            num_rows = self._waiting.count(b"\n")
+            raise OSError(error.errno, f"{error.strerror}: {num_rows} rows are lost", self._file.name) from error
+        finally:
             self._file.close()
             self._file = None
 
+    def _write(self) -> None:
+        assert self._file is not None
+        while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
-def _cut_after(path: Path, last: int) -> int:
-    """Atomically drop the rows of ``path`` after step ``last`` and a torn last line; the last step there was."""
+
+def _repair(path: Path, *, keep_rows: bool) -> int:
+    """Atomically drop a torn last line of ``path``, or all of them; the last step that is left."""
     content = path.read_bytes()
     kept, reached = [], 0
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n") or not keep_rows:
             break
         try:
-            step = int(json.loads(line)[STEP])
+            reached = max(reached, int(json.loads(line)[STEP]))
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(path, f"line {number} is not a history row") from error
-        reached = max(reached, step)
-        if step <= last:
-            kept.append(line)
-    if (cut := b"".join(kept)) != content:
-        write_atomically(path, cut.decode())
+        kept.append(line)
+    if (whole := b"".join(kept)) != content:
+        write_atomically(path, whole.decode())
     return reached

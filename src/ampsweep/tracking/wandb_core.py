@@ -1,21 +1,52 @@
-"""The wandb client's own process, wandb-core: what is raised when it or its server is lost, and how to end it."""
+"""The wandb client's own process, wandb-core: what it is busy with, what is raised when it is lost, how to end it.
 
+What wandb has no public name for is used here and nowhere else.
+"""
+
+import logging
+import socket
 from contextlib import suppress
+from dataclasses import dataclass
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import psutil
+
+if TYPE_CHECKING:
+    import wandb
+
+_ASK_S: Final = 2
+_ANSWER_S: Final = 1.0
+_MOMENT_S: Final = 0.5
+_CONNECT_S: Final = 0.5
+_STOPPED: Final = """
+query RunStopped($entity: String!, $project: String!, $name: String!) {
+    project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
+}
+"""
 
 
 def lost_errors() -> tuple[type[Exception], ...]:
     """What wandb raises when its server or its wandb-core is gone, or the disk is full.
 
     Those of `wandb.sdk` have no public name in wandb 0.31: waiting for an answer of a wandb-core that has ended,
-    connecting to one that is not there, and starting a run whose id it has already.
+    connecting to one that is not there, starting a run whose id it has already, and asking the server something.
     """
     import wandb
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
     from wandb.sdk.lib.service.service_token import WandbServiceConnectionError
     from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
     from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
     core = (HandleAbandonedError, MailboxClosedError, ServerResponseError, WandbServiceConnectionError)
-    return (wandb.Error, OSError, *core)
+    return (wandb.Error, OSError, *core, WandbApiFailedError)
+
+
+def silence_libraries() -> None:
+    """Keep from the user what the libraries under wandb log: wandb's own measurements that do not arrive."""
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
 
 
 def first_line(error: BaseException) -> str:
@@ -26,6 +57,15 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else f"no answer from wandb-core, {type(error).__name__}"
 
 
+def is_unanswered(error: BaseException) -> bool:
+    """Whether what was raised for want of the server means that there was no answer at all, not one that refuses."""
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, TimeoutError) or (isinstance(error, WandbApiFailedError) and error.response is None)
+
+
 def end_wandb() -> None:
     """Stop the wandb-core of this process and wait for its end; one that a parent shares with it stays."""
     import wandb
@@ -33,3 +73,78 @@ def end_wandb() -> None:
     # Where wandb-core ended with an error, wandb would exit this process with the same.
     with suppress(SystemExit, *lost_errors()):
         wandb.teardown()
+
+
+def kill_wandb_core() -> None:
+    """End the wandb-core of this process at once; whoever waits for its answer is told within milliseconds."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name().startswith("wandb-core"):
+                child.kill()
+                child.wait()
+
+
+def takes_connections(url: str) -> bool:
+    """Whether somebody listens at `url`; of a server behind a proxy nobody here can tell, and it is believed to."""
+    there = urlsplit(url)
+    host, port = there.hostname or "", there.port or (443 if there.scheme == "https" else 80)
+    if there.scheme in getproxies() and not proxy_bypass(host):
+        return True
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def abandon_wandb() -> None:
+    """`end_wandb` now, whatever wandb-core is busy with; whoever waits for an answer of it is told."""
+    killer = Timer(_MOMENT_S, kill_wandb_core)  # not before: a wandb that has lost its wandb-core does not wait for it
+    killer.start()
+    end_wandb()
+    killer.join()
+
+
+@dataclass(frozen=True)
+class Sending:
+    """Something that wandb-core is sending."""
+
+    what: str
+    progress: str
+    trouble: str
+    """What keeps it from the server, such as "retrying HTTP 500"; empty where nothing does."""
+
+
+def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
+    """What wandb-core is sending for ``run``, in any thread and even while the run is being finished.
+
+    Raises `lost_errors`. wandb 0.31 shows this to people while a run finishes, but has no public call for it.
+    """
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    messages: Any = wandb_internal_pb2  # whose classes come into being when it is imported
+    interface: Any = run._interface
+
+    async def ask() -> Any:
+        request = messages.Request(operations=messages.OperationStatsRequest())
+        handle = await interface.deliver_async(messages.Record(request=request))
+        return await handle.wait_async(timeout=_ANSWER_S)
+
+    found = wandb.setup().asyncer.run(ask).response.operations_response.operation_stats.operations
+    return tuple(Sending(one.desc, one.progress, one.error_status) for all in found for one in (all, *all.subtasks))
+
+
+def is_stopped(entity: str, project: str, name: str) -> bool:
+    """Whether the server has asked the run to stop; False where it does not say so within seconds.
+
+    wandb 0.31 has no public call for this, and its `stop_fn` setting is called only some 15 s later.
+    """
+    import wandb
+
+    variables = {"entity": entity, "project": project, "name": name}
+    try:
+        answer: dict[str, Any] = wandb.Api(timeout=_ASK_S)._service_api.execute_graphql(_STOPPED, variables)
+    except lost_errors():
+        return False
+    return bool(((answer["project"] or {}).get("run") or {}).get("stopped"))

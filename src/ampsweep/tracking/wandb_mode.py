@@ -14,7 +14,7 @@ _MODES: Final = ("online", "offline", "disabled")
 _LEGACY: Final = {"run": "online", "dryrun": "offline"}
 """Older names that WANDB_MODE may still hold."""
 
-_SYNC: Final = "send runs later with `wandb sync RUN_DIRECTORY/wandb/offline-run-*`"
+_SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
 
 def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
@@ -36,7 +36,7 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
     wanted = _LEGACY.get(wanted, wanted)
     if wanted == "disabled":
         return "disabled", None
-    missing = _missing_login({} if wanted == "auto" else {"WANDB_MODE": wanted})
+    missing = missing_login({} if wanted == "auto" else {"WANDB_MODE": wanted})
     if wanted == "offline":
         return "offline", f"W&B: offline, as {name} says; {_SYNC}"
     if missing is None:
@@ -46,13 +46,13 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
     raise ValueError(f"{name} is online, but {missing}; allowed without a login are auto, offline and disabled")
 
 
-def _missing_login(environment: Mapping[str, str]) -> str | None:
+def missing_login(environment: Mapping[str, str]) -> str | None:
     """Why wandb, in this environment, cannot log in to its server; None where it has an API key or token."""
     import wandb
 
     try:
         # Where it is not silent, login says who is logged in, for which it asks the server.
-        with _environment({"WANDB_SILENT": "true", **environment}):
+        with changed_environment({"WANDB_SILENT": "true", **environment}):
             found = wandb.login(prompt=False, verify=False)
     except wandb.Error as error:  # a key of the wrong length, or two kinds of login at once
         return first_line(error)
@@ -64,14 +64,19 @@ def _missing_login(environment: Mapping[str, str]) -> str | None:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def changed_environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Inside, the environment has ``values``, and nothing by the names whose value is None."""
     before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    _set(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

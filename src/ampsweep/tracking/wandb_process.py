@@ -4,20 +4,18 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from types import TracebackType
 from typing import Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord
-from ampsweep.tracking.history import HistoryFile
+from ampsweep.tracking.comparison_page import ComparisonPage
+from ampsweep.tracking.wandb_messages import Open, Opened, Prepare, Publish, Published
+from ampsweep.tracking.wandb_place import WandbPlace
 
 KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb_service import main; main()"
@@ -32,10 +30,26 @@ class WandbAddress:
     path: str
     key: bytes
 
+    def check(self, config: TrackingConfig) -> None:
+        """Raises ValueError where a run could not be tracked so; see `check_tracking`."""
+        with self.connect() as connection:
+            connection.send(Open(config, None))
+            opened: Opened = connection.recv()
+        if opened.refusal is not None:
+            raise ValueError(opened.refusal)
+
     def prepare(self, config: TrackingConfig) -> None:
         """Have wandb-core started for a run that will come; not before that is certain, as it leaves files behind."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Prepare(config))
+
+    def publish(self, page: ComparisonPage, place: WandbPlace, directory: Path) -> Published:
+        """Have a comparison put on W&B; waits until it is there, or until it is certain that it will not be."""
+        with suppress(EOFError, OSError), self.connect() as connection:
+            connection.send(Publish(page, place, directory))
+            published: Published = connection.recv()
+            return published
+        return Published(problem="the W&B process ended")
 
     def connect(self) -> "Connection[Any, Any]":
         """A connection to it; raises OSError or EOFError where it has ended."""
@@ -53,11 +67,13 @@ class WandbProcess:
         self._key = secrets.token_bytes(KEY_BYTES)
 
     def __enter__(self) -> Self:
+        environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
+        environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={"WANDB_PROGRAM": sys.argv[0], **os.environ},  # what W&B is to name as the run's program
+            env=environment,
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -83,120 +99,3 @@ class WandbProcess:
         """Where it listens, for any process of this machine; waits until it has started."""
         assert self._process.stdout is not None
         return WandbAddress(self._process.stdout.readline().decode().rstrip("\n"), self._key)
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """To the W&B process: `WandbAddress.prepare`."""
-
-    config: TrackingConfig
-
-
-@dataclass(frozen=True)
-class Open:
-    """To the W&B process: a run is to be tracked so."""
-
-    config: TrackingConfig
-    group: str | None
-
-
-@dataclass(frozen=True)
-class Opened:
-    """Its answer: the mode, and a line that tells the user; or why it refuses."""
-
-    mode: str = "disabled"
-    line: str | None = None
-    refusal: str | None = None
-
-
-@dataclass(frozen=True)
-class Start:
-    """To the W&B process: `Tracker.start`. From here on it reads the rows in the directory's history file."""
-
-    record: RunRecord
-    directory: Path
-    resume_after: int | None
-    reached: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """To the W&B process: `Tracker.finish`."""
-
-    record: RunRecord
-
-
-@dataclass(frozen=True)
-class Done:
-    """Its answer to either: what the record is to say of W&B."""
-
-    wandb: dict[str, Any]
-
-
-class WandbClient:
-    """Tracker that leaves its run to a W&B process, where `WandbTracker` does what it does elsewhere."""
-
-    def __init__(
-        self,
-        address: WandbAddress,
-        config: TrackingConfig,
-        *,
-        group: str | None,
-        say: Callable[[str], None],
-        history: HistoryFile,
-    ) -> None:
-        """See `WandbTracker`; ``history`` is the file that the rows are taken from.
-
-        Raises:
-            ValueError: what `resolve_mode` or `WandbTracker` refuse.
-            OSError, EOFError: there is no such process any more.
-        """
-        self._say, self._history = say, history
-        self._connection = address.connect()
-        self._connection.send(Open(config, group))
-        opened: Opened = self._connection.recv()
-        if opened.refusal is not None:
-            raise ValueError(opened.refusal)
-        self.mode, self.line = opened.mode, opened.line
-        self._answers: SimpleQueue[Done | None] = SimpleQueue()
-        self._started = False
-
-    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Start the W&B run and fill ``record.wandb``."""
-        self._started = True
-        Thread(target=self._listen, name="wandb", daemon=True).start()
-        self._ask(Start(record, directory.resolve(), resume_after, self._history.reached), record)
-
-    def log(self, row: Mapping[str, float], step: int) -> None:
-        """Costs nothing here: the W&B process reads the row where the history file has put it."""
-
-    def finish(self, record: RunRecord) -> None:
-        """Send status, figures and files, end the W&B run, and note in ``record.wandb`` how it went."""
-        if self._started:
-            self._started = False
-            self._ask(Finish(record), record)
-            self._connection.close()
-
-    def _ask(self, order: Start | Finish, record: RunRecord) -> None:
-        try:
-            self._connection.send(order)
-            answer = self._answers.get()
-        except OSError:
-            answer = None
-        if answer is None:
-            record.wandb["error"] = "the W&B process ended"
-            self._say("W&B: lost (its process ended); history.jsonl has every row")
-        else:
-            record.wandb = answer.wandb
-
-    def _listen(self) -> None:
-        """Hand on lines for the user as they come, and answers to whoever asked."""
-        try:
-            while True:
-                message = self._connection.recv()
-                if isinstance(message, Done):
-                    self._answers.put(message)
-                else:
-                    self._say(message)
-        except (EOFError, OSError):
-            self._answers.put(None)

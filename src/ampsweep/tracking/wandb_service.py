@@ -12,16 +12,18 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, history_row
-from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb_core import end_wandb, lost_errors
+from ampsweep.tracking.wandb_comparison import publish
+from ampsweep.tracking.wandb_core import end_wandb, first_line, lost_errors, silence_libraries
+from ampsweep.tracking.wandb_messages import Open, Opened, Prepare, Publish, Published, Start
+from ampsweep.tracking.wandb_mirror import WandbMirror
 from ampsweep.tracking.wandb_mode import Mode, resolve_mode
-from ampsweep.tracking.wandb_process import KEY_BYTES, Done, Finish, Open, Opened, Prepare, Start
-from ampsweep.tracking.wandb_run import WandbTracker
+from ampsweep.tracking.wandb_place import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb_process import KEY_BYTES
+from ampsweep.tracking.wandb_run import WandbRun
+from ampsweep.tracking.wandb_watch import Patience
 
-_EVERY_S: Final = 0.5
-"""How often new rows are looked for."""
+_GRACE_S: Final = 0.6
+"""How long a run that has ended waits for W&B to begin, where the user does not say."""
 
 _IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
 """What the first wandb.init imports, together half a second; one that is not there is left out."""
@@ -40,6 +42,7 @@ def main() -> None:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
         Thread(target=_end_with_parent, args=(busy, served), name="parent", daemon=True).start()
         _import_wandb()
+        silence_libraries()
         service = _Service()
         while True:
             # A client that goes away is not our fault, and a stranger is no client.
@@ -66,20 +69,17 @@ def _import_wandb() -> None:
 
 
 class _Service:
-    """Answers what clients send; see the messages in `wandb_process`."""
+    """Answers what clients send; see `wandb_messages`."""
 
     def __init__(self) -> None:
         self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
 
     def serve(self, client: "Connection[Any, Any]") -> None:
         """One client, to its end."""
-
-        def say(line: str) -> None:
-            with suppress(OSError):  # nobody is there to be told
-                client.send(line)
-
-        opening: Prepare | Open = client.recv()
-        history = HistoryFile()
+        opening: Prepare | Open | Publish = client.recv()
+        if isinstance(opening, Publish):
+            client.send(_publish(opening))
+            return
         try:
             mode, line = self._mode(opening.config)
             if isinstance(opening, Prepare):
@@ -89,12 +89,14 @@ class _Service:
             if mode == "disabled":
                 client.send(Opened())
                 return
-            tracker = WandbTracker(opening.config, mode, group=opening.group, say=say, history=history)
+            place, wait_s = WandbPlace.here(opening.config, opening.group), finish_timeout_s()
+            run = WandbRun(place.settings(opening.config.tags), mode, Patience() if wait_s is None else None)
         except ValueError as error:
             client.send(Opened(refusal=str(error)))
             return
-        client.send(Opened(mode, line))
-        _track(client, tracker, history)
+        client.send(Opened(mode, line, place.facts()))
+        start: Start = client.recv()
+        WandbMirror(client, run, start, grace_s=_GRACE_S if wait_s is None else wait_s).serve()
 
     def _mode(self, config: TrackingConfig) -> tuple[Mode, str | None]:
         """`resolve_mode`, asked once for each config, because to ask ends a wandb-core that was started for a run."""
@@ -105,39 +107,16 @@ class _Service:
         return self._modes[-1][1]
 
 
+def _publish(order: Publish) -> Published:
+    try:
+        return Published(publish(order.page, order.place.settings([]), order.directory))
+    except lost_errors() as error:
+        return Published(problem=first_line(error))
+
+
 def _start_core() -> None:
     """What a run waits for otherwise, a fifth of a second; a failure shows again where the run is started."""
     import wandb
 
     with suppress(*lost_errors()):
         wandb.setup(settings=wandb.Settings(silent=True))
-
-
-def _track(client: "Connection[Any, Any]", tracker: WandbTracker, history: HistoryFile) -> None:
-    start: Start = client.recv()
-    record, history.reached = start.record, start.reached
-    tracker.start(record, start.directory, resume_after=start.resume_after)
-    client.send(Done(record.wandb))
-    finish = _follow(client, tracker, start)
-    if finish is not None:
-        wandb, record = record.wandb, finish.record
-        record.wandb = wandb
-    tracker.finish(record)
-    client.send(Done(record.wandb))
-
-
-def _follow(client: "Connection[Any, Any]", tracker: WandbTracker, start: Start) -> Finish | None:
-    """Log the rows of the run's history until it is to be finished (None: its process has died)."""
-    finish: Finish | None = None
-    with (start.directory / HISTORY_NAME).open("rb") as history:
-        over = False
-        while not over:
-            over = client.poll(_EVERY_S)
-            if over:
-                with suppress(EOFError, OSError):
-                    finish = client.recv()
-            while (line := history.readline()).endswith(b"\n"):
-                row = history_row(line.decode())
-                tracker.log(row, int(row.pop(STEP)))
-            history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written
-    return finish

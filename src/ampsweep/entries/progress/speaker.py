@@ -6,6 +6,7 @@ from rich.text import Text
 from ampsweep.config.schema import Config
 from ampsweep.entries import messages
 from ampsweep.record import RunRecord
+from ampsweep.redaction import hide
 
 
 class Speaker:
@@ -19,7 +20,8 @@ class Speaker:
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, the same one only once."""
+        """Print a line, the same one only once, without the secrets in it."""
+        line = hide(line)
         if line not in self._said:
             self._said.add(line)
             self._print(Text(line))

@@ -12,6 +12,7 @@ from ampsweep.report.kinds.shown import (
     Style,
     Trace,
     axis_title,
+    by_seed,
     plotly_text,
     value_axis,
 )
@@ -69,7 +70,7 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
     unit = axis_unit(values, panel.unit)
     sizes = sorted({size for size, _ in series.subjects})
     traces = [
-        _line(arm, points, _by_seed(arm, key, series), unit, panel, style) for arm, points in medians.items() if points
+        _line(arm, points, _of_seeds(arm, key, series), unit, panel, style) for arm, points in medians.items() if points
     ]
     lost = {arm: found for arm in arms if (found := _out_of_memory(arm, series))}
     traces += [
@@ -92,7 +93,7 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
     return Shown(traces, layout, table, tuple(remarks))
 
 
-def _by_seed(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:
+def _of_seeds(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:
     """The points of each seed."""
     points: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for size, subject in series.subjects:
@@ -104,7 +105,7 @@ def _by_seed(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, fl
 def _line(
     arm: str,
     points: Sequence[tuple[int, float]],
-    by_seed: Mapping[int, Sequence[tuple[int, float]]],
+    seeds: Mapping[int, Sequence[tuple[int, float]]],
     unit: AxisUnit,
     panel: Panel,
     style: Style,
@@ -125,7 +126,7 @@ def _line(
         "hoverinfo": "text+name",
         "line": {"color": drawn.colour, "width": 2 + 1.5 * drawn.beneath, "dash": drawn.dash},
         "marker": {"color": drawn.colour, "symbol": drawn.symbol, "size": 8 + 2 * drawn.beneath},
-        "meta": {"arm": arm, "by_seed": {seed: line(through) for seed, through in by_seed.items()}},
+        "meta": {"arm": arm, "by_seed": by_seed({seed: line(through) for seed, through in seeds.items()})},
     }
 
 

@@ -13,6 +13,7 @@ from ampsweep.report.kinds.shown import (
     arm_axis,
     arm_label,
     axis_title,
+    by_seed,
     not_measured,
     plotly_text,
     rows_height,
@@ -83,23 +84,24 @@ def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     return Shown(traces, layout, figures_table("arm", names, rows), tuple(remarks.lines))
 
 
-def _bar(arm: str, median: float, by_seed: Mapping[int, float], unit: AxisUnit, of: str, style: Style) -> Trace:
-    def length(value: float, what: str) -> Trace:
+def _bar(arm: str, median: float, seeds: Mapping[int, float], unit: AxisUnit, of: str, style: Style) -> Trace:
+    def length(value: float) -> Trace:
         text = quantity(value, of)
-        return {"x": [value * unit.factor], "text": [text], "hovertext": [f"{what} {text}"]}
+        return {"x": [value * unit.factor], "text": [text]}
 
     return {
         "type": "bar",
         "orientation": "h",
         "y": [arm_label(arm)],
-        **length(median, "median"),
+        **length(median),
+        "hovertext": [f"median {quantity(median, of)}"],
         "name": plotly_text(arm),
         "textposition": "auto",
         "insidetextanchor": "start",
         "insidetextfont": {"color": "#111111"},
         "hoverinfo": "text+name",
         "marker": _fill(arm, style),
-        "meta": {"arm": arm, "by_seed": {seed: length(value, f"seed {seed}:") for seed, value in by_seed.items()}},
+        "meta": {"arm": arm, "by_seed": by_seed({seed: length(value) for seed, value in seeds.items()})},
     }
 
 
@@ -129,6 +131,7 @@ def _chain_bar(arm: str, keys: Sequence[str], subject: Subject, unit: AxisUnit, 
 
     seeds = {key: subject.by_seed(arm, key) for key in keys}
     every = sorted({seed for values in seeds.values() for seed in values})
+    of_seeds = {seed: lengths([seeds[key].get(seed) for key in keys]) for seed in every}
     return {
         "type": "bar",
         "orientation": "h",
@@ -140,7 +143,7 @@ def _chain_bar(arm: str, keys: Sequence[str], subject: Subject, unit: AxisUnit, 
         "cliponaxis": False,
         "hoverinfo": "text+name",
         "marker": _fill(arm, style),
-        "meta": {"arm": arm, "by_seed": {seed: lengths([seeds[key].get(seed) for key in keys]) for seed in every}},
+        "meta": {"arm": arm, "by_seed": by_seed(of_seeds)},
     }
 
 

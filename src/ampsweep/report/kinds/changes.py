@@ -12,6 +12,7 @@ from ampsweep.report.kinds.shown import (
     Style,
     Trace,
     arm_axis,
+    by_seed,
     plotly_text,
     rows_height,
     value_axis,
@@ -34,8 +35,8 @@ def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent
         return Absent("no pair of runs has its memory by category")
     remarks = Remarks()
     changes = {arm: _changes(one) for arm, one in found.items()}
-    by_seed = {arm: _by_seed(subject, arm) for arm in found}
-    all_changes = [*changes.values(), *(of_seed for of_arm in by_seed.values() for of_seed in of_arm.values())]
+    seeds = {arm: _of_seeds(subject, arm) for arm in found}
+    all_changes = [*changes.values(), *(of_seed for of_arm in seeds.values() for of_seed in of_arm.values())]
     names = list(dict.fromkeys(one for of_one in all_changes for one in of_one if one != _ALL))
     names = [one for one in names if any(of_one.get(one) for of_one in all_changes)] + [_ALL]
     for arm, one in found.items():
@@ -58,7 +59,7 @@ def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent
     }
     rows = [(_label(one), *(change(of_arm.get(one, 0)) for of_arm in changes.values())) for one in names]
     table = figures_table("category", list(changes), rows)
-    traces = [_bars(arm, names, of_arm, by_seed[arm], unit, style) for arm, of_arm in changes.items()]
+    traces = [_bars(arm, names, of_arm, seeds[arm], unit, style) for arm, of_arm in changes.items()]
     return Shown(traces, layout, table, tuple(remarks.lines))
 
 
@@ -66,7 +67,7 @@ def _changes(of: Waterfall) -> dict[str, int]:
     return {step.category: step.change_bytes for step in of.steps} | {_ALL: of.arm_bytes - of.baseline_bytes}
 
 
-def _by_seed(subject: Subject, arm: str) -> dict[int, Mapping[str, int]]:
+def _of_seeds(subject: Subject, arm: str) -> dict[int, Mapping[str, int]]:
     """The changes in the pairs of each seed."""
     found = {seed: waterfall(subject.of_seed(seed).pairs_of(arm)) for seed in subject.seeds}
     return {seed: _changes(one) for seed, one in found.items() if one is not None}
@@ -76,7 +77,7 @@ def _bars(
     arm: str,
     names: Sequence[str],
     changes: Mapping[str, int],
-    by_seed: Mapping[int, Mapping[str, int]],
+    seeds: Mapping[int, Mapping[str, int]],
     unit: AxisUnit,
     style: Style,
 ) -> Trace:
@@ -98,7 +99,7 @@ def _bars(
         "cliponaxis": False,
         "hoverinfo": "text+name",
         "marker": {"color": style.arms[arm].colour, "pattern": {"shape": style.arms[arm].pattern}},
-        "meta": {"arm": arm, "by_seed": {seed: lengths(of_seed) for seed, of_seed in by_seed.items()}},
+        "meta": {"arm": arm, "by_seed": by_seed({seed: lengths(of_seed) for seed, of_seed in seeds.items()})},
     }
 
 

@@ -23,9 +23,9 @@ class Shown:
     """A panel with something to show.
 
     The traces are Plotly's. `meta` of a trace says what it belongs to, for the filters of the page: `arm` and `seed`
-    of the whole trace, or `arms` and `seeds` of its points; `by_seed` has for each seed what then takes the place of
-    the trace's data, which are of all seeds; `over_seeds` marks what there is of all seeds only, `only_alone` what is
-    drawn only where a seed is chosen.
+    of the whole trace, or `arms` and `seeds` of its points; `by_seed` (see there) has what takes the place of the
+    trace's data, which are of all seeds, where one is chosen; `over_seeds` marks what there is of all seeds only,
+    `only_alone` what is drawn only where a seed is chosen.
     """
 
     traces: Sequence[Trace]
@@ -62,6 +62,20 @@ class Remarks:
 
 def not_measured(panel: Panel) -> Absent:
     return Absent(f"no run measured {' or '.join(panel.metrics)}")
+
+
+def by_seed(data: Mapping[int, Trace]) -> Trace:
+    """A trace's data for each seed, as the page's script takes them: `seeds`, and for each key of the data a list each.
+
+    Numbers have 6 significant digits, enough for a picture.
+    """
+    keys = dict.fromkeys(key for of_seed in data.values() for key in of_seed)
+    columns = {key: [[_shortened(value) for value in of_seed[key]] for of_seed in data.values()] for key in keys}
+    return {"seeds": list(data), **columns}
+
+
+def _shortened(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def plotly_text(text: str) -> str:

@@ -13,6 +13,7 @@ from ampsweep.report.kinds.shown import (
     Trace,
     arm_axis,
     arm_label,
+    by_seed,
     not_measured,
     rows_height,
     value_axis,
@@ -53,8 +54,8 @@ def show_stack(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
         for bar, parts in bars.items()
     ]
     table = figures_table("arm", ["all", *(category(key) for key in used)], rows)
-    by_seed = {seed: _bars(panel, subject.of_seed(seed)) for seed in subject.seeds}
-    traces = [_part(key, bars, by_seed, labels, unit, panel.unit) for key in used]
+    seeds = {seed: _bars(panel, subject.of_seed(seed)) for seed in subject.seeds}
+    traces = [_part(key, bars, seeds, labels, unit, panel.unit) for key in used]
     return Shown(traces, layout, table, tuple(remarks.lines))
 
 
@@ -96,7 +97,7 @@ def _predicted(panel: Panel, subject: Subject, arm: str) -> Parts:
 def _part(
     key: str,
     bars: Mapping[Bar, Parts],
-    by_seed: Mapping[int, Mapping[Bar, Parts]],
+    seeds: Mapping[int, Mapping[Bar, Parts]],
     labels: Mapping[Bar, str],
     unit: AxisUnit,
     of: str,
@@ -129,7 +130,7 @@ def _part(
         },
         "meta": {
             "arms": [arm for arm, _ in bars],
-            "by_seed": {seed: lengths(of_seed) for seed, of_seed in by_seed.items()},
+            "by_seed": by_seed({seed: lengths(of_seed) for seed, of_seed in seeds.items()}),
         },
     }
 

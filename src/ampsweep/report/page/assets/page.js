@@ -83,10 +83,14 @@ function narrowed(trace, filter) {
   if (filter.seed !== undefined) {
     if (overSeeds) return null;
     if (seed !== undefined && String(seed) !== filter.seed) return null;
-    if (bySeed && !(filter.seed in bySeed)) return null;
+    if (bySeed && !bySeed.seeds.map(String).includes(filter.seed)) return null;
   }
   const copy = structuredClone(trace);
-  if (filter.seed !== undefined && bySeed) Object.assign(copy, structuredClone(bySeed[filter.seed]));
+  if (filter.seed !== undefined && bySeed) {
+    const { seeds: known, ...data } = bySeed;
+    delete copy.hovertext; // that of all seeds
+    for (const key of Object.keys(data)) copy[key] = data[key][known.map(String).indexOf(filter.seed)];
+  }
   if (filter.seed !== undefined && seed !== undefined) {
     copy.opacity = 1;
     copy.showlegend = true;

@@ -1,0 +1,112 @@
+"""A sweep for W&B, read without W&B: its points as overrides.
+
+The keys are those of https://docs.wandb.ai/guides/sweeps/sweep-config-keys/.
+"""
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ampsweep.config.distributions import draw
+from ampsweep.config.errors import UserError
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
+"""Text that Hydra takes as it stands (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
+
+
+def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
+    """The points of the sweep in ``path``, each as overrides, in the order in which an agent gets them.
+
+    A grid has all its combinations, the first parameter varying slowest; a random sweep ``count`` points, or as many as
+    its `run_cap` says: the same ones each time, and with a higher count the same ones first. Both end at `run_cap`.
+
+    Raises:
+        UserError: there is no such file, it is no sweep, or one that needs a server.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
+        raise UserError(f"{path}: not a sweep (it has no parameters)")
+    try:
+        return list(_points(content, count, seed=hashlib.sha256(text.encode()).hexdigest()))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iterator[tuple[str, ...]]:
+    method, cap = content.get("method"), content.get("run_cap")
+    parameters = dict(_flat(content["parameters"]))
+    fixed = _command(content)
+    if method == "grid":
+        keys = [
+            [f"{key}={_hydra(value)}" for value in _values(key, parameter)] for key, parameter in parameters.items()
+        ]
+        points: Iterator[tuple[str, ...]] = itertools.product(*keys)
+    elif method == "random":
+        if count is None and cap is None:
+            raise UserError("a random sweep has no end; say how many points with --count or run_cap")
+        points = (_drawn(parameters, random.Random(f"{seed}/{number}")) for number in itertools.count())
+    else:
+        raise UserError(f"method {method}: needs a W&B server (`wandb sweep`); without one there are grid and random")
+    limits = [limit for limit in (count, cap) if limit is not None]
+    yield from ((*fixed, *point) for point in itertools.islice(points, min(limits) if limits else None))
+
+
+def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Parameters by their whole names; nested ones have names with dots."""
+    for key, parameter in parameters.items():
+        if not isinstance(parameter, dict):
+            raise UserError(f"parameter {prefix}{key}: has neither value nor values")
+        if "parameters" in parameter:
+            yield from _flat(parameter["parameters"], f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", parameter
+
+
+def _command(content: Mapping[str, Any]) -> list[str]:
+    """Overrides that the sweep's command has for every point."""
+    words = [str(word) for word in content.get("command", ())]
+    program = content.get("program", "train.py")
+    if Path(str(program)).name != "train.py":
+        raise UserError(f"program {program}: is not train.py")
+    return [word for word in words if "=" in word and not word.startswith(("$", "-"))]
+
+
+def _values(key: str, parameter: Mapping[str, Any]) -> Sequence[Any]:
+    if "value" in parameter:
+        return [parameter["value"]]
+    values = parameter.get("values")
+    if not isinstance(values, list) or not values:
+        raise UserError(f"parameter {key}: a grid takes a value or a list of values")
+    return values
+
+
+def _drawn(parameters: Mapping[str, Mapping[str, Any]], source: random.Random) -> tuple[str, ...]:
+    return tuple(f"{key}={_hydra(draw(key, parameter, source))}" for key, parameter in parameters.items())
+
+
+def _hydra(value: Any) -> str:
+    """The value in Hydra's override grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(_hydra(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_hydra(item)}' for key, item in value.items())}}}"
+    text = str(value)
+    if not isinstance(value, str) or (_PLAIN.fullmatch(text) and text not in ("null", "true", "false", "nan", "inf")):
+        return text
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

@@ -1,0 +1,47 @@
+"""What `wandb agent` and this process tell each other: a point to train, as a command line, and how that went."""
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+
+from ampsweep.record import RunRecord
+
+
+def is_agents_run() -> bool:
+    """Whether a `wandb agent` has started this process for a point of its sweep."""
+    return "WANDB_SWEEP_ID" in os.environ
+
+
+def settle_stop(record: RunRecord) -> None:
+    """Make a run that its sweep has stopped, as early termination does, an outcome: it ended as it was to.
+
+    An agent stops a run by SIGTERM, as a cluster takes a machine away: `record.wandb` says whether it was the sweep.
+    """
+    if record.status == "interrupted" and record.wandb.get("stopped"):
+        record.status, record.error, record.cut_short = "completed", None, f"stopped by its sweep: {record.error}"
+
+
+def agent_overrides(arguments: Sequence[str]) -> list[str]:
+    """What an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
+
+    An agent writes values as Python prints them: None, and nested parameters as one dict. Here they become null and an
+    override for each value in the dict, `optimizer={'lr': 0.1}` thus `optimizer.lr=0.1`.
+    """
+    return [override for argument in arguments for override in _overrides(argument)]
+
+
+def _overrides(argument: str) -> Iterator[str]:
+    key, equals, text = argument.partition("=")
+    try:
+        value = ast.literal_eval(text) if equals else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # a word, or something that only Hydra reads
+        value = text
+    yield from _flat(key, value) if isinstance(value, dict) or value is None else (argument,)
+
+
+def _flat(key: str, value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}", inner)
+    else:
+        yield f"{key}={'null' if value is None else value}"

@@ -1,0 +1,77 @@
+"""The run on W&B that holds a comparison: table, panels, page and verdict."""
+
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from ampsweep.redaction import hidden
+from ampsweep.tracking.comparison_page import ComparisonPage
+from ampsweep.tracking.wandb_core import end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb_watch import Patience, WandbWatch
+
+if TYPE_CHECKING:
+    import wandb
+
+JOB_TYPE: Final = "comparison"
+_OPENING_S: Final = 3.0
+"""How long the server may take to begin with it."""
+
+
+def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path) -> str:
+    """Put the comparison on W&B, in place of an earlier one of the same id; its address there.
+
+    ``settings`` are those of a `WandbPlace`; wandb's own files go below ``directory``. Ends wandb in this process.
+
+    Raises:
+        `lost_errors`: the server cannot be had within seconds, or refuses it.
+    """
+
+    began = time.monotonic()
+    try:
+        run = _opened(page, settings, directory)
+        with WandbWatch(run, Patience(), usual_s=time.monotonic() - began):
+            run.log(_media(page))
+            run.summary.update(hidden(dict(page.summary)))
+            run.finish()
+    except lost_errors():
+        kill_wandb_core()
+        raise
+    finally:
+        end_wandb()
+    return str(run.url)
+
+
+def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path) -> "wandb.Run":
+    import wandb
+
+    is_open = Event()
+
+    def guard() -> None:
+        if not is_open.wait(_OPENING_S):
+            kill_wandb_core()
+
+    Thread(target=guard, name="opening", daemon=True).start()
+    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
+    try:
+        return wandb.init(
+            id=page.id,
+            name=page.name,
+            job_type=JOB_TYPE,
+            config=hidden(dict(page.config)),
+            dir=str(directory),
+            mode="online",
+            resume="allow",
+            settings=settings,
+        )
+    finally:
+        is_open.set()
+
+
+def _media(page: ComparisonPage) -> dict[str, Any]:
+    import plotly.graph_objects as go
+    import wandb
+
+    tables = {name: wandb.Table(list(table.columns), hidden(list(table.rows))) for name, table in page.tables.items()}
+    figures = {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}
+    return {**tables, **figures, "comparison": wandb.Html(str(page.html), inject=False)}

@@ -1,0 +1,162 @@
+"""What W&B gets of a run besides its rows: from its record, and from the files that it left."""
+
+import math
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from ampsweep.metrics import MEASURED, METRICS, STEP
+from ampsweep.record import CHECKPOINTS, FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, read_history
+from ampsweep.redaction import hidden
+
+if TYPE_CHECKING:
+    import wandb
+
+RECORD_NAME: Final = "record.json"
+"""The run's file in W&B that holds its record; not called as on disk, where W&B's own folder has a copy of it."""
+
+_IN_SUMMARY: Final = (
+    *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
+    *("batch_search", "proof", "memory", "contamination"),
+)
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Something that whoever watches the project is to know at once."""
+
+    title: str
+    text: str
+
+
+def run_name(record: RunRecord) -> str:
+    """The run's name in W&B, such as `amp_bf16-gpt_tiny-b16-s0`."""
+    identity = record.identity
+    return f"{record.arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
+
+
+def run_notes(record: RunRecord) -> str | None:
+    """The notes that its settings have for it."""
+    notes: str | None = hidden(_tracking(record)).get("notes")
+    return notes
+
+
+def run_config(record: RunRecord) -> dict[str, Any]:
+    """The identity, flat, with arm and hashes; and as one value each the resolved config and the environment.
+
+    A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
+    """
+    facts = hidden(asdict(record))
+    beside = ("arm", "pair_key", "config_hash", "config", "environment")
+    return {**facts["identity"], **{key: facts[key] for key in beside}}
+
+
+def define_metrics(run: "wandb.Run") -> None:
+    """Give every metric our step axis, and minimum, maximum and last value in the summary."""
+    run.define_metric(STEP, hidden=True)
+    for key in METRICS:
+        samples = key.startswith("device/")
+        run.define_metric(key, step_metric=STEP, summary="min,max,mean,last" if samples else "min,max,last")
+
+
+def end_summary(record: RunRecord, directory: Path) -> dict[str, Any]:
+    """How the run ended: status, figures, proof, and as tables memory and dtypes.
+
+    A value of the training takes the place of what W&B keeps of its metric, an object that no sweep could minimize;
+    `.min` and `.max` beside it, of the finite values in the history, say what is lost by that.
+    """
+    facts = hidden(asdict(record))
+    told = {key: facts[key] for key in _IN_SUMMARY if facts[key]}
+    learned = {key for key in record.summary if not key.startswith(MEASURED)}
+    return record.summary | _extremes(read_history(directory), learned) | told | _tables(facts)
+
+
+def alerts(record: RunRecord) -> Iterator[Alert]:
+    """What went wrong in a way that nobody may be looking for; nothing where `tracking.alerts` is off."""
+    if not _tracking(record).get("alerts", True):
+        return
+    facts = hidden(asdict(record))
+    name, error = run_name(record), facts["error"]
+    if record.status == "oom":
+        yield Alert("Out of memory", f"{name}: {error}")
+    elif record.status == "diverged":
+        yield Alert("Scale collapsed" if "scale collapsed" in (error or "") else "Diverged", f"{name}: {error}")
+    contamination = facts["contamination"] or {}
+    if contamination.get("verdict") == "contaminated":
+        yield Alert("Contaminated", f"{name}, its speed does not count: {'; '.join(contamination['reasons'])}")
+
+
+def send_record(run: "wandb.Run", record: RunRecord) -> None:
+    """Send the record as it is now, from which a report is made as from the one on disk; again at every change."""
+    folder = Path(run.dir)
+    with TemporaryDirectory() as elsewhere:  # where nobody looks for records
+        record.write(Path(elsewhere))
+        shutil.move(Path(elsewhere) / FILE_NAME, folder / RECORD_NAME)
+    run.save(folder / RECORD_NAME, base_path=folder, policy="now")
+
+
+def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
+    """Send what there is to say at the end of a run: record, summary, alerts, and as artifacts files asked for."""
+    send_record(run, record)
+    end = end_summary(record, directory)
+    summary: Any = run.summary
+    # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
+    measured = {key for row in read_history(directory) for key in row if key.startswith(MEASURED)}
+    for name in {*measured, *_IN_SUMMARY} & {*summary.keys()} - end.keys():
+        del summary[name]
+    summary.update(end)
+    for alert in alerts(record):
+        run.alert(alert.title, alert.text, level="WARN")
+    for artifact in _artifacts(run.id, record, directory):
+        run.log_artifact(artifact)
+
+
+def _artifacts(id: str, record: RunRecord, directory: Path) -> "Iterator[wandb.Artifact]":
+    """The memory snapshot, where there is one, and with `tracking.checkpoints` the newest checkpoint."""
+    import wandb
+
+    files = {"memory_snapshot": directory / SNAPSHOT_NAME}
+    if _tracking(record).get("checkpoints", False):
+        files["checkpoint"] = directory / CHECKPOINTS / LAST
+    for kind, path in files.items():
+        if path.exists():
+            metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
+            artifact = wandb.Artifact(f"{kind.replace('_', '-')}-{id}", type=kind, metadata=metadata)
+            artifact.add_file(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
+            yield artifact
+
+
+def _tracking(record: RunRecord) -> Mapping[str, Any]:
+    """The tracking settings of the run; those of an older version may lack some."""
+    found: Mapping[str, Any] = record.config.get("tracking", {})
+    return found
+
+
+def _extremes(rows: Iterable[Mapping[str, float]], of: Iterable[str]) -> dict[str, float]:
+    found: dict[str, list[float]] = {key: [] for key in of}
+    for row in rows:
+        for key, value in row.items():
+            if key in found and math.isfinite(value):
+                found[key].append(value)
+    least = {f"{key}.min": min(values) for key, values in found.items() if values}
+    return least | {f"{key}.max": max(values) for key, values in found.items() if values}
+
+
+def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
+    """Bytes by category and dtypes by operators, of the traced step; those that were not traced have no table."""
+    import wandb
+
+    memory, proof = facts["memory"] or {}, facts["proof"] or {}
+    tables = {}
+    if peak := memory.get("peak"):
+        forward = memory.get("end_of_forward") or {}
+        rows: list[list[Any]] = [[name, num_bytes, forward.get(name)] for name, num_bytes in peak.items()]
+        tables["memory_table"] = wandb.Table(["category", "peak_bytes", "end_of_forward_bytes"], rows)
+    flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
+    if outputs:
+        rows = [[dtype, flops.get(dtype, 0), outputs.get(dtype, 0)] for dtype in sorted({*flops, *outputs})]
+        tables["dtype_table"] = wandb.Table(["dtype", "matmul_and_convolution_flops", "operator_outputs"], rows)
+    return tables

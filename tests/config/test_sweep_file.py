@@ -1,0 +1,134 @@
+"""A sweep file means, without a W&B server, the points that its agents would get."""
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ampsweep.config.compose import compose_each
+from ampsweep.config.distributions import draw
+from ampsweep.config.errors import UserError
+from ampsweep.config.sweep_file import sweep_points
+
+SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
+
+
+@pytest.fixture
+def written(tmp_path):
+    def written(text):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def grid(path):
+    """As agents get it: https://docs.wandb.ai/guides/sweeps/sweep-config-keys/."""
+    parameters = yaml.safe_load(path.read_text())["parameters"]
+    values = [one.get("values", [one.get("value")]) for one in parameters.values()]
+    return [dict(zip(parameters, point, strict=True)) for point in itertools.product(*values)]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_grid_of_the_repository_has_its_points(path):
+    if yaml.safe_load(path.read_text())["method"] == "bayes":
+        with pytest.raises(UserError, match="method bayes: needs a W&B server"):
+            sweep_points(path)
+        return
+    wanted = [tuple(f"{key}={value}" for key, value in point.items()) for point in grid(path)]
+    assert sweep_points(path) == wanted
+
+
+def test_points_compose_to_what_their_values_say(written):
+    path = written("""
+program: train.py
+method: grid
+parameters:
+  model: {value: custom}
+  model._target_: {value: "mine.Net"}
+  optimizer: {parameters: {lr: {values: [0.1, 1.0e-3]}, fused: {value: false}}}
+  trainer.max_grad_norm: {value: null}
+  tracking.tags: {value: ["a b", c]}
+  name: {value: "it's 5, or {6}"}
+command: ["${env}", python, train.py, seed=7, "${args_no_hyphens}"]
+""")
+    composed = compose_each(sweep_points(path))
+    assert len(composed.points) == len(composed.calls) == 2
+    for point, lr in zip(composed.points, (0.1, 1e-3), strict=True):
+        config = point.config
+        assert (config.optimizer.lr, config.optimizer.fused, config.trainer.max_grad_norm) == (lr, False, None)
+        assert (config.name, config.tracking.tags, config.seed) == ("it's 5, or {6}", ["a b", "c"], 7)
+        assert config.model["_target_"] == "mine.Net"
+
+
+RANDOM = """
+method: random
+run_cap: 30
+parameters:
+  seed: {min: 0, max: 3}
+  precision: {values: [fp32, amp_bf16]}
+  optimizer.lr: {distribution: log_uniform_values, min: 0.001, max: 0.1}
+"""
+
+
+def test_a_random_sweep_has_the_same_points_each_time(written):
+    points = sweep_points(written(RANDOM))
+    assert len(points) == 30
+    assert sweep_points(written(RANDOM)) == points
+    assert sweep_points(written(RANDOM), 5) == points[:5]
+    assert sweep_points(written(RANDOM), 50) == points, "run_cap is the end"
+    seeds, modes, rates = ({point[number].partition("=")[2] for point in points} for number in range(3))
+    assert seeds == {"0", "1", "2", "3"}
+    assert modes == {"fp32", "amp_bf16"}
+    assert all(0.001 <= float(rate) <= 0.1 for rate in rates)
+    assert len(rates) == 30
+
+
+@pytest.mark.parametrize(
+    ("parameter", "lowest", "highest", "mean"),
+    [
+        ({"min": 0, "max": 10}, 0, 10, 5),
+        ({"min": 0.0, "max": 1.0}, 0, 1, 0.5),
+        ({"distribution": "q_uniform", "min": 0, "max": 10, "q": 5}, 0, 10, 5),
+        ({"distribution": "log_uniform", "min": -1, "max": 1}, 0.36, 2.72, 1.175),
+        ({"distribution": "log_uniform_values", "min": 0.01, "max": 1}, 0.01, 1, 0.215),
+        ({"distribution": "inv_log_uniform", "min": -1, "max": 1}, 0.36, 2.72, 1.175),
+        ({"distribution": "inv_log_uniform_values", "min": 0.01, "max": 1}, 0.01, 1, 0.215),
+        ({"distribution": "normal", "mu": 3, "sigma": 0.1}, 2, 4, 3),
+        ({"distribution": "q_log_normal", "mu": 0, "sigma": 0.1, "q": 0.5}, 0.5, 2, 1),
+        ({"values": [1, 3], "probabilities": [1, 0]}, 1, 1, 1),
+        ({"value": 2}, 2, 2, 2),
+    ],
+)
+def test_values_are_distributed_as_they_should(parameter, lowest, highest, mean):
+    source = random.Random(0)
+    values = [draw("x", parameter, source) for _ in range(2000)]
+    assert lowest <= min(values) <= max(values) <= highest
+    assert sum(values) / len(values) == pytest.approx(mean, rel=0.1)
+    if "q" in parameter:
+        assert all(value % parameter["q"] == 0 for value in values)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "not YAML: "),
+        ("a: 1", "not a sweep \\(it has no parameters\\)"),
+        ("method: grid\nparameters: {seed: 1}", "parameter seed: has neither value nor values"),
+        ("method: grid\nparameters: {seed: {min: 0, max: 1}}", "parameter seed: a grid takes a value or a list"),
+        ("method: random\nparameters: {seed: {value: 1}}", "a random sweep has no end"),
+        ("method: magic\nparameters: {seed: {value: 1}}", "method magic: needs a W&B server"),
+        ("program: mine.py\nmethod: grid\nparameters: {seed: {value: 1}}", "program mine.py: is not train.py"),
+        ("method: random\nrun_cap: 1\nparameters: {x: {distribution: beta}}", "x: no distribution 'beta'; there are"),
+        ("method: random\nrun_cap: 1\nparameters: {x: {min: 0, max: low}}", "x: uniform cannot be drawn from"),
+    ],
+)
+def test_what_is_no_sweep_is_refused_in_a_sentence(text, why, written):
+    path = written(text)
+    with pytest.raises(UserError, match=f"^{path}: .*{why}"):
+        sweep_points(path)
+    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read"):
+        sweep_points(path.with_name("nowhere.yaml"))

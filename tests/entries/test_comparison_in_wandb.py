@@ -1,0 +1,89 @@
+"""The comparison of a sweep is a run of its own on W&B: table, panels, page and verdict."""
+
+import json
+import time
+
+import pytest
+from command_line import only_sweep
+from wandb_server import WandbServer
+
+from ampsweep.entries.cli import main as ampsweep
+from ampsweep.record import find_records
+from ampsweep.tracking.comparison_page import ComparisonPage
+from ampsweep.tracking.wandb_place import WandbPlace
+from ampsweep.tracking.wandb_process import WandbProcess
+
+SWEEP = ("-m", "model=mlp_small", "trainer.steps=3", "trainer.log_every=1", "device=cpu")
+
+
+@pytest.fixture
+def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> WandbServer:
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return wandb_server
+
+
+def comparisons(server: WandbServer):
+    return [run for run in server.runs if run.attributes["jobType"] == "comparison"]
+
+
+def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
+    ended = train(*SWEEP, "precision=fp32,tf32", "tracking.project=mine")
+    directory = only_sweep()
+    (run,) = comparisons(server)
+    assert ended.code == 0
+    assert ended.said[-1] == f"W&B: {server.url}/team/mine/runs/{run.name}"
+    assert len(server.runs) == 3, "what the device cannot do is a run on W&B too"
+    group = f"train_{directory.name}"
+    assert {one.attributes["groupName"] for one in server.runs} == {group}
+    assert run.attributes["displayName"] == f"comparison-{group}"
+    assert (run.state, run.project, run.config["baseline"]) == ("finished", "mine", "fp32")
+
+    written = json.loads((directory / "comparison.json").read_text())
+    (workload,) = written["workloads"]
+    assert run.summary["verdict"] == workload["verdict"]["recommendation"]["sentence"]
+    assert run.summary["conclusion"] == workload["conclusion"]["sentence"]
+    assert run.files[run.summary["comparison"]["path"]] == (directory / "comparison.html").read_bytes()
+    arms = json.loads(run.files[run.summary["arms"]["path"]])
+    rows = [dict(zip(arms["columns"], row, strict=True)) for row in arms["data"]]
+    assert [(row["arm"], row["status"]) for row in rows] == [("fp32", "completed"), ("tf32", "unsupported")]
+    assert [row["step_ms"] for row in rows] == [arm["step_ms"] for arm in workload["arms"]]
+    runs = json.loads(run.files[run.summary["runs"]["path"]])
+    assert {row[-2] for row in runs["data"]} == {record.run_id for _, record in find_records(directory).records}
+    panels = [key for key in run.summary if key.startswith("panels/")]
+    assert {"panels/memory-categories", "panels/train-loss"} <= set(panels)
+    for key in panels:
+        figure = json.loads(run.files[run.summary[key]["path"]])
+        assert figure["data"]
+        assert "layout" in figure
+
+    assert ampsweep(["report", "--wandb", str(directory)]) == 0
+    assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
+    assert comparisons(server) == [run], "sent again it takes the place of the first"
+    server.refuse()
+    assert ampsweep(["report", "--wandb", str(directory)]) == 2
+    assert f"error: the W&B server {server.url} cannot be reached" in capfd.readouterr().err
+
+
+def run_url(server, run):
+    return f"{server.url}/team/mine/runs/{run.name}"
+
+
+def test_without_a_server_there_is_none(train, server):
+    ended = train(*SWEEP, "tracking.mode=offline")
+    assert ended.code == 0
+    assert len(ended.said) == 1, "the line that says how to send it"
+    assert server.runs == []
+
+
+def test_a_server_that_is_gone_by_then_costs_seconds(server, tmp_path):
+    (tmp_path / "comparison.html").write_text("<p>page")
+    page = ComparisonPage("comparison-1", "comparison", {}, {}, {}, {}, tmp_path / "comparison.html")
+    with WandbProcess() as process:
+        address = process.address
+        server.refuse()
+        began = time.monotonic()
+        published = address.publish(page, WandbPlace("mine", None, "group"), tmp_path)
+        assert time.monotonic() - began < 15
+    assert published.problem
+    assert published.url == ""

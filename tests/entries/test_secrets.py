@@ -1,0 +1,39 @@
+"""No key or token gets into anything that a training leaves, shows or sends."""
+
+from pathlib import Path
+
+from command_line import all_runs
+from wandb_server import KEY
+
+FROM_THE_ENVIRONMENT = "only-the-environment-knows-this"
+FROM_AN_OVERRIDE = "only-the-command-line-knows-this"
+
+
+def test_secrets_stay_where_they_came_from(train, wandb_server, monkeypatch):
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MY_SERVICE_TOKEN", FROM_THE_ENVIRONMENT)
+    ended = train(
+        "-m",
+        "model=custom",
+        "model._target_=own_models.Keyed",
+        f"+model.api_key={FROM_AN_OVERRIDE}",
+        "+model.breaks=false,true",
+        "data=digits",
+        "trainer.steps=2",
+        "trainer.checkpoint_every=1",
+        "tracking.notes=${oc.env:MY_SERVICE_TOKEN}",
+        "tracking.checkpoints=true",
+    )
+    assert ended.code == 1
+    fine, broken = all_runs()
+    assert fine.record.config["model"]["api_key"] == "***"
+    assert broken.record.error == "RuntimeError: the service does not take ***"
+    assert len(wandb_server.runs) == 3, "with the comparison"
+    secrets = [secret.encode() for secret in (FROM_THE_ENVIRONMENT, FROM_AN_OVERRIDE, KEY)]
+    texts = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    texts |= {f"{request.path} {request.operation}": request.body for request in wandb_server.recorded.requests}
+    texts |= {"stdout": ended.out.encode(), "stderr": ended.err.encode()}
+    assert any(name.endswith("comparison.html") for name in texts)
+    assert any("storage/artifacts" in name for name in texts)
+    assert [name for name, content in texts.items() if any(secret in content for secret in secrets)] == []

@@ -1,0 +1,53 @@
+"""Keys, tokens and passwords are hidden wherever a text may hold them; what only looks like one is not."""
+
+import pytest
+
+from ampsweep.redaction import hidden, hide
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("+model.api_key=abc", "+model.api_key=***"),
+        ("+model.api_key='a b' seed=1", "+model.api_key=*** seed=1"),
+        ("{password: abc, user: me}", "{password: ***, user: me}"),
+        ("model.token=abc", "model.token=***"),
+        ("HF_TOKEN: abc", "HF_TOKEN: ***"),
+        ("https://me:abc@example.com/x", "https://me:***@example.com/x"),
+        ("refused hf_abcdefghijklmnopqrstuvwxyz", "refused ***"),
+        ("refused ghp_0123456789012345678901234567890123456", "refused ***"),
+        ("the variable holds only-i-know-this", "the variable holds ***"),
+    ],
+)
+def test_a_secret_in_a_text_is_hidden(text, safe, monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "only-i-know-this")
+    assert hide(text) == safe
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "perf/tokens_per_sec 1200 tokens/s",
+        "trainer.max_tokens=5",
+        "unexpected token: foo",
+        "model.pad_token=<pad>",
+        "git_commit 01aa39a1b2c3d4e5f60718293a4b5c6d7e8f9012",
+        "http://127.0.0.1:8080/team/p",
+        "pair_key: 0123456789abcdef",
+        "the variable holds short",
+    ],
+)
+def test_what_is_none_stays(text, monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "short")
+    assert hide(text) == text
+
+
+def test_values_are_hidden_by_their_names_and_in_all_texts(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    config = {"api_key": "x", "lr": 0.1, "keys": ["a", "0123456789" * 4], "model": {"hub_token": "y", "size": None}}
+    assert hidden(config) == {
+        "api_key": "***",
+        "lr": 0.1,
+        "keys": ["a", "***"],
+        "model": {"hub_token": "***", "size": None},
+    }

@@ -1,0 +1,148 @@
+"""What a W&B server has of a run besides its rows, sent there by the real client."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from wandb_server import KEY, Run, WandbServer
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.metrics import METRICS
+from ampsweep.record import RunRecord, read_history
+from ampsweep.tracking.factory import make_trackers
+
+CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
+
+Track = Callable[[RunRecord], Run]
+
+
+@pytest.fixture
+def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Track:
+    """Tracks three steps of the run that a record tells of, to its end."""
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def track(record: RunRecord) -> Run:
+        trackers = make_trackers(CONFIG, "multirun-7", print)
+        trackers.start(record, tmp_path, resume_after=None)
+        for step, loss in enumerate((4.0, float("nan"), 0.1 + 0.2), start=1):
+            trackers.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
+        trackers.finish(record)
+        (run,) = wandb_server.runs
+        return run
+
+    return track
+
+
+def bits(rows: list[dict[str, float]]) -> list[dict[str, str]]:
+    return [{key: float(value).hex() for key, value in row.items()} for row in rows]
+
+
+def table(run: Run, name: str) -> tuple[list[str], list[list[object]]]:
+    """Columns and rows of a table in the run's summary."""
+    assert run.summary[name]["_type"] == "table-file"
+    content = json.loads(run.files[run.summary[name]["path"]])
+    return content["columns"], content["data"]
+
+
+def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, record: RunRecord, tmp_path) -> None:
+    record.config["tracking"] = {"notes": "why it was made"}
+    record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
+    record.status, record.summary = "completed", {"train/loss": 0.25, "perf/step_ms": 12.5}
+    record.memory = {"peak": {"parameters": 4096, "activations": 100}, "end_of_forward": {"parameters": 4096}}
+    record.proof = {"flops": {"bfloat16": 90}, "outputs": {"bfloat16": 7, "float32": 2}, "contradictions": []}
+    run = track(record)
+    assert bits(run.rows) == bits(read_history(tmp_path))
+    assert (run.state, run.exit_code, run.project) == ("finished", 0, "mine")
+    given = run.attributes
+    assert given["displayName"] == "amp_bf16-gpt_tiny-b16-s0"
+    assert (given["groupName"], given["jobType"]) == ("multirun-7", "amp_bf16")
+    assert (given["tags"], given["notes"]) == (["a", "b"], "why it was made")
+    assert run.config["environment"] == record.environment
+    assert run.config["config"] == record.config
+    assert (run.config["precision_mode"], run.config["arm"], run.config["pair_key"]) == ("amp_bf16", "amp_bf16", "pair")
+    assert (run.summary["status"], run.summary["perf/step_ms"]) == ("completed", 12.5)
+    assert [run.summary[f"train/loss{end}"] for end in ("", ".min", ".max")] == [0.25, 0.1 + 0.2, 4.0]
+    assert run.summary["train/lr"] == {"min": 1e-3 / 3, "max": 1e-3, "last": 1e-3 / 3}, "no figure of the record"
+    assert table(run, "memory_table") == (
+        ["category", "peak_bytes", "end_of_forward_bytes"],
+        [["parameters", 4096, 4096], ["activations", 100, None]],
+    )
+    assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
+    assert run.alerts == []
+
+
+def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, record: RunRecord) -> None:
+    record.status, record.summary = "oom", {"perf/step_ms": 0.1 + 0.2}
+    run = track(record)
+    sent = json.loads(run.files["record.json"])
+    assert sent | {"wandb": {}} == asdict(record) | {"wandb": {}}
+    assert sent["wandb"]["url"] == record.wandb["url"]
+    assert (sent["wandb"]["entity"], sent["wandb"]["project"], sent["wandb"]["group"]) == ("team", "mine", "multirun-7")
+
+
+def test_every_metric_has_our_step_axis(track: Track, record: RunRecord) -> None:
+    """As the client writes it: in the config, where an axis is named by its place in the list, counted from 1."""
+    defined = json.loads(track(record).attributes["config"])["_wandb"]["value"]["m"]
+    names = [one["1"] for one in defined]
+    assert set(names) == {"step", *METRICS}
+    for one in defined:
+        if one["1"] != "step":
+            assert names[one["5"] - 1] == "step"
+            minimum, maximum, last = 1, 2, 5
+            assert {minimum, maximum, last} <= set(one["7"])
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "contamination", "title"),
+    [
+        ("oom", "out of memory", {}, "Out of memory"),
+        ("diverged", "the training loss is nan at step 3", {}, "Diverged"),
+        ("diverged", "the scale collapsed to 5.9e-08 at step 3", {}, "Scale collapsed"),
+        ("completed", None, {"verdict": "contaminated", "reasons": ["too warm", "busy"]}, "Contaminated"),
+    ],
+)
+def test_what_nobody_may_be_looking_for_is_an_alert(
+    status, error, contamination, title, track: Track, record: RunRecord
+) -> None:
+    record.status, record.error, record.contamination = status, error, contamination
+    (alert,) = track(record).alerts
+    assert (alert.title, alert.severity) == (title, "WARN")
+    assert alert.text.startswith("amp_bf16-gpt_tiny-b16-s0")
+    assert alert.text.endswith(error or "its speed does not count: too warm; busy")
+
+
+def test_files_go_along_when_they_are_asked_for(
+    track: Track, record: RunRecord, tmp_path: Path, wandb_server: WandbServer
+) -> None:
+    record.status, record.error = "oom", "why"
+    record.config["tracking"] = {"checkpoints": True, "alerts": False}
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
+    (tmp_path / "memory_snapshot.pickle").write_bytes(b"allocations")
+    run = track(record)
+    assert run.alerts == []
+    artifacts = {artifact.type: artifact for artifact in wandb_server.recorded.artifacts}
+    assert set(artifacts) == {"checkpoint", "memory_snapshot"}
+    assert all(artifact.state == "COMMITTED" for artifact in artifacts.values())
+    assert artifacts["checkpoint"].files["last.pt"] == b"weights"
+    assert artifacts["memory_snapshot"].files["memory_snapshot.pickle"] == b"allocations"
+    assert artifacts["checkpoint"].collection == "checkpoint-run0123"
+
+
+def test_no_file_goes_along_unasked(track: Track, record: RunRecord, tmp_path: Path, wandb_server: WandbServer) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.pt").write_bytes(b"weights")
+    track(record)
+    assert wandb_server.recorded.artifacts == []
+
+
+def test_the_key_is_nowhere(track: Track, record: RunRecord, wandb_server: WandbServer, tmp_path: Path) -> None:
+    track(record)
+    for request in wandb_server.recorded.requests:
+        assert KEY.encode() not in request.body, request.path
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path

@@ -1,0 +1,224 @@
+"""`complete` brings a run's W&B side to what its directory holds: no row lost, none doubled."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from served import Syncing, Wandb, machine
+from wandb_server import Fault
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord, history_line, read_history
+from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_mirror import sending_lock
+from ampsweep.tracking.wandb_process import WandbAddress
+
+
+@pytest.fixture(scope="module")
+def syncing(served: Wandb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Syncing]:
+    with machine(tmp_path_factory.mktemp("home"), **served.server.environment), Syncing() as syncing:
+        yield syncing
+
+
+def train(
+    record: RunRecord,
+    directory: Path,
+    address: WandbAddress,
+    steps: range = range(1, 21),
+    *,
+    mode: str = "online",
+    resume_after: int | None = None,
+    before_end: Callable[[], object] = int,
+    **ending: Any,
+) -> None:
+    tracking = TrackingConfig(mode=mode, project="p", group="g", tags=["a"])
+    record.config["tracking"] = asdict(tracking)
+    trackers = make_trackers(tracking, None, lambda line: None, address)
+    record.write(directory)
+    trackers.start(record, directory, resume_after=resume_after)
+    record.write(directory)
+    for step in steps:
+        trackers.log({"train/loss": 1 / step}, step)
+    before_end()
+    record.status = "completed"
+    record.summary = {"val/loss": 0.5}
+    for name, value in ending.items():
+        setattr(record, name, value)
+    trackers.finish(record)
+    record.write(directory)
+
+
+def test_a_run_of_an_offline_machine_is_what_it_would_have_been_online(
+    record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
+) -> None:
+    record.started_at, record.environment = "2026-01-02T03:04:05+00:00", {"python": "3.11.7", "git_commit": "0" * 40}
+    record.attempts = [{"host": "laptop"}]
+    train(record, tmp_path, shared, mode="offline", proof={"fp32_arithmetic": {"matmul": "exact"}})
+    done = syncing(tmp_path)
+    run = online.run(record)
+    url = f"{online.server.url}/team/p/runs/{record.run_id}"
+    assert done == f"Synced(num_sent=20, url='{url}', was_complete=False)"
+    assert run.rows == read_history(tmp_path)
+    given = run.attributes
+    assert (given["displayName"], given["groupName"]) == ("amp_bf16-gpt_tiny-b16-s0", "g")
+    assert (given["jobType"], given["tags"]) == ("amp_bf16", ["a"])
+    assert (run.config["arm"], run.config["config"]["seed"], run.config["model"]) == ("amp_bf16", 0, "gpt_tiny")
+    assert (run.state, run.summary["status"], run.summary["val/loss"]) == ("finished", "completed", 0.5)
+    assert run.summary["proof"] == record.proof
+    assert run.summary["started_at"] == record.started_at
+    machine = json.loads(run.files["wandb-metadata.json"])
+    assert machine == {"python": "3.11.7", "host": "laptop", "startedAt": record.started_at}, "that trained"
+    assert run.attributes["commit"] == "0" * 40
+    local = tmp_path / record.wandb["directory"] / "files/requirements.txt"
+    assert run.files["requirements.txt"] == local.read_bytes()
+    noted = RunRecord.read(tmp_path).wandb
+    assert (noted["mode"], noted["url"], noted["last_step"]) == ("online", url, 20)
+
+
+def test_the_second_time_there_is_nothing_to_do(
+    record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
+) -> None:
+    train(record, tmp_path, shared, mode="offline")
+    syncing(tmp_path)
+    asked, before = len(online.server.recorded.requests), (tmp_path / "run.json").stat().st_mtime_ns
+    assert NOTHING in syncing(tmp_path)
+    later = {request.operation for request in online.server.recorded.requests[asked:]}
+    assert later <= {"", "Viewer", "Run", "RunHistoryKeys", "GetDefaultEntity"}
+    assert (tmp_path / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_run_that_never_was_meant_for_wandb_is_sent_when_asked(
+    record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
+) -> None:
+    record.config["tracking"] = {"mode": "disabled", "project": "p", "of another version": 1}
+    record.status = "completed"
+    record.write(tmp_path)
+    (tmp_path / "history.jsonl").write_text(history_line({"step": 1, "train/loss": math.nan}) + '{"step": 2, "tra')
+    assert "num_sent=1," in syncing(tmp_path)
+    run = online.run(record)
+    assert [row["step"] for row in run.rows] == [1]
+    assert math.isnan(run.rows[0]["train/loss"])
+    assert run.attributes["groupName"] == "multirun-7"
+    assert NOTHING in syncing(tmp_path)
+
+
+@pytest.mark.parametrize("fault", [Fault(on="file_stream"), Fault(status=0)], ids=["500", "dropped"])
+def test_what_a_failing_server_missed_is_sent_once_it_is_back(
+    fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    train(record, tmp_path, impatient, before_end=lambda: online.server.faults.append(fault))
+    assert "error" in RunRecord.read(tmp_path).wandb
+    online.server.faults.clear()
+    syncing(tmp_path)
+    run = online.run(record)
+    assert run.rows == read_history(tmp_path)
+    assert run.state == "finished"
+    assert "error" not in RunRecord.read(tmp_path).wandb
+    assert NOTHING in syncing(tmp_path)
+
+
+def test_rows_that_are_missing_in_the_middle_are_added(
+    record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
+) -> None:
+    """As a wandb-core that lost some, or files of a resumed offline run sent by `wandb sync`."""
+    train(record, tmp_path, online.address)
+    lines = online.run(record).streams["wandb-history.jsonl"]
+    del lines[12:15], lines[3]
+    assert "num_sent=4," in syncing(tmp_path)
+    rows = online.run(record).rows
+    assert sorted(rows, key=lambda row: row["step"]) == read_history(tmp_path)
+    assert NOTHING in syncing(tmp_path)
+
+
+def test_a_run_that_goes_on_offline_is_continued(
+    record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
+) -> None:
+    train(record, tmp_path, online.address, range(1, 11), status="interrupted", error="SIGINT after step 10 of 20")
+    run = online.run(record)
+    assert (run.state, run.summary["error"]) == ("failed", "SIGINT after step 10 of 20")
+    record.error = None
+    train(record, tmp_path, shared, range(9, 21), mode="offline", resume_after=8)
+    assert "num_sent=10," in syncing(tmp_path)
+    assert online.run(record).rows == read_history(tmp_path)
+    assert [row["step"] for row in run.rows] == list(range(1, 21))
+    assert (run.state, run.summary["status"]) == ("finished", "completed")
+    assert "error" not in run.summary
+
+
+def test_a_sync_that_breaks_off_is_completed_by_the_next(
+    record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
+) -> None:
+    train(record, tmp_path, shared, mode="offline")
+    with online.server.failing(Fault(on="file_stream", status=0, is_heard=True)):
+        assert syncing(tmp_path).startswith(f"SyncError: {tmp_path}: W&B: retrying: ")
+    assert "num_sent=" in syncing(tmp_path)
+    assert online.run(record).rows == read_history(tmp_path)
+    assert NOTHING in syncing(tmp_path)
+
+
+def test_an_entity_that_the_server_does_not_know_costs_a_sentence(
+    record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
+) -> None:
+    record.config["tracking"] |= {"entity": "nobody"}
+    record.write(tmp_path)
+    assert syncing(tmp_path).startswith(f"SyncError: {tmp_path}: W&B: ")
+    assert "wandb" not in (tmp_path / "run.json").read_text().replace('"wandb": {}', "")
+
+
+def test_who_sends_a_run_is_alone(record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
+    record.write(tmp_path)
+    with sending_lock(tmp_path):
+        assert syncing(tmp_path) == f"SyncError: {tmp_path}: another process is sending it"
+
+
+NOTHING = "num_sent=0, "
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.factory import make_trackers
+directory = Path(sys.argv[1])
+record = RunRecord.read(directory)
+trackers = make_trackers(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+trackers.start(record, directory, resume_after=None)
+record.write(directory)
+for step in range(1, 1000):
+    trackers.log({"train/loss": 1 / step}, step)
+    if step == 30:
+        print(flush=True)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("victims", ["all", "the run and wandb-core"])
+def test_kill_9_loses_nothing(victims: str, record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
+    record.write(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (served,) = psutil.Process(process.pid).children()
+        family = [process.pid, served.pid, *(core.pid for core in served.children())]
+        for pid in family if victims == "all" else [family[0], *family[2:]]:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+        process.kill()
+    psutil.wait_procs([served], timeout=20)
+    rows = read_history(tmp_path)
+    assert len(rows) >= 30
+    syncing(tmp_path)
+    run = online.run(record)
+    assert run.rows == rows
+    assert (run.state, run.summary["status"]) == ("failed", "interrupted")
+    assert json.loads((tmp_path / "run.json").read_text())["wandb"]["last_step"] == rows[-1]["step"]
