@@ -16,12 +16,12 @@ ODD_VALUES: tuple[Any, ...] = (
 
 def truncate(path: Path, random: random.Random) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: random.randrange(len(content))])
+    path.write_bytes(content[: random.randrange(len(content) + 1)])
 
 
 def flip_bytes(path: Path, random: random.Random) -> None:
     content = bytearray(path.read_bytes())
-    for _ in range(random.choice((1, 1, 3, 30))):
+    for _ in range(random.choice((1, 1, 3, 30)) if content else 0):
         content[random.randrange(len(content))] = random.randrange(256)
     path.write_bytes(content)
 
@@ -80,6 +80,8 @@ def _edit(path: Path, random: random.Random, change: Callable[[Any, Any], None])
     """Change one value anywhere in a JSON file, or in one line of it."""
     is_record = path.suffix == ".json"
     lines = [path.read_text()] if is_record else path.read_text().splitlines()
+    if not lines:
+        return
     chosen = random.randrange(len(lines))
     content = json.loads(lines[chosen])
     change(*random.choice(list(_places(content))))

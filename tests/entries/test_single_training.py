@@ -150,7 +150,7 @@ def test_on_a_terminal_a_line_shows_step_and_loss_and_goes_away(repository):
     out, _ = process.communicate()
     os.close(keyboard)
     assert process.returncode == 0
-    assert "fp32  mlp_small seed 0  step" in shown
+    assert "fp32  mlp_small seed 0  step" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert re.search(r"\d+/400", shown)
     assert re.search(r"loss \d\.\d{4}", shown)
     assert shown.rstrip().endswith("\x1b[2K"), "the line is erased"
