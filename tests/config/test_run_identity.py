@@ -15,7 +15,7 @@ WITHOUT_RESULT = {
     *(f"tracking.{key}" for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints")),
     *("report.baseline", "report.margin_pct"),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
-    *("predict.measure", "predict.write"),
+    *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot"),
     "max_batch.limit",
 }
