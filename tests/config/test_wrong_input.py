@@ -23,8 +23,8 @@ def sentence(line):
 
 
 TOP = (
-    "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, precision, report, resume, "
-    "scheduler, seed, task"
+    "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, precision, predict, report, "
+    "resume, scheduler, seed, task"
 )
 NEW_KEY = "keys can be added or removed only in model, data, task"
 NO_INTEGER = "of type 'str' could not be converted to Integer"

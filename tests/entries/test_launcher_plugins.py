@@ -11,10 +11,11 @@ pytestmark = pytest.mark.slow
 
 NOTES = Path("notes")
 OWN = ("model=custom", "model._target_=own_models.Noted", "data=digits", "tracking=disabled")
+NO_PREDICTION = "predict.with_runs=false"  # it calls the model, which would note a step of its own
 
 
 def test_runs_of_two_joblib_workers_come_one_after_the_other(start, tmp_path):
-    length = ("trainer.steps=10", "trainer.log_every=5", f"+model.notes={tmp_path / NOTES}")
+    length = ("trainer.steps=10", "trainer.log_every=5", f"+model.notes={tmp_path / NOTES}", NO_PREDICTION)
     ended = start(
         "-m", *OWN, *length, "precision=fp32,amp_bf16", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"
     ).finish()

@@ -62,7 +62,8 @@ def test_a_point_whose_record_cannot_be_read_is_trained_again_beside_it(copied, 
     before = states(copied.directory)
     ended = train("-m", *copied.arguments, f"into={copied.directory}")
     assert ended.code == 0
-    (said,) = ended.said
+    said, finished = ended.said
+    assert finished == "5 of 6 runs finished earlier"
     assert "run.json is of a newer version of ampsweep (record schema 7; this one reads 1)" in said
     assert said.endswith("its point counts as not run")
     again = run.directory.with_name(f"{run.directory.name}-2")

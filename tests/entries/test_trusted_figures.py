@@ -46,6 +46,7 @@ def test_a_run_that_was_not_its_mode_is_in_no_comparison(train):
     fp32 = next(arm for workload in comparison.workloads for arm in workload.arms if arm.arm == "fp32")
     assert fp32.statuses == {"disproved": 1}
     assert (fp32.step_ms, fp32.peak_memory_bytes, fp32.val_loss) == (None, None, None)
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16", "the prediction ran the model in this process"
 
 
 class Leaking(Digits):

@@ -11,8 +11,9 @@ from wandb_server import ENTITY, Fault, WandbServer
 
 @pytest.fixture
 def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name, value in {**wandb_server.environment, "WANDB_SILENT": "true", "HOME": str(tmp_path)}.items():
+    for name, value in {**wandb_server.environment, "WANDB_MODE": "online", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield wandb_server
     wandb.teardown()

@@ -54,7 +54,8 @@ class FakeTraining:
         trainer.data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        with device(), device.trace_step(trainer.model, trainer.optimizer, with_data=evaluates) as trace:
+        tracing = device.trace_step(trainer.model, trainer.optimizer, with_data=evaluates)
+        with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
             step = trainer.train_step(norm_wanted=norm_wanted)
