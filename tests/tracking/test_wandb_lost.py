@@ -17,10 +17,10 @@ from wandb_server import KEY, Fault
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_messages import SENDS
 from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
 Event = Callable[[], object]
-LOST = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 
 
 class Training:
@@ -93,7 +93,7 @@ def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the
             training.run(seconds=0.2)
     assert training.start_s < 2.5
     assert training.start_s + training.finish_s < at_most_s
-    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {LOST}"]
+    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SENDS}"]
     assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
     assert record.wandb["reason"] == "the server does not answer"
     assert len(training.rows) == 20
@@ -135,7 +135,7 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
     assert training.finish_s < 5, "it takes 1 s on a machine with nothing else to do"
     assert why in training.record.wandb["error"]
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {LOST}"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
     assert len(training.rows) == 20
 
 

@@ -20,6 +20,7 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.wandb_messages import SENDS
 from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
 OFFLINE = TrackingConfig(mode="offline")
@@ -179,7 +180,7 @@ def test_a_killed_wandb_process_costs_one_line(process: WandbProcess, record: Ru
             served.kill()
         trackers.log({"train/loss": 1 / step}, step)
     trackers.finish(record)
-    assert said[1:] == ["W&B: lost (its process ended); history.jsonl has every row"]
+    assert said[1:] == [f"W&B: lost (its process ended); {SENDS}"]
     assert record.wandb["error"] == "the W&B process ended"
     assert len(read_history(tmp_path)) == 3
 

@@ -97,6 +97,20 @@ def test_the_second_time_there_is_nothing_to_do(
     assert (tmp_path / "run.json").stat().st_mtime_ns == before
 
 
+def test_wandb_sync_finds_nothing_to_send_either(
+    record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
+) -> None:
+    train(record, tmp_path, shared, mode="offline")
+    command = [sys.executable, "-m", "wandb", "sync", "--dry-run"]
+
+    def says() -> str:
+        return subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=True).stderr
+
+    assert "Would sync 1 run(s)" in says()
+    syncing(tmp_path)
+    assert "No runs to sync" in says()
+
+
 def test_a_run_that_never_was_meant_for_wandb_is_sent_when_asked(
     record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
 ) -> None:

@@ -7,6 +7,7 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb_client import WandbClient
+from ampsweep.tracking.wandb_messages import SENDS
 from ampsweep.tracking.wandb_mode import resolve_mode
 from ampsweep.tracking.wandb_place import WandbPlace
 from ampsweep.tracking.wandb_process import WandbAddress
@@ -38,7 +39,7 @@ def make_trackers(
             if client.line is not None:
                 say(client.line)
             return Trackers([history] if client.mode == "disabled" else [history, client])
-    say("W&B: lost (its process cannot be started); history.jsonl has every row")
+    say(f"W&B: lost (its process cannot be started); {SENDS}")
     return Trackers([history])
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb_messages import Done, Finish, Open, Opened, Start, Started, Stopped
+from ampsweep.tracking.wandb_messages import SENDS, Done, Finish, Open, Opened, Start, Started, Stopped
 from ampsweep.tracking.wandb_place import finish_timeout_s
 from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
 
@@ -101,7 +101,7 @@ class WandbClient:
             done = self._done.get(timeout=_FINISH_S + 2 * (finish_timeout_s() or 0))
         if done is None:
             record.wandb["error"] = "the W&B process ended"
-            self._say("W&B: lost (its process ended); history.jsonl has every row")
+            self._say(f"W&B: lost (its process ended); {SENDS}")
         else:
             record.wandb = done.wandb
 

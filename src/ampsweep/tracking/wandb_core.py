@@ -7,6 +7,7 @@ import logging
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -103,6 +104,15 @@ def abandon_wandb() -> None:
     killer.start()
     end_wandb()
     killer.join()
+
+
+def mark_as_sent(directory: Path) -> None:
+    """Have `wandb sync` pass over the offline runs in ``directory``, whose rows it would send a second time.
+
+    That is how `wandb sync` itself marks what it has sent; wandb 0.31 has no call for it.
+    """
+    for file in directory.glob("wandb/offline-run-*/*.wandb"):
+        file.with_name(f"{file.name}.synced").touch()
 
 
 @dataclass(frozen=True)

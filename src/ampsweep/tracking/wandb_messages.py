@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.comparison_page import ComparisonPage
 from ampsweep.tracking.wandb_place import WandbPlace
+
+SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
+"""What a user is told whenever W&B is lost."""
 
 
 @dataclass(frozen=True)

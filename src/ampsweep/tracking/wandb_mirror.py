@@ -1,7 +1,6 @@
 """Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -14,7 +13,7 @@ from filelock import FileLock, Timeout
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
 from ampsweep.tracking.wandb_core import end_wandb, first_line, kill_wandb_core, lost_errors
-from ampsweep.tracking.wandb_messages import Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb_messages import SENDS, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb_run import WandbRun
 from ampsweep.tracking.wandb_watch import GivenUpError
 
@@ -33,7 +32,6 @@ _LAST_RETRY_S: Final = 900.0
 """Pause after a loss, doubled each time; wandb leaves a folder for every try."""
 
 _NO_ANSWER: Final = "the server does not answer"
-SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 
 
 def sending_lock(directory: Path) -> FileLock:
@@ -54,7 +52,7 @@ class WandbMirror:
         """``grace_s`` is how long a run that has ended waits for W&B to begin, however hopeless."""
         self._client, self._sends, self._grace_s = client, Lock(), grace_s
         self._run, self._record, self._directory = run, start.record, start.directory
-        self._over, self._opened = Event(), Event()
+        self._over = Event()
         self._has_begun = self._gave_up = False
         self._lost: str | None = None
 
@@ -117,8 +115,6 @@ class WandbMirror:
             else:
                 end_wandb()
                 return
-            finally:
-                self._opened.clear()
             if is_last or self._gave_up:
                 return
             self._over.wait(pause_s)
@@ -126,10 +122,9 @@ class WandbMirror:
 
     def _attempt(self) -> None:
         """Have the run on W&B from here to its end; raises `lost_errors`."""
-        Thread(target=self._guard_opening, name="opening", daemon=True).start()
         steps = [row[STEP] for row in read_history(self._directory)]
-        self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
-        self._opened.set()
+        with self._guarded_opening():
+            self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
         self._lost = None
         self._has_begun = True
         self.send(Started(dict(self._record.wandb)))
@@ -139,18 +134,24 @@ class WandbMirror:
             self._send_rows(history)
         self._run.close(self._record, self._directory)
 
-    def _guard_opening(self) -> None:
-        """Tell the user that W&B cannot be begun, and give it up a moment after the end of the run."""
-        began = time.monotonic()
-        if not self._over.wait(_NOTICE_S) and not self._opened.is_set():
-            self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
-        self._over.wait()
-        grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - began)
-        if left_s > grace_s and not self._has_begun and self._run.may_begin():
-            grace_s = left_s
-        if not self._opened.wait(grace_s):
-            self._gave_up = True
-            kill_wandb_core()
+    @contextmanager
+    def _guarded_opening(self) -> Iterator[None]:
+        """What begins inside is given up a moment after the run's end; before, the user is told if it takes long."""
+        settled = Event()
+
+        def guard() -> None:
+            if not self._over.wait(_NOTICE_S) and not settled.is_set():
+                self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
+            self._over.wait()
+            if not settled.wait(self._grace_s):
+                self._gave_up = True
+                kill_wandb_core()
+
+        Thread(target=guard, name="opening", daemon=True).start()
+        try:
+            yield
+        finally:
+            settled.set()
 
     def _send_rows(self, history: BinaryIO) -> None:
         while (line := history.readline()).endswith(b"\n"):

@@ -21,6 +21,7 @@ from ampsweep.tracking.wandb_core import (
     first_line,
     is_unanswered,
     lost_errors,
+    mark_as_sent,
     silence_libraries,
 )
 from ampsweep.tracking.wandb_mirror import sending_lock
@@ -118,6 +119,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
                 return Synced(0, there.url, was_complete=True)
             num_sent = _send(record, directory, place, rows, () if there is None else there.steps)
             there = _arrived(record, place, steps)
+            mark_as_sent(directory)
     except Timeout as error:
         raise SyncError(f"{directory}: another process is sending it") from error
     except lost_errors() as error:
