@@ -101,7 +101,7 @@ def test_wandb_sync_finds_nothing_to_send_either(
     record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
 ) -> None:
     train(record, tmp_path, shared, mode="offline")
-    command = [sys.executable, "-m", "wandb", "sync", "--dry-run"]
+    command = [sys.executable, "-m", "wandb", "sync", "--dry-run", "wandb"]
 
     def says() -> str:
         return subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=True).stderr

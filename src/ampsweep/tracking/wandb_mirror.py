@@ -1,6 +1,7 @@
 """Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -24,7 +25,7 @@ _NOTICE_S: Final = 5.0
 """How long W&B may take to begin before the user is told."""
 
 _BEGIN_S: Final = {"online": 10.0, "offline": 60.0}
-"""How long W&B may take to begin, counted from the first try, where there is something that could: a server that takes
+"""How long W&B may take to begin, from the run's start on, where there is something that could: a server that takes
 connections, or only wandb-core on this machine. A run that trains for longer waits for no more than its grace."""
 
 _FIRST_RETRY_S: Final = 0.5
@@ -52,7 +53,7 @@ class WandbMirror:
         """``grace_s`` is how long a run that has ended waits for W&B to begin, however hopeless."""
         self._client, self._sends, self._grace_s = client, Lock(), grace_s
         self._run, self._record, self._directory = run, start.record, start.directory
-        self._over = Event()
+        self._over, self._since_s = Event(), time.monotonic()
         self._has_begun = self._gave_up = False
         self._lost: str | None = None
 
@@ -143,7 +144,10 @@ class WandbMirror:
             if not self._over.wait(_NOTICE_S) and not settled.is_set():
                 self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
             self._over.wait()
-            if not settled.wait(self._grace_s):
+            grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
+            if left_s > grace_s and not self._has_begun and self._run.may_begin():
+                grace_s = left_s
+            if not settled.wait(grace_s):
                 self._gave_up = True
                 kill_wandb_core()
 
