@@ -48,6 +48,29 @@ def test_a_skipped_step_leaves_momentum_and_step_counts_as_they_are(name, fused)
         torch.testing.assert_close((optimizer.state_dict()["state"], model.state_dict()), before, rtol=0, atol=0)
 
 
+@pytest.fixture
+def uninitialized_memory_is_nan():
+    """What torch promises of its deterministic mode."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("uninitialized_memory_is_nan")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_fused_optimizer_whose_first_steps_are_skipped_begins_like_one_that_is_not_fused(name):
+    trained = []
+    for fused in (True, False):
+        precision = Precision(replace(FP16, init_scale=2.0**24), "cpu")
+        model = small_model(precision)
+        optimizer = OPTIMIZERS[name](model.parameters(), fused)
+        for _ in range(20):
+            step(precision, model, optimizer)
+        assert precision.scale() < 2.0**20, "several were skipped"
+        trained.append(model.state_dict())
+    torch.testing.assert_close(*trained, rtol=1e-6, atol=1e-6)
+
+
 def test_a_resumed_scale_goes_on_under_the_settings_of_the_run_that_resumes_it():
     saved = Precision(replace(FP16, init_scale=8.0), "cpu").state_dict() | {"_growth_tracker": 2}
     precision = Precision(replace(FP16, growth_interval=4, growth_factor=3.0, backoff_factor=0.1), "cpu")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from ampsweep.config.precision_modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.momentum import begin_momentum
 from ampsweep.precision.support import unsupported_reason
 
 _NOTHING: Final = nullcontext()
@@ -59,6 +61,7 @@ class Precision:
             enabled=mode.grad_scaler,
         )
         self._one = torch.ones((), device=self.device)
+        self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
 
     @contextmanager
     def flags(self) -> Iterator[None]:
@@ -90,6 +93,9 @@ class Precision:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer step, or skip it when the scaler found a non-finite gradient."""
+        if self.scaler.is_enabled() and optimizer not in self._begun:
+            begin_momentum(optimizer)
+            self._begun.add(optimizer)
         self.scaler.step(optimizer)
 
     def update(self) -> None:
