@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from workload import Net
 
@@ -24,7 +24,8 @@ class StampedNet(Net):
         self._num_steps_taken: int | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        trains = torch.is_grad_enabled() and inputs.device.type != "meta"  # a check of the config trains nothing
+        is_real = inputs.device.type != "meta" and type(next(self.parameters())) is nn.Parameter
+        trains = torch.is_grad_enabled() and is_real  # neither a check of the config nor a prediction, on fake tensors
         if self._num_steps_taken is None and trains:
             self._num_steps_taken = 0
             register_optimizer_step_post_hook(self._stamp)
