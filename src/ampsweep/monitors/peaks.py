@@ -1,4 +1,4 @@
-"""What devices can compute at most: the denominator of model FLOP/s utilization (MFU)."""
+"""What devices can compute and move at most: the denominators of utilization (MFU) and of a roofline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Pea
     Returns:
         None for no operations, and where the table does not know the device (every CPU) or a dtype on it.
     """
-    row = _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
+    row = _row(device_name)
     if row is None or not flops:
         return None
     by_dtype: dict[str, float] = {}
@@ -47,6 +47,20 @@ def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Pea
     return Peak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
 
 
+def memory_bytes_per_sec(device_name: str) -> float | None:
+    """The most bytes a second between the device's processor and its memory, read and written together.
+
+    Returns:
+        None where the table does not know the device.
+    """
+    row = _row(device_name)
+    return None if row is None else row.tb_per_sec * _TERA
+
+
+def _row(device_name: str) -> "_Row | None":
+    return _ROWS.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """TFLOP/s at boost clock, dense (without structured sparsity), with products accumulated in float32.
@@ -55,8 +69,11 @@ class _Row:
     """
 
     source: str
+    """Of the arithmetic and of the memory."""
     float32: float
     float16: float
+    tb_per_sec: float
+    """Of memory, in 10**12 bytes."""
     tf32: float | None = None
     bfloat16: float | None = None
     float8: float | None = None
@@ -76,35 +93,60 @@ _AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper"
 _ADA: Final = "NVIDIA Ada GPU architecture whitepaper"
 _HOPPER: Final = "NVIDIA H100 Tensor Core GPU architecture whitepaper"
 
-_V100_SXM2: Final = _Row("NVIDIA V100 data sheet", float32=15.7, float16=125.0)
-_V100_PCIE: Final = _Row("NVIDIA V100 data sheet", float32=14.0, float16=112.0)
-_A100: Final = _Row("NVIDIA A100 data sheet", float32=19.5, tf32=156.0, float16=312.0, bfloat16=312.0)
-_H100_SXM: Final = _Row(_HOPPER, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9)
+_V100_SXM2: Final = _Row("NVIDIA V100 data sheet", float32=15.7, float16=125.0, tb_per_sec=0.9)
+_V100_PCIE: Final = _Row("NVIDIA V100 data sheet", float32=14.0, float16=112.0, tb_per_sec=0.9)
+_A100: Final = _Row("NVIDIA A100 data sheet", float32=19.5, tf32=156.0, float16=312.0, bfloat16=312.0, tb_per_sec=1.555)
+_A100_80GB_SXM: Final = replace(_A100, tb_per_sec=2.039)
+_A100_80GB_PCIE: Final = replace(_A100, tb_per_sec=1.935)
+_H100_SXM: Final = _Row(
+    _HOPPER, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, tb_per_sec=3.35
+)
+_H100_PCIE: Final = _Row(
+    _HOPPER, float32=51.2, tf32=378.0, float16=756.0, bfloat16=756.0, float8=1513.0, tb_per_sec=2.0
+)
+_H100_NVL: Final = _Row(
+    "NVIDIA H100 data sheet", float32=60.0, tf32=417.5, float16=835.5, bfloat16=835.5, float8=1670.5, tb_per_sec=3.9
+)
+_OF_H100: Final = "data sheet; arithmetic of H100 SXM, the same processor"
 
 _ROWS: Final[Mapping[str, _Row]] = {
     "V100-SXM2-16GB": _V100_SXM2,
     "V100-SXM2-32GB": _V100_SXM2,
     "V100-PCIE-16GB": _V100_PCIE,
     "V100-PCIE-32GB": _V100_PCIE,
-    "T4": _Row("NVIDIA T4 data sheet", float32=8.1, float16=65.0),
+    "T4": _Row("NVIDIA T4 data sheet", float32=8.1, float16=65.0, tb_per_sec=0.32),
     "A100-SXM4-40GB": _A100,
-    "A100-SXM4-80GB": _A100,
+    "A100-SXM4-80GB": _A100_80GB_SXM,
     "A100-PCIE-40GB": _A100,
-    "A100 80GB PCIe": _A100,
-    "A30": _Row("NVIDIA A30 data sheet", float32=10.3, tf32=82.0, float16=165.0, bfloat16=165.0),
-    "A10": _Row("NVIDIA A10 data sheet", float32=31.2, tf32=62.5, float16=125.0, bfloat16=125.0),
-    "A40": _Row("NVIDIA A40 data sheet", float32=37.4, tf32=74.8, float16=149.7, bfloat16=149.7),
-    "RTX A6000": _Row(_AMPERE, float32=38.7, tf32=77.4, float16=154.8, bfloat16=154.8),
-    "GeForce RTX 3090": _Row(_AMPERE, float32=35.6, tf32=35.6, float16=71.0, bfloat16=71.0),
-    "GeForce RTX 4090": _Row(_ADA, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3),
-    "RTX 6000 Ada Generation": _Row(_ADA, float32=91.1, tf32=182.1, float16=364.2, bfloat16=364.2, float8=728.5),
-    "L4": _Row("NVIDIA L4 data sheet", float32=30.3, tf32=60.0, float16=121.0, bfloat16=121.0, float8=242.5),
-    "L40S": _Row("NVIDIA L40S data sheet", float32=91.6, tf32=183.0, float16=362.05, bfloat16=362.05, float8=733.0),
+    "A100 80GB PCIe": _A100_80GB_PCIE,
+    "A30": _Row("NVIDIA A30 data sheet", float32=10.3, tf32=82.0, float16=165.0, bfloat16=165.0, tb_per_sec=0.933),
+    "A10": _Row("NVIDIA A10 data sheet", float32=31.2, tf32=62.5, float16=125.0, bfloat16=125.0, tb_per_sec=0.6),
+    "A40": _Row("NVIDIA A40 data sheet", float32=37.4, tf32=74.8, float16=149.7, bfloat16=149.7, tb_per_sec=0.696),
+    "RTX A6000": _Row(_AMPERE, float32=38.7, tf32=77.4, float16=154.8, bfloat16=154.8, tb_per_sec=0.768),
+    "GeForce RTX 3090": _Row(_AMPERE, float32=35.6, tf32=35.6, float16=71.0, bfloat16=71.0, tb_per_sec=0.936),
+    "GeForce RTX 4090": _Row(
+        _ADA, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3, tb_per_sec=1.008
+    ),
+    "RTX 6000 Ada Generation": _Row(
+        _ADA, float32=91.1, tf32=182.1, float16=364.2, bfloat16=364.2, float8=728.5, tb_per_sec=0.96
+    ),
+    "L4": _Row(
+        "NVIDIA L4 data sheet", float32=30.3, tf32=60.0, float16=121.0, bfloat16=121.0, float8=242.5, tb_per_sec=0.3
+    ),
+    "L40S": _Row(
+        "NVIDIA L40S data sheet",
+        float32=91.6,
+        tf32=183.0,
+        float16=362.05,
+        bfloat16=362.05,
+        float8=733.0,
+        tb_per_sec=0.864,
+    ),
     "H100 80GB HBM3": _H100_SXM,
-    "H100 PCIe": _Row(_HOPPER, float32=51.2, tf32=378.0, float16=756.0, bfloat16=756.0, float8=1513.0),
-    "H100 NVL": _Row("NVIDIA H100 data sheet", float32=60.0, tf32=417.5, float16=835.5, bfloat16=835.5, float8=1670.5),
-    "H200": replace(_H100_SXM, source="NVIDIA H200 data sheet; figures of H100 SXM, the same processor"),
-    "GH200 480GB": replace(_H100_SXM, source="NVIDIA GH200 data sheet; figures of H100 SXM, the same processor"),
+    "H100 PCIe": _H100_PCIE,
+    "H100 NVL": _H100_NVL,
+    "H200": replace(_H100_SXM, source=f"NVIDIA H200 {_OF_H100}", tb_per_sec=4.8),
+    "GH200 480GB": replace(_H100_SXM, source=f"NVIDIA GH200 {_OF_H100}", tb_per_sec=4.0),
 }
 """By the driver's name without the maker's; a partition (MIG) has another name and is not known.
 

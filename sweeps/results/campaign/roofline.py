@@ -1,0 +1,83 @@
+"""How fast a step could be at most: its matrix arithmetic at the device's dense peaks, and what it must move.
+
+A step's kernels run one after another, so that their times add up (Williams, Waterman and Patterson, "Roofline",
+CACM 52:4, 2009, one kernel at a time): matrix multiplications and convolutions at the peak of their dtype, and what
+passes over parameters and gradients at the bandwidth of memory. What passes over activations is left out, so that the
+bound is one that can be approached by a step of large matrix multiplications and by no step with long vectors.
+"""
+
+from dataclasses import dataclass
+
+from ampsweep.monitors.peaks import dense_peak, memory_bytes_per_sec
+from ampsweep.record import RunRecord
+
+_HALF_TO_SINGLE = 2
+"""float32 has twice the bytes of the 16-bit formats."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes read and written in a step by what passes over parameters and gradients."""
+
+    casts: int
+    """Autocast's copies of weights, made of float32 weights; and their gradients, which become float32 ones."""
+    unscale: int
+    clipping: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        return self.casts + self.unscale + self.clipping + self.optimizer
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time of a step, in milliseconds."""
+
+    arithmetic_ms: float
+    moving_ms: float
+
+    @property
+    def step_ms(self) -> float:
+        return self.arithmetic_ms + self.moving_ms
+
+
+def moved_bytes(record: RunRecord) -> Moved | None:
+    """What a step of the run moves at least; None where no step was traced.
+
+    With P bytes of parameters, as many of gradients, and C bytes of 16-bit copies of weights:
+
+    - casts: a copy reads 2 C and writes C, and its gradient the other way round: 6 C;
+    - unscale: reads and writes the gradients once: 2 P, under a scaler only;
+    - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only;
+    - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;
+      AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P.
+    """
+    held = record.memory.get("end_of_forward")
+    if held is None:
+        return None
+    parameters, copies = held.get("parameters", 0), held.get("autocast_weights", 0)
+    config = record.config
+    passes = 7 if config["optimizer"]["name"] == "adamw" else 5 if config["optimizer"].get("momentum") else 3
+    return Moved(
+        casts=2 * (_HALF_TO_SINGLE + 1) * copies,
+        unscale=2 * parameters if config["precision"]["grad_scaler"] else 0,
+        clipping=3 * parameters if config["trainer"]["max_grad_norm"] is not None else 0,
+        optimizer=passes * parameters,
+    )
+
+
+def bound(record: RunRecord, device_name: str | None = None) -> Bound | None:
+    """The least time of a step of the run on its device, or on another one of that name.
+
+    None where no step was traced, or the table does not know the device or a dtype on it.
+    """
+    name = device_name or record.identity.device_name
+    moved = moved_bytes(record)
+    if name is None or moved is None:
+        return None
+    flops = record.proof.get("flops", {})
+    peak, bytes_per_sec = dense_peak(name, flops, tf32=record.config["precision"]["tf32"]), memory_bytes_per_sec(name)
+    if peak is None or bytes_per_sec is None:
+        return None
+    return Bound(sum(flops.values()) / 1e9 / peak.tflops_per_sec, 1e3 * moved.total / bytes_per_sec)

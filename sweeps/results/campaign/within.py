@@ -1,0 +1,92 @@
+"""A command that ends within a time: asked at first, then killed with all that it started."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+GRACE_S: Final = 8.0
+"""What a training has for its checkpoint once it was asked to end."""
+_PROCESS_NAME: Final = "running"
+"""File that names the process at work, so that a campaign that was killed leaves none behind."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    in_time: bool
+    said: str
+    """What it wrote to stdout."""
+    told: str
+    """The end of what it wrote to stderr."""
+
+
+def run_within(
+    command: Sequence[str], seconds: float, *, directory: Path, log: Path, environment: Mapping[str, str]
+) -> Ended:
+    """Run a command in `directory`; its output goes to `log` and `log` with `.err`.
+
+    Args:
+        seconds: after these it is asked to end (SIGINT), and killed `GRACE_S` later.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to end, and the command has ended.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    errors = log.with_suffix(".err")
+    with log.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            command, cwd=directory, env=dict(environment), stdout=out, stderr=err, start_new_session=True
+        )
+        _note(directory, process.pid)
+        in_time = True
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            _end(process)
+            (directory / _PROCESS_NAME).unlink(missing_ok=True)
+    told = errors.read_text(encoding="utf-8", errors="replace")
+    return Ended(process.returncode, in_time, log.read_text(encoding="utf-8", errors="replace"), told[-2000:])
+
+
+def end_leftover(directory: Path) -> None:
+    """End the command of a campaign in `directory` that was killed, if it goes on."""
+    path = directory / _PROCESS_NAME
+    if not path.is_file():
+        return
+    pid, born = path.read_text(encoding="ascii").split()
+    with suppress(psutil.NoSuchProcess):
+        if f"{psutil.Process(int(pid)).create_time():.2f}" == born:
+            _kill_group(int(pid))
+    path.unlink()
+
+
+def _note(directory: Path, pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        born = psutil.Process(pid).create_time()
+        (directory / _PROCESS_NAME).write_text(f"{pid} {born:.2f}", encoding="ascii")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    _kill_group(process.pid)
+    process.wait()
+
+
+def _kill_group(leader: int) -> None:
+    """End what is left of a process group: also what its leader started and left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
