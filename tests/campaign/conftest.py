@@ -1,7 +1,6 @@
 """A campaign at its tiny scale on the CPU, run by its own command; killed once in the middle, and gone on with."""
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tiny_campaign import PATIENCE_S, Campaign, Killed, beginnings, command, entries_of
+from tiny_campaign import PATIENCE_S, Campaign, Left, command, entries_of, left_in
 
 
 @pytest.fixture(scope="session")
@@ -35,25 +34,40 @@ def call(machine: dict[str, str]) -> Callable[..., Campaign]:
 
 
 @pytest.fixture(scope="session")
-def killed(machine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """A campaign over the recipe that was killed without a word while it was at its second block."""
-    directory = tmp_path_factory.mktemp("campaign") / "out"
-    process = subprocess.Popen(
-        command(directory, "--only", "recipe"), env=machine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    running, deadline = directory / "running", time.monotonic() + PATIENCE_S
-    while not (len(entries_of(directory)) == 2 and running.is_file()):
-        assert time.monotonic() < deadline, "waited in vain for the second block"
-        assert process.poll() is None, "the campaign ended by itself"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    packed = directory.with_name("packed_when_killed")
-    shutil.copytree(directory / "packed", packed)
-    return Killed(packed, beginnings(directory), int(running.read_text().split()[0]))
+def stopped(machine: dict[str, str]) -> Callable[..., int]:
+    """Starts a campaign over the recipe, and sends it a signal at its block of that number; returns its exit code."""
+
+    def stopped(directory: Path, block: int, number: signal.Signals) -> int:
+        process = subprocess.Popen(
+            command(directory, "--only", "recipe"), env=machine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + PATIENCE_S
+        while not (len(entries_of(directory)) == block and (directory / "running").is_file()):
+            assert time.monotonic() < deadline, f"waited in vain for block {block}"
+            assert process.poll() is None, "the campaign ended by itself"
+            time.sleep(0.02)
+        process.send_signal(number)
+        return process.wait(PATIENCE_S)
+
+    return stopped
 
 
 @pytest.fixture(scope="session")
-def finished(killed: Killed, call: Callable[..., Campaign]) -> Campaign:
-    """The same campaign, called again."""
-    return call(killed.packed.with_name("out"), "--only", "recipe")
+def killed(stopped: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """A campaign that was killed without a word while it was at its second block."""
+    directory = tmp_path_factory.mktemp("campaign") / "out"
+    stopped(directory, 2, signal.SIGKILL)
+    return left_in(directory)
+
+
+@pytest.fixture(scope="session")
+def interrupted(killed: Left, stopped: Callable[..., int]) -> Left:
+    """The same, called again and asked to end while it was at its third block."""
+    assert stopped(killed.directory, 3, signal.SIGTERM) == 1
+    return left_in(killed.directory)
+
+
+@pytest.fixture(scope="session")
+def finished(interrupted: Left, call: Callable[..., Campaign]) -> Campaign:
+    """The same, called once more and left alone."""
+    return call(interrupted.directory, "--only", "recipe")

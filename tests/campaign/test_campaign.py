@@ -21,22 +21,27 @@ def lines(path):
 def test_a_killed_campaign_has_packed_what_was_finished(killed):
     (line,) = lines(killed.packed / "records.jsonl.gz")
     assert line["record"]["status"] == "completed"
-    entries = json.loads((killed.packed / "campaign.json").read_text())["entries"]
-    assert entries["recipe/s0/fp32"]["status"] == "done"
+    assert killed.entries["recipe/s0/fp32"]["status"] == "done"
+
+
+def test_one_that_is_asked_to_end_leaves_nothing_at_work(killed, interrupted):
+    assert not is_alive(killed.worker)
+    assert interrupted.worker is None
+    assert [entry["status"] for entry in interrupted.entries.values()] == ["done", "done", "cut off"]
+    assert interrupted.entries["recipe/s0/amp_bf16"]["reason"] == "the campaign was interrupted meanwhile"
 
 
 def test_it_goes_on_where_it_was_and_does_nothing_twice(killed, finished):
     assert finished.code == 0, finished.err
-    assert not is_alive(killed.worker)
     entries = finished.ledger.entries
     assert list(entries) == BLOCKS
     assert {entry.status for entry in entries.values()} == {"done"}
     after = beginnings(finished.directory)
     assert len(after) == 2
     assert killed.started_at.items() <= after.items()
-    hand = (finished.directory / "by_hand.jsonl").read_text().splitlines()
-    assert len(hand) == len(read_by_hand(finished.packed)) == 2
-    assert len(finished.ledger.calls) == 2
+    by_hand = (finished.directory / "by_hand.jsonl").read_text().splitlines()
+    assert len(by_hand) == len(read_by_hand(finished.packed)) == 2
+    assert len(finished.ledger.calls) == 3
 
 
 def test_a_finished_campaign_runs_nothing_more(finished, call):

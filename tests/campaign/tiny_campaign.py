@@ -1,6 +1,7 @@
 """A campaign at its tiny scale on the CPU: its command, and what it leaves."""
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,22 @@ def command(directory: Path, *arguments: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Killed:
-    """What a killed campaign left: its packed runs, their beginnings, and the command that was at work."""
+class Left:
+    """What a campaign that was ended had packed, when its finished runs had begun, and which command was at work."""
 
+    directory: Path
     packed: Path
+    entries: dict[str, dict[str, object]]
     started_at: dict[str, str]
-    worker: int
+    worker: int | None
+
+
+def left_in(directory: Path) -> Left:
+    """What is in the directory now."""
+    packed, running = directory.with_name(f"packed_{len(entries_of(directory))}"), directory / "running"
+    shutil.copytree(directory / "packed", packed)
+    worker = int(running.read_text().split()[0]) if running.is_file() else None
+    return Left(directory, packed, entries_of(packed), beginnings(directory), worker)
 
 
 def beginnings(directory: Path) -> dict[str, str]:
@@ -62,6 +73,6 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def entries_of(directory: Path) -> dict[str, object]:
+def entries_of(directory: Path) -> dict[str, dict[str, object]]:
     path = directory / "campaign.json"
     return json.loads(path.read_text())["entries"] if path.is_file() else {}

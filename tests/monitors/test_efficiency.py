@@ -7,7 +7,7 @@ from torch import nn
 from ampsweep.metrics import METRICS
 from ampsweep.monitors import efficiency
 from ampsweep.monitors.efficiency import Efficiency
-from ampsweep.monitors.peaks import dense_peak
+from ampsweep.monitors.peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.monitors.trace import trace_step
 
 CPU = torch.device("cpu")
@@ -55,6 +55,23 @@ def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflo
 )
 def test_what_the_table_does_not_know_has_no_peak(name, flops, tf32):
     assert dense_peak(name, flops, tf32=tf32) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "tb_per_sec"),
+    [
+        (H100, 3.35),
+        ("NVIDIA H200", 4.8),
+        ("NVIDIA A100-SXM4-80GB", 2.039),
+        ("NVIDIA A100-SXM4-40GB", 1.555),
+        ("Tesla T4", 0.32),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("AMD EPYC 9654 96-Core Processor", None),
+    ],
+)
+def test_memory_moves_so_many_bytes_a_second_where_the_table_knows_the_device(name, tb_per_sec):
+    expected = None if tb_per_sec is None else pytest.approx(tb_per_sec * 1e12)
+    assert memory_bytes_per_sec(name) == expected
 
 
 def test_the_peak_of_a_mix_takes_the_time_of_its_parts():

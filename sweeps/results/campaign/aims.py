@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ampsweep.analysis.quantities import percent
+from campaign.beside import nanogpt_pairs
 from campaign.memory import WORKLOADS
 from campaign.results import Results, arms_of
 from campaign.section import table, thousands
-from campaign.speed import nanogpt_pairs
 
 NO_WAITING_TEST = "test_on_cuda_nothing_waits_between_two_flushes"
 
@@ -79,7 +79,7 @@ def _tokens(results: Results) -> Iterator[Aim]:
 
 def _predicted(results: Results, model: str, limit_pct: float) -> Aim:
     experiments = ("recipe", "gpt_small", "resnet50", "memory_by_batch")
-    records = [record for experiment in experiments for _, record in results.of(experiment, model=model)]
+    records = [record for experiment in experiments for _, record in results.of(experiment, model=model, compile=False)]
     predictions = [record.prediction or {} for record in records if record.status == "completed"]
     errors = [prediction["error_pct"] for prediction in predictions if "error_pct" in prediction]
     what, aim = f"{model}, predicted peak memory against the measured", f"within {limit_pct:g} %"

@@ -37,7 +37,7 @@ class Conductor:
         self._began_s, self._budget_s = began_s, budget_s
         self._call = Call(started_at=datetime.now(UTC).isoformat(timespec="seconds"), budget_s=budget_s)
         ledger.calls.append(self._call)
-        ledger.commit = _commit()
+        ledger.commit = _commit() or ledger.commit
 
     def run(self, blocks: Sequence[Block]) -> None:
         """Measure what is not measured yet; what failed before comes last, since it may fail again."""

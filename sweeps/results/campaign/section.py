@@ -52,9 +52,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, figures: boo
 
 
 def arms_table(arms: Sequence[ArmRuns], columns: Sequence[Column]) -> list[str]:
-    """A row an arm; columns in which no arm has a figure are left out."""
+    """A row an arm; columns in which no arm has a figure are left out, and with them the table."""
     cells = {column.header: [column.cell(arm) or ABSENT for arm in arms] for column in columns}
     shown = [header for header, column in cells.items() if any(cell != ABSENT for cell in column)]
+    if not shown:
+        return []
     return table(["arm", *shown], [[arm.arm, *(cells[key][i] for key in shown)] for i, arm in enumerate(arms)])
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ampsweep.analysis.quantities import milliseconds, num_bytes, number, percent, ratio, ratio_figure
-from ampsweep.report.columns import ABSENT
+from ampsweep.analysis.quantities import milliseconds, number, percent, ratio
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR
-from campaign.results import ArmRuns, ByHand, Results, arms_of
+from campaign.beside import beside_hand, beside_nanogpt, nanogpt_pairs
+from campaign.results import ArmRuns, Results, arms_of
 from campaign.roofline import moved_bytes
 from campaign.section import (
     MEMORY,
@@ -16,13 +16,9 @@ from campaign.section import (
     arms_table,
     commands,
     notes,
-    signed_percent,
-    table,
     thousands,
-    told,
 )
 from campaign.svg import Bar, bars
-from campaign.workloads import SCALES
 
 RECIPE_ELSEWHERE: Final = (
     "Elsewhere: the recipe's own page has 7.020 s in fp32 and 2.524 s with AMP on a T4 (2.78x) for 150 steps "
@@ -53,7 +49,7 @@ def recipe(results: Results) -> Section | None:
     if rows:
         marked = " (dashed: the bound)" if any(row.mark for row in rows) else ""
         section.show("recipe.svg", bars(f"Step time of the recipe{marked}", rows), "step time by mode")
-    section.add(*_beside_hand(results, "recipe", arms))
+    section.add(*beside_hand(results, "recipe", arms))
     section.add(RECIPE_ELSEWHERE)
     section.add(*notes(arms))
     section.add(*commands(results.ledger, "recipe"))
@@ -83,7 +79,7 @@ def gpt(results: Results) -> Section | None:
         return None
     if rows:
         section.show("gpt_small.svg", bars("Tokens per second", rows), "tokens per second by mode")
-    section.add(*_beside_nanogpt(pairs))
+    section.add(*beside_nanogpt(pairs))
     section.add(GPT_ELSEWHERE)
     section.add(*commands(results.ledger, "gpt_small"))
     section.add(*commands(results.ledger, "nanogpt"))
@@ -126,36 +122,10 @@ def overhead(results: Results) -> Section | None:
         "suite says of itself (`instrumentation/overhead_pct`), the rest compares it with the same loop by hand."
     )
     section.add(about(arms))
-    section.add(*_beside_hand(results, "overhead", arms))
+    section.add(*beside_hand(results, "overhead", arms))
     section.add(*notes(arms))
     section.add(*commands(results.ledger, "overhead"))
     return section
-
-
-def nanogpt_pairs(results: Results) -> list[tuple[int, ArmRuns | None, ByHand | None]]:
-    """Vocabulary size, the suite's amp_bf16 runs and nanoGPT's, of which one may be missing."""
-    scale = SCALES["full" if results.ledger.scale == "full" else "tiny"]
-    found = []
-    for vocab_size, experiment in ((scale.gpt.vocab_size, "gpt_small"), (scale.padded_vocab_size, "nanogpt")):
-        runs = results.of(experiment, compile=scale.compiled, precision_mode="amp_bf16")
-        arms = arms_of(runs)
-        suite = arms[0] if arms else None
-        by_hand = results.hand("nanogpt", "amp_bf16", suite, **{"vocab-size": vocab_size})
-        found.append((vocab_size, suite, by_hand))
-    return found
-
-
-def _beside_nanogpt(pairs: Sequence[tuple[int, ArmRuns | None, ByHand | None]]) -> list[str]:
-    rows = []
-    for vocab_size, suite, by_hand in pairs:
-        ours = None if suite is None else suite.median("perf/tokens_per_sec")
-        theirs = None if by_hand is None else by_hand.tokens_per_sec
-        times = ABSENT if ours is None or theirs is None else ratio(ours / theirs)
-        numbers = f"{0 if suite is None else suite.n}, {0 if by_hand is None else by_hand.n}"
-        rows.append([f"{vocab_size} ids", numbers, told(thousands, ours), told(thousands, theirs), times])
-    if not any(theirs is not None for _, _, theirs in pairs):
-        return ["nanoGPT was not measured: its code was not brought (`--nanogpt`)."]
-    return table(["bfloat16, compiled", "n", "ampsweep, tokens/s", "nanoGPT, tokens/s", "ampsweep / nanoGPT"], rows)
 
 
 def _about_bound(arms: Sequence[ArmRuns]) -> list[str]:
@@ -189,36 +159,6 @@ def _about_bound(arms: Sequence[ArmRuns]) -> list[str]:
         "the power cap are in the table of power), and gaps between kernels."
     )
     return [f"{text} {rest}"]
-
-
-def _beside_hand(results: Results, experiment: str, arms: Sequence[ArmRuns]) -> list[str]:
-    rows = []
-    for arm in arms:
-        by_hand = results.hand(experiment, arm.arm, arm)
-        if by_hand is None:
-            continue
-        peak, wall = arm.figures.peak_memory_bytes, arm.wall_ms
-        measured = peak is not None and by_hand.peak_bytes is not None
-        rows.append(
-            [
-                f"{arm.arm}",
-                f"{arm.n}, {by_hand.n}",
-                told(milliseconds, arm.figures.step_ms),
-                milliseconds(by_hand.step_ms),
-                ABSENT if by_hand.against is None else ratio_figure(by_hand.against),
-                told(milliseconds, wall),
-                milliseconds(by_hand.wall_ms),
-                told(signed_percent, None if wall is None else 100 * (wall / by_hand.wall_ms - 1)),
-                told(num_bytes, peak) if measured else ABSENT,
-                told(num_bytes, by_hand.peak_bytes),
-                signed_percent(100 * (peak / by_hand.peak_bytes - 1)) if peak and by_hand.peak_bytes else ABSENT,
-                told(percent, arm.median("instrumentation/overhead_pct")),
-            ]
-        )
-    if not rows:
-        return ["The loop by hand was not measured."]
-    headers = ["suite and by hand", "n", "step", "by hand", "ratio [95 %]", "by the wall", "by hand", "difference"]
-    return table([*headers, "peak", "by hand", "difference", "reported"], rows)
 
 
 def _bound_ms(arm: ArmRuns) -> float | None:

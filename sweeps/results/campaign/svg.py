@@ -22,7 +22,6 @@ class Bar:
     value: float
     text: str
     colour: str
-    interval: tuple[float, float] | None = None
     mark: float | None = None
     """A line across the row: what the value is held against."""
 
@@ -38,12 +37,8 @@ class Line:
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """Horizontal bars from zero, with intervals and marks where they are given."""
-    most = max(
-        [row.value for row in rows]
-        + [end for row in rows for end in row.interval or ()]
-        + [row.mark or 0 for row in rows]
-    )
+    """Horizontal bars from zero, with marks where they are given."""
+    most = max([row.value for row in rows] + [row.mark or 0 for row in rows])
     body = []
     for index, row in enumerate(rows):
         y = _TOP + index * _ROW
@@ -52,10 +47,6 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
             _box(_LEFT, y + 4, _at(row.value, most), 16, row.colour),
         ]
         end = row.value
-        if row.interval is not None:
-            low, high = (_LEFT + _at(edge, most) for edge in row.interval)
-            body.append(_path(f"M{low:.1f} {y + 12}H{high:.1f}M{low:.1f} {y + 8}v8M{high:.1f} {y + 8}v8", "#333333"))
-            end = max(end, row.interval[1])
         if row.mark is not None:
             body.append(_path(f"M{_LEFT + _at(row.mark, most):.1f} {y + 1}v22", "#000000", dashed=True))
             end = max(end, row.mark)

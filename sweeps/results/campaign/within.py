@@ -11,6 +11,8 @@ from typing import Final
 
 import psutil
 
+from ampsweep.record import write_atomically
+
 GRACE_S: Final = 8.0
 """What a training has for its checkpoint once it was asked to end."""
 _PROCESS_NAME: Final = "running"
@@ -74,7 +76,7 @@ def end_leftover(directory: Path) -> None:
 def _note(directory: Path, pid: int) -> None:
     with suppress(psutil.NoSuchProcess):
         born = psutil.Process(pid).create_time()
-        (directory / _PROCESS_NAME).write_text(f"{pid} {born:.2f}", encoding="ascii")
+        write_atomically(directory / _PROCESS_NAME, f"{pid} {born:.2f}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
