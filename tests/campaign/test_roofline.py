@@ -18,12 +18,13 @@ def recipe(finished):
     """The record of a real run, with the sizes of the recipe at its own size."""
     run = finished.results.of("recipe", precision_mode="fp32")[0][1]
 
-    def recipe(mode, dtype, *, parameter_bytes=4, copies=0, scaler=False, tf32=False, **trainer):
+    def recipe(mode, dtype, *, parameter_bytes=4, autocast=False, scaler=False, tf32=False, **trainer):
         config = run.config | {
-            "precision": run.config["precision"] | {"mode": mode, "grad_scaler": scaler, "tf32": tf32},
+            "precision": run.config["precision"]
+            | {"mode": mode, "autocast": autocast, "grad_scaler": scaler, "tf32": tf32},
             "trainer": run.config["trainer"] | trainer,
         }
-        held = {"parameters": parameter_bytes * WEIGHTS, "autocast_weights": copies}
+        held = {"parameters": parameter_bytes * WEIGHTS}
         return replace(
             run,
             config=config,
@@ -36,7 +37,7 @@ def recipe(finished):
 
 
 def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
-    record = recipe("amp_fp16", "float16", copies=2 * WEIGHTS, scaler=True)
+    record = recipe("amp_fp16", "float16", autocast=True, scaler=True)
     assert sum(record.proof["flops"].values()) / 1e9 == pytest.approx(137.4, abs=0.05)
     moved = moved_bytes(record)
     assert moved == Moved(casts=12 * WEIGHTS, unscale=8 * WEIGHTS, clipping=0, optimizer=12 * WEIGHTS)
@@ -46,7 +47,7 @@ def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
 def test_on_an_h100_eager_amp_is_bounded_at_about_three_and_a_half_times_fp32_and_below_tf32(recipe):
     fp32 = bound(recipe("fp32", "float32"))
     tf32 = bound(recipe("tf32", "float32", tf32=True))
-    amp = bound(recipe("amp_fp16", "float16", copies=2 * WEIGHTS, scaler=True))
+    amp = bound(recipe("amp_fp16", "float16", autocast=True, scaler=True))
     pure = bound(recipe("pure_bf16", "bfloat16", parameter_bytes=2))
     assert (fp32.arithmetic_ms, fp32.moving_ms) == pytest.approx((2.054, 0.180), abs=1e-3)
     assert (tf32.arithmetic_ms, tf32.moving_ms) == pytest.approx((0.278, 0.180), abs=1e-3)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from campaign.workloads import Settings
+
 Kind = Literal["suite", "by_hand", "nanogpt", "tests"]
 
 
@@ -18,7 +20,7 @@ class Block:
     name: str
     """Unique within the campaign."""
     kind: Kind
-    settings: Mapping[str, object]
+    settings: Settings
     """Overrides of train.py, or options of a worker."""
     arms: Mapping[str, float]
     """Precision mode -> seconds, in the order in which they run."""

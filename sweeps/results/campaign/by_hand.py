@@ -37,7 +37,7 @@ def train(arguments: argparse.Namespace) -> Timed:
         inputs, targets = (tensor.to(dtype) for tensor in batches[taken % len(batches)])
         with torch.autocast(device.type, DTYPES.get(arm), enabled=arm in DTYPES):
             loss = F.mse_loss(model(inputs).float(), targets.float())
-        scaler.scale(loss).backward()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -10,7 +10,7 @@ from campaign.results import ArmRuns, Results, arms_of, searches_of
 from campaign.section import DEVICE, Section, arms_table, commands, signed_percent, table, thousands, told
 from campaign.svg import Bar, Line, bars, lines, stacked
 
-WORKLOADS = (
+WORKLOADS: Sequence[tuple[str, dict[str, bool]]] = (
     ("recipe", {}),
     ("gpt_small", {"compile": False}),
     ("gpt_small", {"compile": True}),

@@ -170,7 +170,7 @@ def arms_of(runs: Runs) -> list[ArmRuns]:
 def searches_of(runs: Runs) -> Sequence[SearchComparison]:
     """The searches for the largest batch, by memory limit."""
     limits = {record.config["trainer"]["memory_limit_gib"] for _, record in runs}
-    found = []
+    found: list[SearchComparison] = []
     for limit in sorted(limits, key=lambda one: (one is not None, one or 0)):
         of_limit = [(path, record) for path, record in runs if record.config["trainer"]["memory_limit_gib"] == limit]
         found += compare(of_limit, baseline=BASELINE, margin_pct=_MARGIN_PCT).searches

@@ -5,8 +5,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import torch
+
+_CUDA: Final[Any] = torch.cuda  # whose events have no types
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def time_steps(step: Callable[[], object], *, num_steps: int, num_warmup_steps: 
     if on_cuda:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-    now: Callable[[], torch.cuda.Event | float] = _event if on_cuda else time.perf_counter
+    now: Callable[[], Any] = _event if on_cuda else time.perf_counter
     began_s = time.perf_counter()
     moments = [now()]
     for _ in range(num_steps - num_warmup_steps):
@@ -47,15 +50,11 @@ def time_steps(step: Callable[[], object], *, num_steps: int, num_warmup_steps: 
     return Timed(step_ms, wall_ms, torch.cuda.max_memory_allocated(device) if on_cuda else None)
 
 
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
+def _event() -> Any:
+    event = _CUDA.Event(enable_timing=True)
     event.record()
     return event
 
 
-def _between_ms(one: torch.cuda.Event | float, other: torch.cuda.Event | float) -> float:
-    if isinstance(one, float) and isinstance(other, float):
-        return 1e3 * (other - one)
-    assert isinstance(one, torch.cuda.Event)
-    assert isinstance(other, torch.cuda.Event)
-    return float(one.elapsed_time(other))
+def _between_ms(one: Any, other: Any) -> float:
+    return 1e3 * (other - one) if isinstance(one, float) else float(one.elapsed_time(other))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Settings = Mapping[str, object]
+Settings = dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Mlp:
 
     def suite(self) -> Settings:
         """Overrides of train.py."""
-        sizes: dict[str, object] = {"experiment": "recipe"}
+        sizes: Settings = {"experiment": "recipe"}
         if self.width != 4096:
             sizes |= dict.fromkeys(("model.hidden_size", "data.in_features", "data.out_features"), self.width)
         if self.batch_size != 512:
@@ -31,7 +31,7 @@ class Mlp:
 
     def by_hand(self) -> Settings:
         """Options of the worker `by_hand`."""
-        sizes = {"width": self.width, "batch-size": self.batch_size, "num-batches": self.num_batches}
+        sizes: Settings = {"width": self.width, "batch-size": self.batch_size, "num-batches": self.num_batches}
         return sizes | {"steps": self.steps, "warmup-steps": self.warmup_steps}
 
 
@@ -50,7 +50,7 @@ class Gpt:
 
     def suite(self) -> Settings:
         """Overrides of train.py."""
-        chosen: dict[str, object] = {"model": "gpt_small", "data.batch_size": self.batch_size}
+        chosen: Settings = {"model": "gpt_small", "data.batch_size": self.batch_size}
         if self.num_layers != 12:
             chosen |= {"model.num_layers": self.num_layers, "model.hidden_size": self.hidden_size}
             chosen |= {"model.num_heads": self.num_heads, "model.vocab_size": self.vocab_size}
@@ -59,7 +59,7 @@ class Gpt:
 
     def nanogpt(self, vocab_size: int) -> Settings:
         """Options of the worker `nanogpt`, for so many token ids."""
-        sizes = {"num-layers": self.num_layers, "hidden-size": self.hidden_size, "num-heads": self.num_heads}
+        sizes: Settings = {"num-layers": self.num_layers, "hidden-size": self.hidden_size, "num-heads": self.num_heads}
         sizes |= {"vocab-size": vocab_size, "seq-len": self.seq_len, "batch-size": self.batch_size}
         return sizes | {"steps": self.steps, "warmup-steps": self.warmup_steps}
 
