@@ -59,8 +59,10 @@ def main() -> int:
         print("interrupted", file=sys.stderr)
     left = conductor.remaining(blocks)
     print(f"{len(blocks) - len(left)} of {len(blocks)} blocks are done; packed: {packed}")
+    for line in left:
+        print(f"left: {line}")
     if left:
-        print(f"left, for another call of the same command: {', '.join(block.name for block in left)}")
+        print("Another call of the same command goes on.")
     return 1 if left else 0
 
 

@@ -86,7 +86,7 @@ def test_what_the_budget_does_not_hold_is_left_with_the_reason(call, tmp_path):
     assert {entry.status for entry in entries.values()} == {"not begun"}
     assert "of the budget were left" in entries["resnet50/s0/contiguous"].reason
     assert entries["gpu_tests"].reason == "it needs a CUDA device"
-    assert "left, for another call" in poor.out
+    assert "left: gpu_tests: it needs a CUDA device" in poor.out
     assert poor.ledger.calls[0].used_s < 12
 
 

@@ -121,6 +121,8 @@ def test_tests_are_told_by_outcome(finished, tmp_path):
         "test_some::test_bad": "failed: AssertionError: one is not two",
         "test_some::test_left_out": "skipped: not here",
     }
+    (tmp_path / "cut_off.xml").write_text((tmp_path / "junit.xml").read_text()[:200])
+    assert read_junit(tmp_path / "cut_off.xml") is None
     text, _ = page(replace(finished.results, ledger=replace(finished.ledger, tests=tests)))
     assert "1 passed, 1 failed, 1 skipped" in section(text, "Tests on the GPU")[0]
     assert "| the suite's tests on the GPU | all pass | 1 of 2 | no |" in text

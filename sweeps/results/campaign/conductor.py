@@ -22,6 +22,9 @@ _PATIENCE: Final = 4.0
 """Times its expected cost after which a command is ended: it hangs, or the device is another one than was thought."""
 _LEAST_PATIENCE_S: Final = 60.0
 
+_TESTS_FAILED: Final = 1
+"""pytest's exit code where some did, which is a finding."""
+
 
 class Conductor:
     """One call of the campaign's command.
@@ -51,9 +54,10 @@ class Conductor:
         finally:
             self._save()
 
-    def remaining(self, blocks: Sequence[Block]) -> list[Block]:
-        """Those that are not done in full."""
-        return [block for block in blocks if self._missing(block)]
+    def remaining(self, blocks: Sequence[Block]) -> list[str]:
+        """A line on each block that is not done in full: its name, and why."""
+        left = [block for block in blocks if self._missing(block)]
+        return [f"{block.name}: {self._entry(block).reason or 'not begun'}" for block in left]
 
     def _run(self, block: Block, missing: Sequence[str]) -> None:
         if block.kind == "tests" and self._place.device == "cpu":
@@ -95,8 +99,8 @@ class Conductor:
             raise
         finally:
             entry.seconds = round(entry.seconds + time.monotonic() - began_s, 1)
-        if block.kind == "tests" and junit.is_file():
-            self._ledger.tests = read_junit(junit)
+        if block.kind == "tests":
+            self._ledger.tests = read_junit(junit) or self._ledger.tests
         entry.status, entry.reason = self._judged(block, arms, ended)
         if entry.status == "done":
             entry.arms += arms
@@ -108,7 +112,7 @@ class Conductor:
         if not ended.in_time:
             spent = self._left_s() <= 0
             return "cut off", "the budget was spent" if spent else f"it took over {_PATIENCE:g} times what was expected"
-        if ended.code != 0 and not (block.kind == "tests" and self._ledger.tests):  # a test that fails is a finding
+        if ended.code not in ((0, _TESTS_FAILED) if block.kind == "tests" else (0,)):
             return "failed", f"exit code {ended.code}: {_last_line(ended.told) or _last_line(ended.said)}"
         if block.kind in ("by_hand", "nanogpt"):
             figures = json.loads(ended.said.splitlines()[-1])

@@ -67,9 +67,9 @@ class ArmRuns:
         found = []
         for run in self.runs:
             window_s = run.record.contamination.get("figures", {}).get("window_s")
-            steps, warmup = run.record.identity.steps, run.record.config["trainer"]["warmup_steps"]
+            steps = run.record.identity.steps
             if run.finished and run.contamination is None and window_s is not None and steps is not None:
-                found.append(1e3 * window_s / (steps - min(warmup, steps // 2)))
+                found.append(1e3 * window_s / (steps - num_warmup_steps(run.record)))
         return statistics.median(found) if found else None
 
 
@@ -153,6 +153,12 @@ class Results:
         assert wall_ms is not None
         against = None if suite is None else _against(suite, rows)
         return ByHand(len(rows), step_ms, wall_ms, median("peak_bytes"), median("tokens_per_sec"), against)
+
+
+def num_warmup_steps(record: RunRecord) -> int:
+    """Steps left out of the run's figures: at most half of a short run."""
+    warmup_steps: int = record.config["trainer"]["warmup_steps"]
+    return min(warmup_steps, (record.identity.steps or 0) // 2)
 
 
 def arms_of(runs: Runs) -> list[ArmRuns]:

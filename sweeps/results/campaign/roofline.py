@@ -17,7 +17,7 @@ class Moved:
     """Bytes read and written in a step by what passes over parameters and gradients."""
 
     casts: int
-    """Autocast's copies of weights, made of float32 weights; and their gradients, which become float32 ones."""
+    """Of float32 weights to autocast's copies, and of the copies' gradients to float32 ones."""
     unscale: int
     clipping: int
     optimizer: int
@@ -44,8 +44,8 @@ def moved_bytes(record: RunRecord) -> Moved | None:
 
     With P bytes of parameters and as many of gradients:
 
-    - casts: autocast reads P and writes a copy of P / 2, and the copy's gradient goes the other way: 3 P, under
-      autocast only. Embeddings that are no output layer and norms are not cast: under 1 % of the parameters measured here;
+    - casts: autocast reads P and writes copies of P / 2, and their gradients go the other way: 3 P, under autocast
+      only (norms, and embeddings that are no output layer, stay: under 1 % of the parameters measured here);
     - unscale: reads and writes the gradients once: 2 P, under a scaler only;
     - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only;
     - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;

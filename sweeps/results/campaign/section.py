@@ -8,7 +8,7 @@ from ampsweep.analysis.quantities import estimate, milliseconds, num_bytes, numb
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.columns import ABSENT
 from campaign.ledger import Ledger
-from campaign.results import ArmRuns
+from campaign.results import ArmRuns, num_warmup_steps
 
 
 @dataclass
@@ -63,10 +63,10 @@ def arms_table(arms: Sequence[ArmRuns], columns: Sequence[Column]) -> list[str]:
 def about(arms: Sequence[ArmRuns]) -> str:
     """What the arms of a workload have in common, in a line."""
     record = arms[0].runs[0].record
-    identity, trainer = record.identity, record.config["trainer"]
+    identity = record.identity
     size = "" if identity.model_size is None else f" ({identity.model_size / 1e6:.4g} M parameters)"
     sequences = "" if identity.seq_len is None else f" of {identity.seq_len} tokens"
-    steps = f"{identity.steps} steps, of which the first {trainer['warmup_steps']} are warm-up"
+    steps = f"{identity.steps} steps, of which the first {num_warmup_steps(record)} are warm-up"
     return f"{identity.model}{size}, batch {identity.batch_size}{sequences}, {identity.optimizer}, {steps}."
 
 
