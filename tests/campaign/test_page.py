@@ -158,10 +158,11 @@ def test_parts_of_a_stack_add_up():
     assert one + other == pytest.approx(2 * two, abs=0.2)
 
 
-def test_lines_show_what_was_measured_with_dots_and_what_was_predicted_dashed():
-    points = [(4.0, 3.0), (1.0, 0.5)]
-    svg = lines(
-        "t", [Line("m", points, "#111111"), Line("p", points, "#222222", dashed=True)], x_title="x", y_title="y"
-    )
-    assert svg.count("<circle") == 2
-    assert svg.count("stroke-dasharray") == 2, "the line and its legend"
+def test_measured_points_are_dots_and_predicted_ones_a_line():
+    points = [(4.0, 2.0**30), (1.0, 2.0**28)]
+    series = [Line("m", points, "#111111", dots=True), Line("p", points, "#222222")]
+    svg = lines("title", series, x_title="batch", y_text=lambda value: f"{value:g} B")
+    dots = [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("circle")]
+    (line,) = [node for node in ElementTree.fromstring(svg).iter() if "L" in node.get("d", "")]
+    assert sorted(f"{dot.get('cx')} {dot.get('cy')}" for dot in dots) == sorted(line.get("d")[1:].split("L"))
+    assert f"{2**29:g} B" in svg

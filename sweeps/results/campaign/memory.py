@@ -48,7 +48,8 @@ def by_batch(results: Results) -> Section | None:
         section.add(*_batch_table(of_model))
         series = _series(of_model)
         if series:
-            svg = lines(f"{model}: peak memory", series, x_title="batch size", y_title="GiB")
+            title = f"{model}: peak memory, measured (dots) and predicted (lines)"
+            svg = lines(title, series, x_title="batch size", y_text=num_bytes)
             section.show(f"memory_by_batch_{model}.svg", svg, f"{model}: memory against batch size")
     if not section.lines:
         return None
@@ -139,15 +140,15 @@ def _series(runs: Sequence[Run]) -> list[Line]:
     for arm in dict.fromkeys(run.arm for run in runs):
         own = [run for run in runs if run.arm == arm]
         measured = [
-            (float(run.record.identity.batch_size), peak / GIB)
+            (float(run.record.identity.batch_size), peak)
             for run in own
             if run.measured and (peak := run.num_bytes("memory/peak_allocated_gib"))
         ]
         predicted = [
-            (float(run.record.identity.batch_size), run.predicted_bytes / GIB) for run in own if run.predicted_bytes
+            (float(run.record.identity.batch_size), float(run.predicted_bytes)) for run in own if run.predicted_bytes
         ]
         if measured:
-            series.append(Line(arm, measured, MODE_COLOURS[arm]))
+            series.append(Line(arm, measured, MODE_COLOURS[arm], dots=True))
         if predicted:
-            series.append(Line(f"{arm}, predicted", predicted, MODE_COLOURS[arm], dashed=True))
+            series.append(Line(f"{arm}, predicted", predicted, MODE_COLOURS[arm]))
     return series

@@ -1,7 +1,7 @@
 """Small figures as SVG text: bars, stacked bars and lines, with a white ground so that they are read in any theme."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
@@ -28,12 +28,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A series of `lines`."""
+    """A series of `lines`: a line from point to point, or its points as dots alone."""
 
     label: str
     points: Sequence[tuple[float, float]]
     colour: str
-    dashed: bool = False
+    dots: bool = False
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
@@ -73,8 +73,8 @@ def stacked(
     return _document(title, height + 20 * math.ceil(len(shown) / 4) + 8, body)
 
 
-def lines(title: str, series: Sequence[Line], *, x_title: str, y_title: str) -> str:
-    """Lines with dots over axes in powers of two, as batch sizes and their bytes call for."""
+def lines(title: str, series: Sequence[Line], *, x_title: str, y_text: Callable[[float], str]) -> str:
+    """Lines and dots over axes in powers of two, as batch sizes and their bytes call for; `y_text` names a power."""
     points = [point for one in series for point in one.points]
     x_low, x_high = _powers([x for x, _ in points])
     y_low, y_high = _powers([y for _, y in points])
@@ -86,23 +86,22 @@ def lines(title: str, series: Sequence[Line], *, x_title: str, y_title: str) -> 
         return 80 + width * across, _TOP + height * (1 - up)
 
     body = []
+    below = _TOP + height
     for power in range(x_low, x_high + 1):
         x, _ = place(2.0**power, 2.0**y_low)
-        body += [
-            _path(f"M{x:.1f} {_TOP}v{height}", "#dddddd"),
-            _text(x, _TOP + height + 16, f"{2**power:g}", anchor="middle"),
-        ]
+        body += [_path(f"M{x:.1f} {_TOP}v{height}", "#dddddd"), _text(x, below + 16, f"{2**power:g}", anchor="middle")]
     for power in range(y_low, y_high + 1):
         _, y = place(2.0**x_low, 2.0**power)
-        body += [_path(f"M80 {y:.1f}h{width}", "#dddddd"), _text(74, y + 4, f"{2.0**power:g}", anchor="end")]
+        body += [_path(f"M80 {y:.1f}h{width}", "#dddddd"), _text(74, y + 4, y_text(2.0**power), anchor="end")]
     for one in series:
         at = [place(x, y) for x, y in sorted(one.points)]
-        body.append(_path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at), one.colour, dashed=one.dashed))
-        body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{one.colour}"/>' for x, y in at if not one.dashed]
-    below = _TOP + height + 36
-    body += [_text(80 + width / 2, below, x_title, anchor="middle"), _text(8, _TOP - 8, y_title)]
-    body += _legend([(one.label, one.colour, one.dashed) for one in series], below + 6)
-    return _document(title, below + 20 * math.ceil(len(series) / 4) + 16, body)
+        if one.dots:
+            body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{one.colour}"/>' for x, y in at]
+        else:
+            body.append(_path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at), one.colour))
+    body.append(_text(80 + width / 2, below + 36, x_title, anchor="middle"))
+    body += _legend([(one.label, one.colour, not one.dots) for one in series], below + 44)
+    return _document(title, below + 20 * math.ceil(len(series) / 4) + 56, body)
 
 
 def _powers(values: Sequence[float]) -> tuple[int, int]:
@@ -111,9 +110,9 @@ def _powers(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _legend(entries: Sequence[tuple[str, str, bool]], top: float) -> Iterator[str]:
-    for index, (label, colour, dashed) in enumerate(entries):
+    for index, (label, colour, is_line) in enumerate(entries):
         x, y = 20 + (index % 4) * 182, top + 20 * (index // 4)
-        yield _path(f"M{x} {y + 8}h22", colour, dashed=dashed, width=2) if dashed else _box(x, y, 22, 12, colour)
+        yield _path(f"M{x} {y + 8}h22", colour) if is_line else _box(x, y, 22, 12, colour)
         yield _text(x + 28, y + 11, label)
 
 
@@ -140,6 +139,6 @@ def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height}" fill="{colour}"/>'
 
 
-def _path(steps: str, colour: str, *, dashed: bool = False, width: float = 1.5) -> str:
+def _path(steps: str, colour: str, *, dashed: bool = False) -> str:
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
-    return f'<path d="{steps}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>'
+    return f'<path d="{steps}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}/>'
