@@ -10,10 +10,15 @@ import pytest
 import torch
 from wandb_server import WandbServer
 
+from ampsweep.monitors.host_allocator import host_growth
+
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+# The profiler's library reads how much it may say when it is first used, which is here as it is in a training.
+with host_growth():
+    pass
 
 
 @pytest.fixture(scope="session")
