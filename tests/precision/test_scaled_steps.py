@@ -15,6 +15,13 @@ OPTIMIZERS = {
     "sgd": lambda parameters, fused: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, fused=fused),
 }
 FP16 = PRECISION_MODES["amp_fp16"]
+HERE = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+    ),
+]
 
 
 def small_model(precision):
@@ -24,7 +31,7 @@ def small_model(precision):
 
 def step(precision, model, optimizer):
     with precision.autocast():
-        loss = (model(torch.linspace(-1, 1, 32).reshape(4, 8)) - 9).square().mean()
+        loss = (model(torch.linspace(-1, 1, 32, device=precision.device).reshape(4, 8)) - 9).square().mean()
     precision.backward(loss)
     precision.unscale_(optimizer)
     precision.step(optimizer)
@@ -34,8 +41,9 @@ def step(precision, model, optimizer):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_skipped_step_leaves_momentum_and_step_counts_as_they_are(name, fused):
-    precision = Precision(FP16, "cpu")
+@pytest.mark.parametrize("device", HERE)
+def test_a_skipped_step_leaves_momentum_and_step_counts_as_they_are(device, name, fused):
+    precision = Precision(FP16, device)
     model = small_model(precision)
     optimizer = OPTIMIZERS[name](model.parameters(), fused)
     for _ in range(3):
@@ -58,10 +66,11 @@ def uninitialized_memory_is_nan():
 
 @pytest.mark.usefixtures("uninitialized_memory_is_nan")
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_fused_optimizer_whose_first_steps_are_skipped_begins_like_one_that_is_not_fused(name):
+@pytest.mark.parametrize("device", HERE)
+def test_a_fused_optimizer_whose_first_steps_are_skipped_begins_like_one_that_is_not_fused(device, name):
     trained = []
     for fused in (True, False):
-        precision = Precision(replace(FP16, init_scale=2.0**24), "cpu")
+        precision = Precision(replace(FP16, init_scale=2.0**24), device)
         model = small_model(precision)
         optimizer = OPTIMIZERS[name](model.parameters(), fused)
         for _ in range(20):

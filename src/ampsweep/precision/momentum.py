@@ -8,7 +8,7 @@ def begin_momentum(optimizer: torch.optim.Optimizer) -> None:
 
     torch takes uninitialized memory for it and leaves the filling to the first step's kernel, which does nothing when
     the scaler has found a non-finite gradient; the next step then goes on from whatever lay there (`_fused_sgd` in
-    torch/optim/sgd.py, torch 2.11 to 2.13). From zeros the first applied step leaves the gradient, as torch's own does.
+    torch/optim/sgd.py, torch 2.13). From zeros the first applied step leaves the gradient, as torch's own does.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return
