@@ -87,8 +87,7 @@ def swept(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
 def swept_online(temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WandbServer, Path]]:
     """A W&B server and the directory of a sweep that it has, for all who only read them: tf32 is not trained."""
     directory, home = tmp_path_factory.mktemp("online"), tmp_path_factory.mktemp("home")
-    # Predictions are made after a run has ended on W&B, which therefore has none.
-    tracking = ("tracking.mode=online", "tracking.project=mine", "predict.with_runs=false")
+    tracking = ("tracking.mode=online", "tracking.project=mine")
     arguments = ("model=mlp_small", "trainer.steps=6", "trainer.log_every=2", "device=cpu", *tracking)
     with WandbServer() as server:
         with users_machine(directory, home, temporary), pytest.MonkeyPatch.context() as patch:

@@ -70,9 +70,14 @@ def test_a_comparison_from_the_server_is_the_one_from_the_records(online, report
     remote, (said,) = report("wandb://team/mine")
     assert said == f"wandb://team/mine: 3 runs loaded, 0 unchanged, in {place / 'all'}"
     assert remote == local
+    assert "predicted     peak memory of fp32 " in remote
     group = f"train_{online.directory.name}"
     of_group, _ = report(f"wandb://team/mine?group={group}")
     assert of_group == local
+    arms = json.loads((place / "all/comparison.json").read_text())["workloads"][0]["arms"]
+    assert [arm["prediction_error_pct"] for arm in arms] == [0, None, 0], (
+        "predicted beside measured; tf32 did not train"
+    )
     for name in FILES:
         expected = (online.directory / name).read_text()
         assert (place / "all" / name).read_text() == expected

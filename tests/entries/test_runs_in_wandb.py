@@ -1,5 +1,6 @@
 """What W&B gets of runs and sweeps, and that a training does not depend on its server."""
 
+import json
 import signal
 
 import pytest
@@ -33,6 +34,9 @@ def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
         assert file.config["pair_key"] == run.record.pair_key
         assert file.history == run.history
         assert file.exit_code == 0
+        sent = json.loads((run.directory / run.record.wandb["directory"] / "files/record.json").read_text())
+        assert sent["prediction"] == run.record.prediction
+        assert sent["prediction"]["error_pct"] == 0, "predicted and measured are there before the run ends on W&B"
 
 
 def test_names_for_wandb_come_from_the_config(train):

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from command_line import all_runs
+from command_line import all_runs, only_sweep
 
 from ampsweep.entries.cli import main
 from ampsweep.record import RunRecord
@@ -32,13 +32,13 @@ def online(wandb_server, monkeypatch):
     return wandb_server
 
 
-def test_a_sweep_is_sent_as_one_group_and_only_once(copied, online, sync):
+def test_a_sweep_is_sent_as_one_group_with_its_comparison_and_only_once(copied, online, sync):
     """It was trained with `tracking=disabled`."""
     runs = all_runs(copied.directory)
     code, lines, said = sync(copied.directory)
     assert (code, said) == (0, [])
     there = {run.name: run for run in online.runs}
-    assert sorted(there) == sorted(run.record.run_id for run in runs)
+    assert len(there) == len(runs) + 1, "and their comparison"
     for run in runs:
         found = there[run.record.run_id]
         assert found.rows == run.history
@@ -47,12 +47,38 @@ def test_a_sweep_is_sent_as_one_group_and_only_once(copied, online, sync):
         assert (found.state, found.summary["status"]) == ("finished", run.record.status)
         url = f"{online.url}/team/ampsweep/runs/{run.record.run_id}"
         assert f"{run.directory.name}: sent {len(run.history)} rows and its end, {url}" in lines
-    assert len(lines) == len(runs)
+    comparison = there.keys() - {run.record.run_id for run in runs}
+    assert lines[len(runs) :] == [
+        f"comparison of {copied.directory.name}: sent, {online.url}/team/ampsweep/runs/{name}" for name in comparison
+    ]
 
+    state = left(online)
     code, again, _ = sync(copied.directory)
     assert code == 0
     assert sorted(again) == sorted(f"{line.partition(':')[0]}: complete, {line.rpartition(' ')[2]}" for line in lines)
+    assert left(online) == state
     assert {path.name for path in Path().iterdir()} == {"outputs"}, "nothing is left where it was called"
+
+
+def left(server):
+    """Everything that the server has of its runs, but for when it last heard of them."""
+    return [(run.name, run.attributes, run.streams, run.files, run.summary, run.state) for run in server.runs]
+
+
+def test_an_offline_sweep_reads_there_as_it_does_here(train, online, sync, capfd):
+    sweep = ("-m", "model=mlp_small", "trainer.steps=4", "trainer.log_every=2", "device=cpu", "precision=fp32,amp_bf16")
+    assert train(*sweep, "tracking.mode=offline", "tracking.group=mine").code == 0
+    directory = only_sweep()
+    (comparison,) = sync(directory)[1][2:]
+    assert comparison.startswith(f"comparison of {directory.name}: sent, ")
+    (run,) = [run for run in online.runs if run.attributes["jobType"] == "comparison"]
+    assert (run.state, run.attributes["groupName"]) == ("finished", "mine")
+    assert run.files[run.summary["comparison"]["path"]] == (directory / "comparison.html").read_bytes()
+    assert main(["report", "wandb://team/ampsweep?group=mine", "--output", "there"]) == 0
+    capfd.readouterr()
+    here = json.loads((directory / "comparison.json").read_text())
+    assert json.loads(Path("there/comparison.json").read_text()) == here
+    assert [arm["prediction_error_pct"] for arm in here["workloads"][0]["arms"]] == [0, 0]
 
 
 def test_a_run_that_still_trains_is_left_alone(copied, online, sync):

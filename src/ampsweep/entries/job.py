@@ -61,12 +61,19 @@ class Job:
         _hide_in(sweep / "multirun.yaml")
         group = config.tracking.group or group_of(config.name, sweep)
         checkpoint = checkpoint_of(directory)
-        request = RunRequest(config, directory, group=group, checkpoint=checkpoint, wandb=self._wandb)
+        request = RunRequest(
+            config,
+            directory,
+            group=group,
+            checkpoint=checkpoint,
+            wandb=self._wandb,
+            prediction=self._predicted.of(config),
+        )
         if config.max_batch.search:
             search_point(request, composed, sweep, display)
         else:
             train_point(request, display)
-        self._predicted.add_to(directory, config)
+        self._predicted.keep(directory, config)
         if self._after_run is not None:
             self._after_run()
 

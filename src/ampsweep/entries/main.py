@@ -114,7 +114,6 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
             address.prepare(config.tracking)
         overrides = [*points.calls[0], _set("hydra.run.dir", directory)]
         _call_hydra(Job(single=train, wandb=address), overrides, config_name)
-        run.add_prediction(directory)
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)

@@ -1,18 +1,23 @@
-"""Predictions beside measurements: made once the run is over, when nothing is measured, and put into its record."""
+"""Predictions beside measurements: made once a run has trained, when nothing is measured, and put into its record."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.entries import children
+from ampsweep.entries.request import RunRequest
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.record import RunRecord
 
+if TYPE_CHECKING:
+    import torch
+
 _GIB: Final = 2**30
 _TRAINED: Final = frozenset({"completed", "oom", "diverged"})
+_OF_ONE_RUN: Final = ("measured_bytes", "error_pct")
 
 
 class PredictedRuns:
@@ -21,31 +26,47 @@ class PredictedRuns:
     def __init__(self) -> None:
         self._made: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def add_to(self, directory: Path, config: Config) -> None:
-        """Predict the run in `directory` in a process of its own, if it trained, and note that in its record.
+    def of(self, config: Config) -> dict[str, Any] | None:
+        """What an earlier run has made; None where the run is to make its own, as one does that searches its batch."""
+        return None if config.max_batch.search else self._made.get(_key(config))
+
+    def keep(self, directory: Path, config: Config) -> None:
+        """Keep what the run in `directory` has made, or where its process died before that, make it in another one.
 
         Raises:
             KeyboardInterrupt: this process was asked to stop.
         """
-        batch_size = RunRecord.read(directory).identity.batch_size  # of a search it is the answer
-        config = replace(config, seed=0, data=config.data | {"batch_size": batch_size})
-        add_prediction(directory, config, lambda: self._predicted(config, batch_size))
+        record = RunRecord.read(directory)
+        batch_size = record.identity.batch_size  # of a search it is the answer
+        config = replace(config, data=config.data | {"batch_size": batch_size})
+        if record.prediction is None:
+            add_prediction(record, config, lambda: self._made.get(_key(config)) or _predicted_apart(config))
+            record.write(directory)
+        if record.prediction is not None:
+            shared = {name: fact for name, fact in record.prediction.items() if name not in _OF_ONE_RUN}
+            self._made.setdefault(_key(config), shared)
 
-    def _predicted(self, config: Config, batch_size: int) -> dict[str, Any]:
-        key = config_hash(config), batch_size
-        if key not in self._made:
-            self._made[key] = _predicted_apart(config)
-        return self._made[key]
+
+def add_own_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
+    """`add_prediction` in the process that has trained, before W&B gets the record."""
+
+    def predict() -> dict[str, Any]:
+        from ampsweep.entries.run_prediction import predict_run  # what a start need not wait for
+
+        return predict_run(request.config, device)
+
+    add_prediction(record, request.config, lambda: request.prediction or predict())
 
 
-def add_prediction(directory: Path, config: Config, predict: Callable[[], dict[str, Any]]) -> None:
-    """Note in the record of a run that trained what `predict` says of it, and how far that is from what it measured."""
-    record = RunRecord.read(directory)
-    if not config.predict.with_runs or record.status not in _TRAINED:
-        return
-    prediction = predict()
-    record.prediction = prediction | _against_measured(prediction, record)
-    record.write(directory)
+def add_prediction(record: RunRecord, config: Config, predict: Callable[[], dict[str, Any]]) -> None:
+    """Note of a run that trained what `predict` says of it, and how far that is from what it measured."""
+    if config.predict.with_runs and record.status in _TRAINED:
+        prediction = predict()
+        record.prediction = prediction | _against_measured(prediction, record)
+
+
+def _key(config: Config) -> tuple[str, int]:
+    return config_hash(replace(config, seed=0)), config.data["batch_size"]
 
 
 def _predicted_apart(config: Config) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The comparison of a directory as a run of its own on W&B."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.schema import TrackingConfig
 from ampsweep.entries.directories import group_of
 from ampsweep.record import RunRecord
 from ampsweep.tracking.agent import is_agents_run
@@ -31,7 +31,7 @@ def publish_after(directory: Path, dashboard: "Dashboard", records: Records, wan
     published = wandb.publish(page, place, directory)
     if published.problem is None:
         return f"W&B: {published.url}"
-    return f"W&B: the comparison is not there ({published.problem}); `ampsweep report --wandb {directory}` sends it"
+    return f"W&B: the comparison is not there ({published.problem}); `ampsweep sync {directory}` sends it"
 
 
 def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> str:
@@ -42,20 +42,59 @@ def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> st
     """
     # Only here: wandb takes half a second to import, which no other command should wait for.
     from ampsweep.tracking.wandb_comparison import publish
-    from ampsweep.tracking.wandb_core import first_line, lost_errors
-    from ampsweep.tracking.wandb_sync import SyncError, wandb_server
+    from ampsweep.tracking.wandb_sync import wandb_server
+    from ampsweep.tracking.wandb_watch import OF_COMMANDS
 
-    latest = records[-1][1]
-    tracking = TrackingConfig(**latest.config["tracking"])
-    group = group_of(latest.identity.experiment, directory)
-    place = WandbPlace.recorded(latest.wandb) if "project" in latest.wandb else WandbPlace.here(tracking, group)
+    with _sentences(directory), wandb_server():
+        page, place = _page(directory, dashboard, records), _place(directory, records)
+        return publish(page, place.settings([]), directory, OF_COMMANDS)
+
+
+def complete_comparison(directory: Path) -> tuple[str, bool]:
+    """Send the comparison of a multirun, unless W&B has it as it is now; its address, and whether it was there.
+
+    To be called inside `wandb_server`.
+
+    Raises:
+        UserError: there is no record that can be read, or the server is lost or refuses.
+    """
+    from ampsweep.entries.compare import compare_directories
+    from ampsweep.report.dashboard import arrange
+    from ampsweep.report.files import write_comparison
+    from ampsweep.tracking.wandb_comparison import publish, published
+    from ampsweep.tracking.wandb_watch import OF_COMMANDS
+
+    compared = compare_directories([directory])
+    made_of = (compared.comparison, compared.records, compared.histories, directory)
+    page, place = _page(directory, arrange(*made_of), compared.records), _place(directory, compared.records)
+    with _sentences(directory):
+        if (url := published(page, place)) is not None:
+            return url, True
+        write_comparison(*made_of)
+        return publish(page, place.settings([]), directory, OF_COMMANDS), False
+
+
+@contextmanager
+def _sentences(directory: Path) -> Iterator[None]:
+    """What goes wrong with the server as a UserError."""
+    from ampsweep.tracking.wandb_core import first_line, is_unanswered, lost_errors
+    from ampsweep.tracking.wandb_sync import SyncError
+
     try:
-        with wandb_server():
-            return publish(_page(directory, dashboard, records), place.settings([]), directory)
+        yield
     except SyncError as error:
         raise UserError(str(error)) from error
     except lost_errors() as error:
-        raise UserError(f"W&B: {first_line(error)}") from error
+        what = "the server does not answer" if is_unanswered(error) else first_line(error)
+        raise UserError(f"{directory}: W&B: {what}") from error
+
+
+def _place(directory: Path, records: Records) -> WandbPlace:
+    """Where the last of the runs is, or where it would be."""
+    from ampsweep.tracking.wandb_sync import place_of
+
+    last = records[-1][1]
+    return place_of(last, group_of(last.identity.experiment, directory))
 
 
 def _page(directory: Path, dashboard: "Dashboard", records: Records) -> "ComparisonPage":

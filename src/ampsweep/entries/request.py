@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ampsweep.batch_search import BatchSearch
 from ampsweep.config.identity import config_hash, identity, pair_key, resolved_values
@@ -26,6 +27,8 @@ class RunRequest:
     """Process that tracks the run in W&B; None: the process that trains."""
     batch_search: BatchSearch | None = None
     """The search that the batch size is the answer of."""
+    prediction: dict[str, Any] | None = None
+    """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
 
 
 def new_record(

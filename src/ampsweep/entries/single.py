@@ -12,7 +12,6 @@ from ampsweep.config.precision_modes import arm_label
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.entries.check import build_checked_data, check_checkpoint, check_parts, check_services
-from ampsweep.entries.predicted_runs import add_prediction
 from ampsweep.entries.request import RunRequest
 from ampsweep.entries.run import run_on
 from ampsweep.entries.too_large import too_large
@@ -44,8 +43,8 @@ class SingleRun:
         if self._unsupported is not None and not is_agents_run():
             raise UserError(f"precision={arm_label(config.precision)}: {self._unsupported}")
         check_services(config, device, wandb)
-        self._config, self._busy = config, busy_before(device)
-        self._limit, self._device = MemoryLimit(device, config.trainer.memory_limit_gib), device
+        self._busy, self._device = busy_before(device), device
+        self._limit = MemoryLimit(device, config.trainer.memory_limit_gib)
         self._data: Data | None = None
         self._oom: OutOfMemory | None = None
         self.too_large: str | None = None
@@ -67,12 +66,6 @@ class SingleRun:
         request = replace(request, checkpoint=self._checkpoint)
         with StopRequest() as stop:
             run_on(self._device, request, data=self._data, limit=self._limit, busy=self._busy, send=send, stop=stop)
-
-    def add_prediction(self, directory: Path) -> None:
-        """Note in the record what was predicted for this run, once nothing is measured any more."""
-        from ampsweep.entries.run_prediction import predict_run  # what a start need not wait for
-
-        add_prediction(directory, self._config, lambda: predict_run(self._config, self._device))
 
     def _build_data(self, config: Config) -> None:
         """Build it on the device and check the parts with it. Where there is no memory for it, the run ends so."""

@@ -1,17 +1,19 @@
-"""`ampsweep sync`: what W&B lacks of runs that have ended."""
+"""`ampsweep sync`: what W&B lacks of runs that have ended, and of the comparison of a multirun."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
 from ampsweep.entries.directories import group_of, is_running
+from ampsweep.entries.publish import complete_comparison
 from ampsweep.record import Found, RunRecord, find_records
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
     """Complete on W&B every run below `directories`; whether all can be read, have ended and are complete there.
 
-    `say` takes a line for each run. What has been sent stays sent, whatever becomes of the rest.
+    A multirun that is among them gets its comparison. `say` takes a line for each run and comparison. What has been
+    sent stays sent, whatever becomes of the rest.
 
     Raises:
         UserError: a directory has no runs, or what it has is none; W&B cannot be reached, or refuses the key or a run.
@@ -19,24 +21,27 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
     # Only here: wandb takes half a second to import, which no other command should wait for.
     from ampsweep.tracking.wandb_sync import SyncError, complete, wandb_server
 
+    growing: set[Path] = set()
     found = [_found(directory) for directory in directories]
     unreadable = [error for one in found for error in one.unreadable]
     for error in unreadable:
         say(f"{error.path.parent.name}: nothing sent, {error}")
-    are_all = not unreadable
     try:
         with wandb_server():
             for directory, record in (run for one in found for run in one.records if run[1].kind == "measured"):
                 if is_running(record):
                     say(f"{directory.name}: still training, nothing sent")
-                    are_all = False
+                    growing.add(directory.parent)
                     continue
                 done = complete(record, directory, group=_group(record, directory))
                 what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
                 say(f"{directory.name}: {what}, {done.url}")
+            for multirun in sorted(_multiruns(directories, found) - growing):
+                url, was_there = complete_comparison(multirun)
+                say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except SyncError as error:
         raise UserError(str(error)) from error
-    return are_all
+    return not unreadable and not growing
 
 
 def _found(directory: Path) -> Found:
@@ -48,6 +53,16 @@ def _found(directory: Path) -> Found:
     return found
 
 
+def _multiruns(directories: Sequence[Path], found: Sequence[Found]) -> set[Path]:
+    """Directories of multiruns that lie at or below those asked for, not above."""
+    parents = {path.parent for one in found for path, record in one.records if record.kind == "measured"}
+    return {path for path in parents if _is_multirun(path) and any(path.is_relative_to(one) for one in directories)}
+
+
+def _is_multirun(directory: Path) -> bool:
+    return (directory / "multirun.yaml").is_file()
+
+
 def _group(record: RunRecord, directory: Path) -> str | None:
-    is_of_multirun = (directory.parent / "multirun.yaml").is_file()
-    return group_of(record.identity.experiment, directory.parent) if is_of_multirun else None
+    place = directory.parent
+    return group_of(record.identity.experiment, place) if _is_multirun(place) else None

@@ -1,7 +1,9 @@
 """A comparison as W&B gets it: as a run of its own, without rows of a training."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,9 @@ class ComparisonPage:
     """Figures of Plotly, as its JSON."""
     html: Path
     """The same as one self-contained file."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for pages that show the same."""
+        shown = {name: value for name, value in asdict(self).items() if name != "html"}
+        return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]

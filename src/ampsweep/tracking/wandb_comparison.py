@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ampsweep.redaction import hidden
 from ampsweep.tracking.comparison_page import ComparisonPage
 from ampsweep.tracking.wandb_core import end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb_place import WandbPlace
+from ampsweep.tracking.wandb_remote import remote_run
 from ampsweep.tracking.wandb_watch import Patience, WandbWatch
 
 if TYPE_CHECKING:
@@ -15,24 +17,32 @@ if TYPE_CHECKING:
 
 JOB_TYPE: Final = "comparison"
 _OPENING_S: Final = 3.0
-"""How long the server may take to begin with it."""
+"""How long the server may take to begin with it, at least."""
+_DIGEST: Final = "digest"
 
 
-def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path) -> str:
+def published(page: ComparisonPage, place: WandbPlace) -> str | None:
+    """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
+    path = (place.entity, place.project, page.id)
+    there = remote_run("/".join(part for part in path if part is not None))
+    return None if there is None or there.summary.get(_DIGEST) != page.digest else there.url
+
+
+def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, patience: Patience | None = None) -> str:
     """Put the comparison on W&B, in place of an earlier one of the same id; its address there.
 
     ``settings`` are those of a `WandbPlace`; wandb's own files go below ``directory``. Ends wandb in this process.
 
     Raises:
-        `lost_errors`: the server cannot be had within seconds, or refuses it.
+        `lost_errors`: the server cannot be had within ``patience``, or refuses it.
     """
-
+    patience = patience or Patience()
     began = time.monotonic()
     try:
-        run = _opened(page, settings, directory)
-        with WandbWatch(run, Patience(), usual_s=time.monotonic() - began):
+        run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
+        with WandbWatch(run, patience, usual_s=time.monotonic() - began):
             run.log(_media(page))
-            run.summary.update(hidden(dict(page.summary)))
+            run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
             run.finish()
     except lost_errors():
         kill_wandb_core()
@@ -42,13 +52,13 @@ def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path) -
     return str(run.url)
 
 
-def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path) -> "wandb.Run":
+def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, within_s: float) -> "wandb.Run":
     import wandb
 
     is_open = Event()
 
     def guard() -> None:
-        if not is_open.wait(_OPENING_S):
+        if not is_open.wait(within_s):
             kill_wandb_core()
 
     Thread(target=guard, name="opening", daemon=True).start()

@@ -20,7 +20,7 @@ RECORD_NAME: Final = "record.json"
 
 _IN_SUMMARY: Final = (
     *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
-    *("batch_search", "proof", "memory", "contamination"),
+    *("batch_search", "proof", "memory", "prediction", "contamination"),
 )
 
 

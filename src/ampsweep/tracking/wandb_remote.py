@@ -34,10 +34,10 @@ def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
     return () if found is None else found.steps
 
 
-def remote_run(path: str, steps: Sequence[int]) -> RemoteRun | None:
+def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | None:
     """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
 
-    ``steps`` are those of its history.
+    ``steps`` are those of its history; None: nobody asks for them, none are looked up.
     """
     import wandb
     from wandb.apis.public.runs import RunNotFoundError
@@ -52,7 +52,7 @@ def remote_run(path: str, steps: Sequence[int]) -> RemoteRun | None:
             return None
         raise
     summary = dict(run.summary)
-    there = _first(run.history_line_count or 0, summary.get(STEP), steps)
+    there = () if steps is None else _first(run.history_line_count or 0, summary.get(STEP), steps)
     if there is None:
         there = frozenset(row[STEP] for row in run.scan_history(keys=[STEP], use_cache=False))
     return RemoteRun(there, run.state, summary, run.url)

@@ -29,9 +29,9 @@ from ampsweep.tracking.wandb_mode import changed_environment, missing_login
 from ampsweep.tracking.wandb_place import WandbPlace
 from ampsweep.tracking.wandb_remote import ASK_S, RemoteRun, remote_run
 from ampsweep.tracking.wandb_run import WandbRun
-from ampsweep.tracking.wandb_watch import Patience
+from ampsweep.tracking.wandb_watch import OF_COMMANDS
 
-_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
+_PATIENCE: Final = OF_COMMANDS
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
@@ -108,7 +108,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     Raises:
         SyncError: the server refuses the run or is lost; to be done again, then.
     """
-    place, noted = _place(record, group), dict(record.wandb)
+    place, noted = place_of(record, group), dict(record.wandb)
     rows = read_history(directory)
     steps = [row[STEP] for row in rows]
     try:
@@ -130,7 +130,8 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     return Synced(num_sent, there.url)
 
 
-def _place(record: RunRecord, group: str | None) -> WandbPlace:
+def place_of(record: RunRecord, group: str | None) -> WandbPlace:
+    """Where on W&B the run is or would be; ``group`` is that of a run that has never been meant for W&B."""
     if record.wandb.get("project") is not None:
         return WandbPlace.recorded(record.wandb)
     return WandbPlace.here(_tracking(record), group)
@@ -152,7 +153,10 @@ def _id(record: RunRecord) -> str:
 
 def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
     has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
-    return has_ended_so and there.summary.get("status") == record.status and all(step in there.steps for step in steps)
+    says_so = there.summary.get("status") == record.status
+    # Made after its end for a run whose process died.
+    is_predicted = record.prediction is None or "prediction" in there.summary
+    return has_ended_so and says_so and is_predicted and all(step in there.steps for step in steps)
 
 
 def _send(

@@ -27,6 +27,10 @@ class Patience:
     """The same at most, for a server on which the start of the run took long, of which it is three times the time."""
 
 
+OF_COMMANDS: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
+"""Where nothing but W&B is waited for."""
+
+
 class GivenUpError(OSError):
     """The server was given up; the text says why."""
 
