@@ -9,6 +9,7 @@ import pytest
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, identity, pair_key, run_directory_name
 from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
+from ampsweep.config.schema import PrecisionConfig
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "resume", "into", "dry_run"),
@@ -135,6 +136,10 @@ def test_an_arm_is_labelled_by_its_mode(mode):
 )
 def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, label):
     assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
+
+
+def test_a_mode_of_ones_own_is_labelled_by_what_it_sets():
+    assert arm_label(PrecisionConfig(mode="mine", autocast=True, init_scale=2.0)) == "mine+autocast=true+init_scale=2"
 
 
 def test_arms_that_differ_never_share_a_label():

@@ -142,10 +142,11 @@ def test_endless_data_has_no_epochs(refused):
 
 
 def test_a_checkpoint_that_is_damaged_is_refused(train, refused):
-    train(*MLP, "trainer.checkpoint_every=4")
+    train(*MLP, "trainer.checkpoint_every=2")
     checkpoint = only_run().directory / "checkpoints/last.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
-    assert "is damaged or no checkpoint" in refused(*MLP, f"resume={checkpoint}")
+    said = refused(*MLP, f"resume={checkpoint}")
+    assert f"is damaged or no checkpoint; {checkpoint.with_name('previous.pt')} is the one before" in said
 
 
 def test_another_file_is_no_checkpoint(refused):
@@ -238,6 +239,7 @@ def test_a_model_and_data_that_do_not_fit_are_named(refused):
         ("output_dir=file/runs", "output_dir=file/runs: cannot be written"),
         ("tracking.mode=online", "WANDB_API_KEY"),
         ("hydra/launcher=nosuch", "hydra/launcher=nosuch: no such option; allowed are"),
+        ("hydra.launcher.n_jobs=2", "hydra.launcher has no keys; another launcher is chosen with hydra/launcher=NAME"),
         ("hydra.verbose=true,false", "Hydra's own settings cannot be swept"),
     ],
 )

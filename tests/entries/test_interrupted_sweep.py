@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import all_runs, only_run, only_sweep, wait_until
+from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,6 +72,15 @@ def test_a_stopped_sweep_ends_its_run_with_a_checkpoint_and_can_be_completed(how
     assert [attempt["from_step"] for attempt in continued.record.attempts] == [0, len(steps)]
     assert continued.record.error is None
     assert [row["step"] for row in continued.history] == list(range(1, 11))
+
+
+def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ampsweep.entries.job.train_point", stop)
+    assert train("-m", *MLP, "seed=0,1").code == 1
+    assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
 
 
 def test_the_run_of_a_killed_sweep_ends_by_itself_with_a_checkpoint(waiting):

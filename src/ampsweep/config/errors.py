@@ -47,7 +47,8 @@ def unknown_key(key: str, allowed: Iterable[object]) -> str:
     """The sentence for a key that does not exist, with its siblings."""
     where, _, _ = key.rpartition(".")
     names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
-    return f"unknown key {key}; {where or 'the config'} has {names}"
+    hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""
+    return f"unknown key {key}; {where or 'the config'} has {names or 'no keys'}{hint}"
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -19,12 +19,13 @@ PRECISION_MODES: Final[dict[str, PrecisionConfig]] = {
 
 
 def arm_label(precision: PrecisionConfig) -> str:
-    """The canonical name of these settings: the mode, then every field that differs from it.
+    """The canonical name of these settings: the mode, then every field that differs from it; or for a mode of one's
+    own, from the defaults.
 
     >>> arm_label(PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16", cache_enabled=False))
     'amp_bf16+cache_enabled=false'
     """
-    stock = PRECISION_MODES[precision.mode]
+    stock = PRECISION_MODES.get(precision.mode, PrecisionConfig(mode=precision.mode))
     changed = [f.name for f in fields(precision) if getattr(precision, f.name) != getattr(stock, f.name)]
     return "+".join([precision.mode, *(f"{name}={_text(getattr(precision, name))}" for name in changed)])
 

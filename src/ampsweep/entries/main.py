@@ -4,6 +4,7 @@ Reports are imported once there is something to report: their statistics take a 
 """
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -163,7 +164,11 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
                 _call_hydra(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True
-    if find_records(directory).records:
+    left = find_records(directory)
+    if interrupted and into is None and not (left.records or left.unreadable):
+        shutil.rmtree(directory)  # nothing has come of it
+        return 1
+    if left.records:
         _show(growing, directory)
         if address is not None and (line := publish_after(directory, growing.dashboard, growing.records, address)):
             print(line, file=sys.stderr)

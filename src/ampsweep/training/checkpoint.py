@@ -103,11 +103,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except _DAMAGED as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
+        before = path.with_name(PREVIOUS)
+        hint = f"; {before} is the one before, taken once this one is deleted" if _is_last(path, before) else ""
+        raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint{hint}") from error
     names = {f.name for f in fields(Checkpoint)}
     if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     return Checkpoint(**content)
+
+
+def _is_last(path: Path, before: Path) -> bool:
+    return path.name == LAST and before.is_file()
 
 
 def _verify(path: Path) -> None:
