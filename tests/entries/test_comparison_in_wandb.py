@@ -57,6 +57,10 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
         assert figure["data"]
         assert "layout" in figure
 
+    assert ampsweep(["sync", str(directory)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(": complete, " in line for line in lines), "sync finds nothing to send"
     assert ampsweep(["report", "--wandb", str(directory)]) == 0
     assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
     assert comparisons(server) == [run], "sent again it takes the place of the first"

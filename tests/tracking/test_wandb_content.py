@@ -52,6 +52,7 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
     record.status, record.summary = "completed", {"train/loss": 0.25, "perf/step_ms": 12.5}
     record.memory = {"peak": {"parameters": 4096, "activations": 100}, "end_of_forward": {"parameters": 4096}}
+    record.prediction = {"target": "cpu", "peak": {"parameters": 4096, "activations": 101}, "error_pct": 0.02}
     record.proof = {"flops": {"bfloat16": 90}, "outputs": {"bfloat16": 7, "float32": 2}, "contradictions": []}
     run = track(record)
     assert bits(run.rows) == bits(read_history(tmp_path))
@@ -67,9 +68,10 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     assert [run.summary[f"train/loss{end}"] for end in ("", ".min", ".max")] == [0.25, 0.1 + 0.2, 4.0]
     assert run.summary["train/lr"] == {"min": 1e-3 / 3, "max": 1e-3, "last": 1e-3 / 3}, "no figure of the record"
     assert table(run, "memory_table") == (
-        ["category", "peak_bytes", "end_of_forward_bytes"],
-        [["parameters", 4096, 4096], ["activations", 100, None]],
+        ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"],
+        [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
     )
+    assert run.summary["prediction"] == record.prediction
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
 

@@ -79,7 +79,7 @@ def _parser() -> _Parser:
     report.add_argument("--format", choices=("console", "json"), default="console")
     report.add_argument("--screenshot", type=Path, metavar="FILE", help="also draw the page into a PNG file")
     commands.add_parser("predict", help="predict the memory of a training without running it")
-    sync = commands.add_parser("sync", help="send to W&B what it lacks of the runs in one or more directories")
+    sync = commands.add_parser("sync", help="send to W&B what it lacks of runs and of their comparison")
     sync.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a multirun's or a run's directory")
     sweep = commands.add_parser("sweep", help="run the points of a sweep file here, without a W&B server")
     sweep.add_argument("file", type=Path, metavar="FILE", help="such as sweeps/fp32_vs_amp.yaml; grid or random")

@@ -17,7 +17,8 @@ MAX_WORKLOADS: Final = 4
 
 _ESTIMATES: Final = ("speedup", "memory_saved_bytes", "memory_saved_pct", "loss_gap")
 _COLUMNS: Final = (
-    *("workload", "arm", "status", "runs", "pairs", "step_ms", "peak_memory_bytes", "val_loss", "val_accuracy"),
+    *("workload", "arm", "status", "runs", "pairs", "step_ms"),
+    *("peak_memory_bytes", "predicted_memory_bytes", "prediction_error_pct", "val_loss", "val_accuracy"),
     *(f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")),
     *("loss_gap_pct", "parity", "skipped_steps", "notes"),
 )
@@ -83,7 +84,8 @@ def _arm_row(workload: WorkloadComparison, arm: ArmComparison) -> tuple[Scalar, 
     verdict = next((one for one in workload.verdict.arms if one.arm == arm.arm), None)
     estimates: list[Estimate | None] = [getattr(arm, name) for name in _ESTIMATES]
     return (
-        *(workload.title, arm.arm, arm.status, arm.num_runs, arm.num_pairs, arm.step_ms, arm.peak_memory_bytes),
+        *(workload.title, arm.arm, arm.status, arm.num_runs, arm.num_pairs, arm.step_ms),
+        *(arm.peak_memory_bytes, arm.predicted_memory_bytes, arm.prediction_error_pct),
         None if arm.val_loss is None else arm.val_loss.mean,
         None if arm.val_accuracy is None else arm.val_accuracy.mean,
         *(end for one in estimates for end in ((None,) * 3 if one is None else (one.value, one.low, one.high))),

@@ -25,7 +25,9 @@ def published(page: ComparisonPage, place: WandbPlace) -> str | None:
     """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
     path = (place.entity, place.project, page.id)
     there = remote_run("/".join(part for part in path if part is not None))
-    return None if there is None or there.summary.get(_DIGEST) != page.digest else there.url
+    if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
+        return None
+    return there.url
 
 
 def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, patience: Patience | None = None) -> str:

@@ -149,12 +149,15 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
     """Bytes by category and dtypes by operators, of the traced step; those that were not traced have no table."""
     import wandb
 
-    memory, proof = facts["memory"] or {}, facts["proof"] or {}
+    memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
     tables = {}
     if peak := memory.get("peak"):
-        forward = memory.get("end_of_forward") or {}
-        rows: list[list[Any]] = [[name, num_bytes, forward.get(name)] for name, num_bytes in peak.items()]
-        tables["memory_table"] = wandb.Table(["category", "peak_bytes", "end_of_forward_bytes"], rows)
+        beside = (memory.get("end_of_forward") or {}, predicted.get("peak") or {})
+        rows: list[list[Any]] = [
+            [name, num_bytes, *(one.get(name) for one in beside)] for name, num_bytes in peak.items()
+        ]
+        columns = ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"]
+        tables["memory_table"] = wandb.Table(columns, rows)
     flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
     if outputs:
         rows = [[dtype, flops.get(dtype, 0), outputs.get(dtype, 0)] for dtype in sorted({*flops, *outputs})]
