@@ -156,7 +156,7 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
         rows: list[list[Any]] = [
             [name, num_bytes, *(one.get(name) for one in beside)] for name, num_bytes in peak.items()
         ]
-        columns = ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"]
+        columns: list[str | int] = ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"]
         tables["memory_table"] = wandb.Table(columns, rows)
     flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
     if outputs:
