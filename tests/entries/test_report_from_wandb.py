@@ -70,7 +70,7 @@ def test_a_comparison_from_the_server_is_the_one_from_the_records(online, report
     remote, (said,) = report("wandb://team/mine")
     assert said == f"wandb://team/mine: 3 runs loaded, 0 unchanged, in {place / 'all'}"
     assert remote == local
-    assert "predicted     peak memory of fp32 " in remote
+    assert "peak memory of fp32 " in remote
     group = f"train_{online.directory.name}"
     of_group, _ = report(f"wandb://team/mine?group={group}")
     assert of_group == local

@@ -93,6 +93,21 @@ def test_a_run_that_still_trains_is_left_alone(copied, online, sync):
     assert len(online.runs) == len(others)
 
 
+def test_a_run_that_the_server_refuses_does_not_keep_back_the_others(copied, online, sync):
+    runs = all_runs(copied.directory)
+    for number, run in enumerate(runs):
+        record = run.record
+        record.config["tracking"]["entity"] = "nobody" if number == 1 else "team"
+        record.write(run.directory)
+    code, lines, said = sync(*(run.directory for run in runs[:3]))
+    assert (code, said, len(lines)) == (1, [], 3)
+    assert lines[-1].startswith(f"{runs[1].directory.name}: nothing sent, W&B: entity nobody not found")
+    assert {run.name for run in online.runs} == {runs[0].record.run_id, runs[2].record.run_id}
+    code, lines, (said,) = sync(runs[1].directory)
+    assert (code, lines) == (2, [])
+    assert said.startswith(f"error: {runs[1].directory}: W&B: entity nobody not found")
+
+
 def test_wrong_input_costs_a_sentence(copied, online, sync, monkeypatch, tmp_path):
     (run, *_) = all_runs(copied.directory)
     assert sync("nowhere") == (2, [], [f"error: {tmp_path / 'nowhere'}: no such directory"])

@@ -3,7 +3,9 @@
 What wandb has no public name for is used here and nowhere else.
 """
 
+import json
 import logging
+import re
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ _ASK_S: Final = 2
 _ANSWER_S: Final = 1.0
 _MOMENT_S: Final = 0.5
 _CONNECT_S: Final = 0.5
+_ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
 _STOPPED: Final = """
 query RunStopped($entity: String!, $project: String!, $name: String!) {
     project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
@@ -55,7 +58,17 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     if len(lines) > 2 and "validation error" in lines[0]:  # pydantic: a headline, the field, what is wrong with it
         return f"{lines[1]}: {lines[2]}"
-    return lines[0] if lines else f"no answer from wandb-core, {type(error).__name__}"
+    return _as_answered(lines[0]) if lines else f"no answer from wandb-core, {type(error).__name__}"
+
+
+def _as_answered(line: str) -> str:
+    """What the server says of itself, where wandb shows its answer as it came."""
+    if (found := _ANSWERED.search(line)) is not None:
+        with suppress(ValueError, LookupError, TypeError):
+            message = json.loads(found["answer"])["errors"][0]["message"]
+            status = found["status"]
+            return f"the server {'refuses the API key' if status == '401' else f'answered {status}'}: {message}"
+    return line
 
 
 def is_unanswered(error: BaseException) -> bool:

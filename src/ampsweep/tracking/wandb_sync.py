@@ -76,13 +76,14 @@ def wandb_server() -> Iterator[None]:
         if (missing := missing_login({})) is not None:
             raise SyncError(missing)
         try:
-            _require_server()
+            require_server()
             yield
         finally:
             end_wandb()
 
 
-def _require_server() -> None:
+def require_server() -> None:
+    """Raises SyncError where the server cannot be reached, or refuses the API key."""
     import wandb
 
     settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
