@@ -1,6 +1,5 @@
 """Predictions beside measurements: made once a run has trained, when nothing is measured, and put into its record."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,32 +36,31 @@ class PredictedRuns:
             KeyboardInterrupt: this process was asked to stop.
         """
         record = RunRecord.read(directory)
-        batch_size = record.identity.batch_size  # of a search it is the answer
-        config = replace(config, data=config.data | {"batch_size": batch_size})
+        if not _is_wanted(record, config):
+            return
+        # Of a search the batch size is the answer.
+        config = replace(config, data=config.data | {"batch_size": record.identity.batch_size})
+        made = self._made.get(_key(config)) or record.prediction or _predicted_apart(config)
+        self._made[_key(config)] = made
         if record.prediction is None:
-            add_prediction(record, config, lambda: self._made.get(_key(config)) or _predicted_apart(config))
+            record.prediction = _beside_measured(made, record)
             record.write(directory)
-        if record.prediction is not None:
-            shared = {name: fact for name, fact in record.prediction.items() if name not in _OF_ONE_RUN}
-            self._made.setdefault(_key(config), shared)
 
 
-def add_own_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
-    """`add_prediction` in the process that has trained, before W&B gets the record."""
-
-    def predict() -> dict[str, Any]:
+def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
+    """Put what is predicted for a run that has trained into its record, before W&B gets that."""
+    if not _is_wanted(record, request.config):
+        return
+    prediction = request.prediction
+    if prediction is None:
         from ampsweep.entries.run_prediction import predict_run  # what a start need not wait for
 
-        return predict_run(request.config, device)
+        prediction = predict_run(request.config, device)
+    record.prediction = _beside_measured(prediction, record)
 
-    add_prediction(record, request.config, lambda: request.prediction or predict())
 
-
-def add_prediction(record: RunRecord, config: Config, predict: Callable[[], dict[str, Any]]) -> None:
-    """Note of a run that trained what `predict` says of it, and how far that is from what it measured."""
-    if config.predict.with_runs and record.status in _TRAINED:
-        prediction = predict()
-        record.prediction = prediction | _against_measured(prediction, record)
+def _is_wanted(record: RunRecord, config: Config) -> bool:
+    return config.predict.with_runs and record.status in _TRAINED
 
 
 def _key(config: Config) -> tuple[str, int]:
@@ -79,13 +77,14 @@ def _predicted_apart(config: Config) -> dict[str, Any]:
     return prediction
 
 
-def _against_measured(prediction: dict[str, Any], record: RunRecord) -> dict[str, Any]:
-    """The peak that was measured of what was predicted, and the error."""
+def _beside_measured(prediction: dict[str, Any], record: RunRecord) -> dict[str, Any]:
+    """The prediction with the peak that was measured of what was predicted, and the error."""
+    kept = {name: fact for name, fact in prediction.items() if name not in _OF_ONE_RUN}
     if "allocator_peak_bytes" in prediction:
         predicted, measured_gib = prediction["allocator_peak_bytes"], record.summary.get("memory/peak_allocated_gib")
         measured = None if measured_gib is None else round(measured_gib * _GIB)
     else:
         predicted, measured = prediction.get("peak_bytes"), record.memory.get("peak_bytes")
     if predicted is None or not measured:
-        return {}
-    return {"measured_bytes": measured, "error_pct": 100 * (predicted - measured) / measured}
+        return kept
+    return kept | {"measured_bytes": measured, "error_pct": 100 * (predicted - measured) / measured}

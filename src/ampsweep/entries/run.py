@@ -20,7 +20,7 @@ from ampsweep.entries.assembly import assemble_trainer
 from ampsweep.entries.collector import resume_collector
 from ampsweep.entries.figures import add_figures
 from ampsweep.entries.messages import Progress, Say
-from ampsweep.entries.predicted_runs import add_own_prediction
+from ampsweep.entries.predicted_runs import add_prediction
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.entries.unbuilt import end_unsupported, end_without_memory, oom_while_building, trackers_of
 from ampsweep.launch.device_lock import device_lock
@@ -139,7 +139,7 @@ def train_built(
             record.attempts[-1]["stopped_by"] = stop.reason
         try:
             record.write(directory)
-            add_own_prediction(record, request, device)
+            add_prediction(record, request, device)
         finally:  # on a full disk, too
             trackers.finish(record)
         settle_stop(record)

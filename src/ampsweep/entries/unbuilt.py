@@ -7,7 +7,7 @@ import torch
 from ampsweep.build.instantiate import one_line
 from ampsweep.build.out_of_memory import out_of_memory
 from ampsweep.entries.messages import Say
-from ampsweep.entries.predicted_runs import add_own_prediction
+from ampsweep.entries.predicted_runs import add_prediction
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
@@ -29,7 +29,7 @@ def end_without_memory(
     """Write the record of a run that there was no memory to build, and track it as one that is finished."""
     record = _ended(request, device, "oom", oom.sentence)
     record.oom = oom
-    add_own_prediction(record, request, device)
+    add_prediction(record, request, device)
     return _track(record, request, send)
 
 

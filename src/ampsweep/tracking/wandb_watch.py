@@ -21,7 +21,7 @@ class Patience:
 
     errors_s: float = 0.25
     """While all it has are errors: a second try may do better."""
-    silence_s: float = 0.8
+    silence_s: float = 0.6
     """While nothing of what is being sent moves."""
     slow_s: float = 5.0
     """The same at most, for a server on which the start of the run took long, of which it is three times the time."""
