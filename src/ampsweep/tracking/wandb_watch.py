@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import wandb
 
 _EVERY_S: Final = 0.05
-_LONGER: Final = 3
+_LONGER: Final = 2
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Patience:
     silence_s: float = 0.6
     """While nothing of what is being sent moves."""
     slow_s: float = 5.0
-    """The same at most, for a server on which the start of the run took long, of which it is three times the time."""
+    """The same at most, for a server on which the start of the run took long, of which it is twice the time."""
 
 
 OF_COMMANDS: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
