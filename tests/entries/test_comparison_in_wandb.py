@@ -73,13 +73,6 @@ def run_url(server, run):
     return f"{server.url}/team/mine/runs/{run.name}"
 
 
-def test_without_a_server_there_is_none(train, server):
-    ended = train(*SWEEP, "tracking.mode=offline")
-    assert ended.code == 0
-    assert len(ended.said) == 1, "the line that says how to send it"
-    assert server.runs == []
-
-
 def test_a_server_that_is_gone_by_then_costs_seconds(server, tmp_path):
     (tmp_path / "comparison.html").write_text("<p>page")
     page = ComparisonPage("comparison-1", "comparison", {}, {}, {}, {}, tmp_path / "comparison.html")

@@ -67,7 +67,9 @@ def left(server):
 
 def test_an_offline_sweep_reads_there_as_it_does_here(train, online, sync, capfd):
     sweep = ("-m", "model=mlp_small", "trainer.steps=4", "trainer.log_every=2", "device=cpu", "precision=fp32,amp_bf16")
-    assert train(*sweep, "tracking.mode=offline", "tracking.group=mine").code == 0
+    ended = train(*sweep, "tracking.mode=offline", "tracking.group=mine")
+    assert (ended.code, len(ended.said)) == (0, 1), "the line that says how to send it"
+    assert online.runs == []
     directory = only_sweep()
     (comparison,) = sync(directory)[1][2:]
     assert comparison.startswith(f"comparison of {directory.name}: sent, ")
