@@ -67,6 +67,26 @@ def test_predictions_can_be_left_out(train):
     assert only_run().record.prediction is None
 
 
+def test_a_process_that_dies_of_its_prediction_has_trained_all_the_same(train, tmp_path, monkeypatch):
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal\n"
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(32, 32)\n"
+        "    def forward(self, inputs):\n"
+        "        if type(inputs).__name__ == 'FakeTensor':\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().forward(inputs)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("model=custom", "model._target_=deadly.Net", *SMALL[1:], *SYNTHETIC, "data.batch_size=8")
+    assert train("-m", *own).code == 0
+    record = only_run().record
+    assert (record.status, record.error) == ("completed", None)
+    assert "SIGKILL" in record.prediction["refused"]
+
+
 def test_a_model_that_cannot_be_predicted_trains_all_the_same(train, tmp_path, monkeypatch):
     (tmp_path / "by_value.py").write_text(
         "from torch import nn\n"
