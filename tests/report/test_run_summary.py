@@ -17,12 +17,14 @@ def test_a_completed_run_tells_its_figures_and_where_it_is():
     entry = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97)
     entry[1].summary["perf/tokens_per_sec"] = 41500.0
     entry[1].wandb["url"] = "https://wandb.ai/team/ampsweep/runs/a1"
+    entry[1].prediction = {"peak_bytes": 303 * 2**20, "error_pct": 1.0}
     text = lines(entry)
     assert text["run"] == "amp_fp16, gpt_tiny, seed 1"
     assert text["status"] == "completed"
     assert text["val"] == "loss    2.5000, accuracy 0.9700"
     assert text["step"] == "time   12.3 ms (41500 tokens/s)"
     assert text["peak_memory"] == "300 MiB"
+    assert text["predicted"] == "303 MiB (+1.00%)"
     assert text["skipped"] == "3 steps"
     assert text["directory"] == "runs/amp_fp16-gpt_tiny-8-s1"
     assert text["W&B"] == "https://wandb.ai/team/ampsweep/runs/a1"

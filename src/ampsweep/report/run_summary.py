@@ -37,6 +37,9 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "step time", milliseconds(value) + _throughput(run)
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
         yield "peak memory", num_bytes(value)
+    if (value := run.predicted_bytes) is not None:
+        error_pct = (record.prediction or {}).get("error_pct")
+        yield "predicted", num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
     yield "directory", str(run.directory)
