@@ -9,7 +9,7 @@ from ampsweep.entries.progress.speaker import Speaker
 from ampsweep.entries.request import RunRequest, new_record, now
 from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.out_of_memory import OutOfMemory
-from ampsweep.record import OUTCOMES, RecordError, RunRecord
+from ampsweep.record import RecordError, RunRecord
 from ampsweep.redaction import hide
 
 OOM_KILLED: Final = OutOfMemory(
@@ -53,8 +53,8 @@ def settle(request: RunRequest, ended: ChildExit) -> RunRecord:
         record = RunRecord.read(request.directory)
     except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole
         record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
-    # Killed only after the training had ended, while it was predicted or sent: what it came to stands.
-    has_trained = ended.exitcode < 0 and record.status in OUTCOMES and record.ended_at is not None
+    # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
+    has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
     if ended.result is None and not ended.interrupted and not has_trained:
         error = hide(ended.error or "the process ended without a result", beside=resolved_values(request.config))
         (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
