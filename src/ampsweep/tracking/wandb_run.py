@@ -59,11 +59,11 @@ class WandbRun:
         """
         import wandb
 
-        began = time.monotonic()
         settings = self._settings.model_copy()  # init writes into it
         settings.stop_fn = on_stop
         # Init alone leaves what is said outside of runs.
         self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
+        began = time.monotonic()  # wandb-core has started: what follows is the server's
         run = wandb.init(
             id=None if is_agents_run() else record.wandb["id"],
             name=run_name(record),
