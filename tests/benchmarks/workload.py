@@ -22,7 +22,7 @@ class Size:
     hidden: int
     batch_size: int
     untimed_steps: int
-    """Steps before the timed ones: warm-up, and everything that happens once."""
+    """Steps before the timed ones: warm-up, and everything that happens once, such as W&B's start beside the suite's."""
     block_steps: int
     """Steps that one timing spans; a multiple of every logging interval."""
     num_blocks: int
@@ -33,8 +33,8 @@ class Size:
 
 
 SIZES = {
-    "small": Size(features=64, hidden=64, batch_size=32, untimed_steps=300, block_steps=100, num_blocks=50),
-    "large": Size(features=512, hidden=1280, batch_size=64, untimed_steps=50, block_steps=20, num_blocks=20),
+    "small": Size(features=64, hidden=64, batch_size=32, untimed_steps=15_000, block_steps=100, num_blocks=50),
+    "large": Size(features=512, hidden=1280, batch_size=64, untimed_steps=600, block_steps=20, num_blocks=20),
 }
 """A step of about 0.14 ms and one of about 5 ms on one thread of a server core."""
 
