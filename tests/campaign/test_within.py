@@ -30,9 +30,9 @@ def test_what_ends_in_time_tells_its_code_and_what_it_said(tmp_path):
 
 def test_what_takes_longer_is_ended_with_all_that_it_started(tmp_path):
     began_s = time.monotonic()
-    ended = within(tmp_path, WITH_A_CHILD, 1.0)
+    ended = within(tmp_path, WITH_A_CHILD, 2.5)
     assert not ended.in_time
-    assert time.monotonic() - began_s < 8.0, "asked to end, it does so at once"
+    assert time.monotonic() - began_s < 12.5, "asked to end, it does so at once"
     assert not is_alive(int(ended.said))
 
 

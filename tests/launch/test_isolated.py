@@ -43,7 +43,7 @@ def test_arguments_and_result_may_be_larger_than_a_pipe_holds():
 
 def test_a_slow_parent_does_not_hold_up_the_run():
     spent_s = run_isolated(targets.send_large, (3, 2**20), on_message=lambda _: time.sleep(0.2)).result
-    assert spent_s < 0.2
+    assert spent_s < 0.5
 
 
 def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
