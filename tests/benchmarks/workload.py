@@ -22,7 +22,7 @@ class Size:
     hidden: int
     batch_size: int
     untimed_steps: int
-    """Steps before the timed ones: warm-up, and everything that happens once, such as W&B's start beside the suite's."""
+    """Steps before the timed ones: warm-up, and what happens once, such as W&B's start beside the suite's training."""
     block_steps: int
     """Steps that one timing spans; a multiple of every logging interval."""
     num_blocks: int
