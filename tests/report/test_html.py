@@ -7,9 +7,9 @@ import re
 
 import plotly.graph_objects as go
 import pytest
-from conftest import GIB, dashboard_of, memory, on_gpu
 from page_reader import figures, panel, read_page
 from rich.console import Console
+from shown_runs import GIB, dashboard_of, memory, on_gpu
 from synthetic_records import failed, run, sweep
 
 from ampsweep.analysis.comparison import compare

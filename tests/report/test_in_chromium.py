@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 from chromium import EXECUTABLE, Page
-from conftest import dashboard_of
+from shown_runs import dashboard_of
 
 from ampsweep.report.html import html
 

@@ -1,6 +1,6 @@
 import pytest
-from conftest import dashboard_of
 from page_reader import panel, read_page
+from shown_runs import dashboard_of
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.html import html

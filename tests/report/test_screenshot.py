@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from chromium import EXECUTABLE
-from conftest import dashboard_of
+from shown_runs import dashboard_of
 
 from ampsweep.config.errors import UserError
 from ampsweep.report.html import html

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import dashboard_of
 from page_reader import figures, panel, read_page
 from rich.console import Console
+from shown_runs import dashboard_of
 from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare

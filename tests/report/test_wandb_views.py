@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import dashboard_of, on_gpu
+from shown_runs import dashboard_of, on_gpu
 from synthetic_records import Entry
 from wandb_runs import record_run
 from wandb_server import View, WandbServer
