@@ -64,11 +64,7 @@ def gpt(results: Results) -> Section | None:
         how = "compiled" if compiled else "eager"
         arms = arms_of(results.of("gpt_small", compile=compiled))
         if arms:
-            section.add(f"### {how.capitalize()}")
-            section.add(about(arms))
-            section.add(*arms_table(arms, SPEED))
-            section.add(*arms_table(arms, MEMORY))
-            section.add(*notes(arms))
+            _add_arms(section, how, arms)
             rows += [bar for arm in arms if (bar := _tokens(f"{arm.arm} {how}", arm)) is not None]
     pairs = nanogpt_pairs(results)
     for vocab_size, _, by_hand in pairs:
@@ -93,11 +89,7 @@ def resnet(results: Results) -> Section | None:
         how = "channels last" if channels_last else "contiguous"
         arms = arms_of(results.of("resnet50", channels_last=channels_last))
         if arms:
-            section.add(f"### {how.capitalize()}")
-            section.add(about(arms))
-            section.add(*arms_table(arms, SPEED))
-            section.add(*arms_table(arms, MEMORY))
-            section.add(*notes(arms))
+            _add_arms(section, how, arms)
             for arm in arms:
                 value = arm.median("perf/samples_per_sec")
                 if value is not None:
@@ -126,6 +118,15 @@ def overhead(results: Results) -> Section | None:
     section.add(*notes(arms))
     section.add(*commands(results.ledger, "overhead"))
     return section
+
+
+def _add_arms(section: Section, how: str, arms: Sequence[ArmRuns]) -> None:
+    """The speed and the memory of a workload's arms under a heading of their own."""
+    section.add(f"### {how.capitalize()}")
+    section.add(about(arms))
+    section.add(*arms_table(arms, SPEED))
+    section.add(*arms_table(arms, MEMORY))
+    section.add(*notes(arms))
 
 
 def _about_bound(arms: Sequence[ArmRuns]) -> list[str]:
