@@ -70,7 +70,10 @@ def beginnings(directory: Path) -> dict[str, str]:
 
 
 def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def entries_of(directory: Path) -> dict[str, dict[str, object]]:

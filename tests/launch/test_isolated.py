@@ -42,8 +42,8 @@ def test_arguments_and_result_may_be_larger_than_a_pipe_holds():
 
 
 def test_a_slow_parent_does_not_hold_up_the_run():
-    spent_s = run_isolated(targets.send_large, (3, 2**20), on_message=lambda _: time.sleep(0.2)).result
-    assert spent_s < 0.5
+    spent_s = run_isolated(targets.send_large, (3, 2**20), on_message=lambda _: time.sleep(0.6)).result
+    assert spent_s < 1.0, "waiting for the parent it would take 1.2 s"
 
 
 def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
@@ -164,7 +164,7 @@ def test_a_child_of_the_warm_server_is_ready_at_once():
         asked_at = time.time()
         return run_isolated(targets.clock, ()).result - asked_at
 
-    assert min(start_s() for _ in range(5)) < 0.2
+    assert min(start_s() for _ in range(5)) < 0.5
 
 
 @pytest.mark.gpu
@@ -187,12 +187,12 @@ def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     assert end.exitcode == (-signal.SIGKILL if die else 0)
     _, services = heard
     assert services
-    deadline = time.monotonic() + 10  # wandb-core looks for its parent every 5 s
+    deadline = time.monotonic() + 20  # wandb-core looks for its parent every 5 s
     while any(map(_lives, services)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(_lives, services))
     if not die:
-        assert time.monotonic() < deadline - 8, "a run that ended in order waited for its service"
+        assert time.monotonic() < deadline - 16, "a run that ended in order waited for its service"
 
 
 @forkserver_only

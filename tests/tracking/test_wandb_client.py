@@ -71,18 +71,18 @@ def test_what_the_process_says_reaches_whom_it_concerns(process: Process, record
     assert client.line == "W&B: online"
     began = time.monotonic()
     client.start(record, tmp_path, resume_after=None)
-    assert time.monotonic() - began < 2, "half a second: W&B is slow to begin"
+    assert time.monotonic() - began < 5, "half a second: W&B is slow to begin"
     assert record.wandb == {"id": "run0123", "mode": "online", "last_step": 0, "project": "p"}
-    assert process.has_begun.wait(5)
+    assert process.has_begun.wait(30)
     process.send(Started({"id": "run0123", "url": "too late"}))
     process.send(Stopped())
-    assert stopped.wait(5)
+    assert stopped.wait(30)
     assert reasons == ["a stop on W&B"]
     client.finish(record)
     client.finish(record)
     assert record.wandb == {"id": "run0123", "last_step": 2}
     assert said == ["a last word"]
-    assert process.has_ended.wait(5)
+    assert process.has_ended.wait(30)
     assert [type(message) for message in process.heard] == [Open, Start, Finish]
 
 
@@ -91,5 +91,5 @@ def test_a_run_that_never_began_leaves_the_process_free(process: Process, record
         TrackingConfig(), process.address, group=None, history=HistoryFile(), say=print, on_stop=lambda reason: None
     )
     client.finish(record)
-    assert process.has_ended.wait(5)
+    assert process.has_ended.wait(30)
     assert record.wandb == {}

@@ -78,7 +78,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
     assert (noted["url"], noted["last_step"]) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
 
 
-@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 2.5), ("is silent", 12)])
+@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), ("is silent", 16)])
 def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the_start(
     kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the
         with WandbProcess() as process:
             training = Training(record, tmp_path, process.address)
             training.run(seconds=0.2)
-    assert training.start_s < 2.5
+    assert training.start_s < 5, "it takes 1 s on a machine with nothing else to do"
     assert training.start_s + training.finish_s < at_most_s
     assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SENDS}"]
     assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
@@ -133,7 +133,7 @@ def test_a_server_that_fails_at_the_end_is_given_up(
 ) -> None:
     training.address = impatient
     training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
-    assert training.finish_s < 5, "it takes 1 s on a machine with nothing else to do"
+    assert training.finish_s < 8, "it takes 1 s on a machine with nothing else to do"
     assert why in training.record.wandb["error"]
     assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
     assert len(training.rows) == 20

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ampsweep.record import write_atomically
 
 GRACE_S: Final = 8.0
 """What a training has for its checkpoint once it was asked to end."""
+GONE_S: Final = 10.0
+"""What killed processes have to be gone: a driver may take seconds to free a device's memory."""
 _PROCESS_NAME: Final = "running"
 """File that names the process at work, so that a campaign that was killed leaves none behind."""
 
@@ -89,6 +92,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_group(leader: int) -> None:
-    """End what is left of a process group: also what its leader started and left behind."""
+    """End what is left of a process group: also what its leader started and left behind.
+
+    Returns when they are gone (or `GONE_S` later): until then they hold the device that the next command measures.
+    """
+    members = [process for process in psutil.process_iter() if _group(process.pid) == leader]
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
+    deadline = time.monotonic() + GONE_S
+    while any(map(_is_at_work, members)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _is_at_work(process: psutil.Process) -> bool:
+    """Whether it runs yet; one that has ended and that nobody has asked for does not."""
+    try:
+        at_work: bool = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    return at_work
