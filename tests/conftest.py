@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ from ampsweep.monitors.host_allocator import host_growth
 # with another number would decline its children's environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+# A shell that runs the tests in the background has them ignore Ctrl-C, and every process they start with them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The profiler's library reads how much it may say when it is first used, which is here as it is in a training.
 with host_growth():
     pass

@@ -2,10 +2,9 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -34,7 +33,9 @@ class StepClock:
             self._work["perf/tokens_per_sec"] = tokens_per_step
         self._now = self._timer.now
         self._start: Any = None
-        self._unread: list[_Step] = []
+        self._unread: list[_Stretch] = []
+        self._marks: dict[int, _Kind] = {}
+        """What unread steps are that are not what their place makes them, by index."""
         self._cuts: list[int] = []
         self._window = _Times()
         self._windows: list[_Times] = []
@@ -48,15 +49,13 @@ class StepClock:
     def end(self, data_wait_s: float = 0.0) -> None:
         """The step ends; for so long, in seconds, the host waited for its data."""
         assert self._start is not None, "end before begin"
-        kind = _Kind.STEADY if self._num_warmup_steps_left <= 0 else _Kind.WARMUP
-        self._num_warmup_steps_left -= 1
-        self._unread.append(_Step(kind, self._start, self._now(), 1e3 * data_wait_s))
+        self._unread.append((self._start, self._now(), data_wait_s))
         self._start = None
 
     def wait(self) -> None:
         """Wait until the device has done the latest step."""
         if self._unread:
-            self._timer.wait(self._unread[-1].end)
+            self._timer.wait(self._unread[-1][1])
 
     def mark_warmup(self) -> None:
         """The latest step was warm-up (a compilation, a growing allocator). Call it before the next cut."""
@@ -68,7 +67,7 @@ class StepClock:
 
     def _mark(self, kind: "_Kind") -> None:
         assert self._unread, "no step since the last reading"
-        self._unread[-1].kind = kind
+        self._marks[len(self._unread) - 1] = kind
 
     def cut(self) -> None:
         """A window ends here: `windows` will tell of the steps since the last cut."""
@@ -110,12 +109,15 @@ class StepClock:
 
     def _read(self) -> None:
         """Turn the steps that ended into times."""
-        ended, self._unread = self._unread, []
+        unread, self._unread = self._unread, []
         cuts, self._cuts = self._cuts, []
-        if ended:
-            self._timer.wait(ended[-1].end)
-        for step in ended:
-            step.ms = self._timer.elapsed_ms(step.start, step.end)
+        num_warmup = min(max(self._num_warmup_steps_left, 0), len(unread))
+        kinds = [_Kind.WARMUP] * num_warmup + [_Kind.STEADY] * (len(unread) - num_warmup)
+        for index, kind in self._marks.items():
+            kinds[index] = kind
+        self._num_warmup_steps_left -= len(unread)
+        self._marks.clear()
+        ended = list(map(_Step, kinds, self._timer.elapsed_ms(unread), [1e3 * wait_s for _, _, wait_s in unread]))
         self._steady.add([step for step in ended if step.kind is _Kind.STEADY])
         begin = 0
         for cut in cuts:
@@ -131,14 +133,14 @@ class _Kind(Enum):
     STEADY = 2
 
 
-@dataclass(slots=True)
-class _Step:
+_Stretch = tuple[Any, Any, float]
+"""From one moment of a timer to another, and how many seconds of it the host waited for data."""
+
+
+class _Step(NamedTuple):
     kind: _Kind
-    start: Any
-    end: Any
+    ms: float
     data_wait_ms: float
-    ms: float = 0.0
-    """From start to end, once that was read."""
 
 
 def _told(steps: Sequence[_Step]) -> list[_Step]:
@@ -169,7 +171,9 @@ class _Timer(Protocol):
 
     def wait(self, moment: Any) -> None: ...
 
-    def elapsed_ms(self, start: Any, end: Any) -> float: ...
+    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
+        """How long each took, oldest first; waits for the last to end."""
+        ...
 
 
 class _HostTimer:
@@ -178,8 +182,8 @@ class _HostTimer:
     def wait(self, moment: float) -> None:
         """The host's present is always over."""
 
-    def elapsed_ms(self, start: float, end: float) -> float:
-        return 1e3 * (end - start)
+    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
+        return [1e3 * (end - start) for start, end, _ in stretches]
 
 
 class _EventTimer:
@@ -200,8 +204,10 @@ class _EventTimer:
     def wait(self, moment: Any) -> None:
         moment.synchronize()
 
-    def elapsed_ms(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end))
+    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
+        if stretches:
+            self.wait(stretches[-1][1])
+        return [start.elapsed_time(end) for start, end, _ in stretches]
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

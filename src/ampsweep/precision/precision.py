@@ -60,6 +60,7 @@ class Precision:
             growth_interval=mode.growth_interval,
             enabled=mode.grad_scaler,
         )
+        self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -85,7 +86,8 @@ class Precision:
 
     def backward(self, loss: Tensor) -> None:
         """Backward pass of the scaled loss (scalar, attached to its graph)."""
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale in place; once per effective batch, before clipping."""
@@ -93,14 +95,18 @@ class Precision:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer step, or skip it when the scaler found a non-finite gradient."""
-        if self.scaler.is_enabled() and optimizer not in self._begun:
+        if not self._scales:
+            optimizer.step()
+            return
+        if optimizer not in self._begun:
             begin_momentum(optimizer)
             self._begun.add(optimizer)
         self.scaler.step(optimizer)
 
     def update(self) -> None:
         """Let the scaler grow or back off; once per effective batch."""
-        self.scaler.update()
+        if self._scales:
+            self.scaler.update()
 
     def scale(self) -> Tensor | None:
         """The current scale as a 0-dim float32 tensor on the device, without waiting for it; None without scaler."""

@@ -12,8 +12,12 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
 
     Integer tensors (tokens, labels) stay as they are.
     """
-    if not channels_last and _is_ready(batch, dtype):  # the usual case, in every step
-        return batch
+    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
+        for value in batch:
+            if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
+                break
+        else:
+            return batch
 
     def converted(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -23,16 +27,6 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
         return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
     return map_tensors(batch, converted)
-
-
-def _is_ready(batch: Any, dtype: torch.dtype) -> bool:
-    """Whether nothing would change, as far as that is seen at once."""
-    if type(batch) is not tuple:
-        return False
-    for value in batch:
-        if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
-            return False
-    return True
 
 
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:

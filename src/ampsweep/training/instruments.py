@@ -107,7 +107,7 @@ class Instruments:
     def _end_timed_step(self) -> None:
         with self.own_time:
             self._clock.end(self.data_wait.seconds)
-            if self._memory.grew() or self._compilations.compiled:
+            if self._compilations.compiled or self._memory.grew():
                 self._clock.mark_warmup()
                 self._compilations.compiled = False
             self._end_step()

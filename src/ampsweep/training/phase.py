@@ -7,6 +7,7 @@ from typing import Any, Final
 from ampsweep.data.base import Data
 from ampsweep.out_of_memory import Phase
 from ampsweep.precision import Precision
+from ampsweep.training.batches import as_model_input
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.trainer import Trainer
 
@@ -25,7 +26,7 @@ _PHASES: Final[dict[CodeType, Phase]] = {
     _code(Precision.step): "optimizer",
     _code(Precision.update): "optimizer",
     _code(Trainer._clip): "optimizer",
-    _code(Trainer._prepare): "data",
+    _code(as_model_input): "data",
 }
 _STEP: Final = _code(Trainer.train_step)
 _GETS_DATA: Final = Data.train_batch.__name__

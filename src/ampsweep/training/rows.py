@@ -24,7 +24,7 @@ class Row:
 class _Unread:
     step: int
     numbers: dict[str, float]
-    on_device: tuple[str, ...]
+    on_device: list[str]
     """Keys of the values in this row's place of the buffer, in their order."""
 
 
@@ -35,8 +35,10 @@ class Rows:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._buffer = torch.zeros(_CAPACITY, _WIDTH, dtype=self._dtype, device=device)
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._buffer = torch.zeros(_CAPACITY, _WIDTH, dtype=dtype, device=device)
+        self._places = [row.unbind() for row in self._buffer]
+        """Views of the buffer, 0-dim each: to take them anew would cost every row more than to fill them."""
         self._unread: list[_Unread] = []
 
     def __len__(self) -> int:
@@ -50,17 +52,15 @@ class Rows:
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Keep the values (tensors: 0-dim on the device, at most 8) as they are now, without waiting for them."""
         numbers: dict[str, float] = {}
-        on_device: dict[str, Tensor] = {}
+        on_device: list[str] = []
+        places = self._places[len(self._unread)]
         for key, value in values.items():
             if isinstance(value, Tensor):
-                # Stacking promotes: counts would become float32 beside losses, and lose their last digits.
-                on_device[key] = value.detach() if value.is_floating_point() else value.to(self._dtype)
+                places[len(on_device)].copy_(value.detach())
+                on_device.append(key)
             else:
                 numbers[key] = value
-        if on_device:
-            place = self._buffer[len(self._unread), : len(on_device)]
-            torch.stack([*on_device.values()], out=place)
-        self._unread.append(_Unread(step, numbers, tuple(on_device)))
+        self._unread.append(_Unread(step, numbers, on_device))
 
     def take(self) -> list[Row]:
         """The rows kept so far, oldest first, read in one copy; this waits for the device."""

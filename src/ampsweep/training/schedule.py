@@ -27,8 +27,9 @@ class Schedule:
         self._optimizer = optimizer  # not its groups: loading a state replaces the list
         self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
         self._table: Tensor | None = None
-        self._is_constant = config.name == "constant" and config.num_warmup_steps == 0
-        if on_device and not self._is_constant:
+        self.is_constant = config.name == "constant" and config.num_warmup_steps == 0
+        """There is nothing to set."""
+        if on_device and not self.is_constant:
             device = self._optimizer.param_groups[0]["params"][0].device
             factors = [self.factor(step) for step in range(num_steps)]
             self._table = torch.tensor(factors, dtype=torch.float32, device=device)
@@ -49,7 +50,7 @@ class Schedule:
 
     def set(self, applied_steps: int | Tensor) -> None:
         """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor where `on_device`."""
-        if self._is_constant:
+        if self.is_constant:
             return
         if self._table is None:
             if isinstance(applied_steps, int):

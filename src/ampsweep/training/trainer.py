@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,6 @@ class Step:
 
     loss: Tensor
     grad_norm: Tensor | None
-    learning_rate: float | Tensor
 
 
 class Trainer:
@@ -93,6 +93,7 @@ class Trainer:
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
         self._rows, self._flushed_s = Rows(precision.device), -math.inf
+        self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def train(self, stop: Stop) -> Ending:
@@ -107,25 +108,29 @@ class Trainer:
             raise
 
     def _train(self, stop: Stop) -> Ending:
-        began_s = time.perf_counter()
+        began_s, due_at = time.perf_counter(), self._next_due()
         if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
             self.values |= self.evaluate()
         while self.step < self.num_steps:
             self.step += 1
+            is_due = self.step >= due_at
             with self.instruments.step():
-                step = self.train_step(norm_wanted=self._due(self.config.log_every))
+                step = self.train_step(norm_wanted=is_due and self._due(self.config.log_every))
             now_s = time.perf_counter()
             ending = self._ending(stop, now_s - began_s)
-            ending = self._record(step, ending, now_s) or ending
-            if ending is not None:
-                return ending
+            if is_due or ending is not None or (self._rows and now_s - self._flushed_s >= FLUSH_EVERY_S):
+                ending = self._record(step, ending, now_s) or ending
+                if ending is not None:
+                    return ending
+                due_at = self._next_due()
             del step  # its tensors are not to be freed within the next step, which may be traced
         return Ending("completed")
 
     def train_step(self, *, norm_wanted: bool = False) -> Step:
         """One optimizer step over `grad_accum_steps` micro-batches; nothing here waits for the device."""
         precision, optimizer, instruments = self.precision, self.optimizer, self.instruments
-        self.schedule.set(instruments.applied_steps())
+        if not self.schedule.is_constant:
+            self.schedule.set(instruments.applied_steps())
         num_batches, loss = self.config.grad_accum_steps, None
         for _ in range(num_batches):
             with instruments.data_wait:
@@ -147,7 +152,7 @@ class Trainer:
             precision.step(optimizer)
             precision.update()
         optimizer.zero_grad(set_to_none=True)
-        return Step(loss, grad_norm, self.schedule.learning_rate())
+        return Step(loss, grad_norm)
 
     def evaluate(self) -> dict[str, float]:
         """Validation metrics now."""
@@ -159,7 +164,7 @@ class Trainer:
         if limit is not None:
             return nn.utils.clip_grad_norm_(self._parameters, limit)
         with self.instruments.own_time:  # nobody but a row asks for it
-            return _total_norm([p.grad for p in self._parameters if p.grad is not None])
+            return _total_norm([p.grad for p in self._parameters if p.grad is not None], self.precision.device)
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
@@ -187,7 +192,7 @@ class Trainer:
         """What the step's row is made of, where it is; the figures of the host follow when the row is read."""
         with self.instruments.own_time:
             self.instruments.end_row()
-            values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": step.learning_rate}
+            values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
             if step.grad_norm is not None:
                 values["train/grad_norm"] = step.grad_norm
             return values | self.instruments.scale_values()
@@ -218,13 +223,16 @@ class Trainer:
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0
 
-    def _prepare(self, batch: Any) -> Any:
-        return as_model_input(batch, self.precision.parameters_dtype, channels_last=self.config.channels_last)
+    def _next_due(self) -> int:
+        """The next step after which something is recorded: most are followed by nothing, and are to cost nothing."""
+        intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
+        nexts = [self.step - self.step % every + every for every in intervals if every is not None]
+        return min([self.num_steps, *nexts])
 
 
-def _total_norm(gradients: list[Tensor]) -> Tensor:
+def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
     """The 2-norm of all gradients as one vector, 0-dim on their device; the same bits as `get_total_norm`."""
-    if {gradient.device.type for gradient in gradients} != {"cpu"}:
+    if device.type != "cpu" or not gradients:
         return nn.utils.get_total_norm(gradients)
     # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
     norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
