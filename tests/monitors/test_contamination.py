@@ -13,7 +13,7 @@ import torch
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.host import num_available_cores
 from ampsweep.monitors.host_load import HostUse, HostWindow, own_processes
-from ampsweep.monitors.neighbours import Neighbours, busy_before
+from ampsweep.monitors.neighbours import FirstLook, Neighbours
 from ampsweep.monitors.nvml import GIB, NvmlDevice
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -61,7 +61,7 @@ def test_a_load_in_another_process_contaminates():
 @pytest.mark.usefixtures("foreign_load")
 def test_a_load_is_noticed_before_the_run_begins():
     began = time.perf_counter()
-    told = busy_before(CPU)
+    told = FirstLook(CPU).told()
     assert told is not None
     assert told.startswith("the CPU was busy before the run began: other processes kept ")
     assert time.perf_counter() - began < 1.0
@@ -254,10 +254,10 @@ HOLD = (
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_memory_of_another_process_is_noticed_before_the_run_begins():
     torch.cuda.empty_cache()  # what earlier tests held
-    assert busy_before(torch.device("cuda")) is None
+    assert FirstLook(torch.device("cuda")).told() is None
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        told = busy_before(torch.device("cuda"))
+        told = FirstLook(torch.device("cuda")).told()
         other.kill()
     assert told is not None
     assert told.startswith("cuda was in use before the run began: ")

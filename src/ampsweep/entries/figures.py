@@ -17,7 +17,7 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     """Fill in summary, memory, proof and contamination, of a run that failed those until then.
 
     Args:
-        busy: what `busy_before` said of the device before anything was built.
+        busy: who used the device before the run did, as a sentence.
         slowed_by_limit: the speed is that of the memory limit: it is left out, and contamination says why.
     """
     values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}

@@ -27,7 +27,7 @@ from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_limit import MemoryLimit
-from ampsweep.monitors.neighbours import busy_before
+from ampsweep.monitors.neighbours import FirstLook
 from ampsweep.monitors.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.support import unsupported_reason
@@ -58,7 +58,13 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
         return end_unsupported(request, device, reason, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
         return run_on(
-            device, request, data=None, limit=limit_of(request, device), busy=busy_before(device), send=send, stop=stop
+            device,
+            request,
+            data=None,
+            limit=limit_of(request, device),
+            first_look=FirstLook(device),
+            send=send,
+            stop=stop,
         )
 
 
@@ -75,7 +81,7 @@ def run_on(
     *,
     data: Data | None,
     limit: MemoryLimit,
-    busy: str | None,
+    first_look: FirstLook,
     send: Send,
     stop: StopRequest,
 ) -> Status:
@@ -84,7 +90,7 @@ def run_on(
     Args:
         data: the data set on its device, if it was built before.
         limit: the run's memory limit; what was built before was built within it.
-        busy: what `busy_before` said of the device before anything was built.
+        first_look: at the device, begun before anything was built.
     """
     try:
         with limit:
@@ -94,7 +100,7 @@ def run_on(
             raise
         oom = oom_while_building(error, device, limit)
     else:
-        return train_built(request, built, device, limit=limit, busy=busy, send=send, stop=stop)
+        return train_built(request, built, device, limit=limit, first_look=first_look, send=send, stop=stop)
     return end_without_memory(request, device, oom, send)
 
 
@@ -104,12 +110,12 @@ def train_built(
     device: torch.device,
     *,
     limit: MemoryLimit,
-    busy: str | None,
+    first_look: FirstLook,
     send: Send,
     stop: StopRequest,
 ) -> Status:
     """Train what is built; see `run_on`."""
-    directory = request.directory
+    directory, busy = request.directory, first_look.told()
     record = _begin_record(request, built, device)
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))

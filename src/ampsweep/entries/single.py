@@ -18,7 +18,7 @@ from ampsweep.entries.too_large import too_large
 from ampsweep.entries.unbuilt import end_unsupported, end_without_memory, oom_while_building
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.memory_limit import MemoryLimit
-from ampsweep.monitors.neighbours import busy_before
+from ampsweep.monitors.neighbours import FirstLook
 from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.tracking.agent import is_agents_run
@@ -43,7 +43,7 @@ class SingleRun:
         if self._unsupported is not None and not is_agents_run():
             raise UserError(f"precision={arm_label(config.precision)}: {self._unsupported}")
         check_services(config, device, wandb)
-        self._busy, self._device = busy_before(device), device
+        self._first_look, self._device = FirstLook(device), device
         self._limit = MemoryLimit(device, config.trainer.memory_limit_gib)
         self._data: Data | None = None
         self._oom: OutOfMemory | None = None
@@ -65,7 +65,15 @@ class SingleRun:
             return
         request = replace(request, checkpoint=self._checkpoint)
         with StopRequest() as stop:
-            run_on(self._device, request, data=self._data, limit=self._limit, busy=self._busy, send=send, stop=stop)
+            run_on(
+                self._device,
+                request,
+                data=self._data,
+                limit=self._limit,
+                first_look=self._first_look,
+                send=send,
+                stop=stop,
+            )
 
     def _build_data(self, config: Config) -> None:
         """Build it on the device and check the parts with it. Where there is no memory for it, the run ends so."""

@@ -20,30 +20,32 @@ _UTILIZATION_PERIOD_S: Final = 1.0
 """The driver's utilization covers up to this long a past, in which a run that has just ended may lie."""
 
 
-def busy_before(device: torch.device) -> str | None:
-    """A sentence on who uses `device` before a run does, or None. Call it before the run allocates memory there.
+class FirstLook:
+    """Who uses `device` before a run does. Make it before the run allocates memory there.
 
-    Takes no time on a CPU or GPU at rest, a tenth of a second or a second on a busy one.
+    A CPU is looked at from then on until `told`, a GPU at once: for a second where it seems busy.
     """
-    if device.type == "cpu":
-        return _busy_cpu()
-    nvml = NvmlDevice.open(device)
-    if nvml is None:
-        return None
-    try:
-        use = _busy_gpu(nvml, own_gib=torch.cuda.memory_reserved(device) / GIB)
-    finally:
-        nvml.close()
-    return None if use is None else f"{device} was in use before the run began: {use}"
 
+    def __init__(self, device: torch.device) -> None:
+        self._busy: str | None = None
+        self._window: HostWindow | None = None
+        if device.type == "cpu":
+            self._began_s = time.perf_counter()
+            self._window = None if nobody_else_runs() else HostWindow()
+        elif (nvml := NvmlDevice.open(device)) is not None:
+            try:
+                use = _busy_gpu(nvml, own_gib=torch.cuda.memory_reserved(device) / GIB)
+            finally:
+                nvml.close()
+            self._busy = None if use is None else f"{device} was in use before the run began: {use}"
 
-def _busy_cpu() -> str | None:
-    if nobody_else_runs():
-        return None
-    window = HostWindow()
-    time.sleep(_LOOK_S)
-    load = foreign_load(window.use())
-    return None if load is None else f"the CPU was busy before the run began: {load}"
+    def told(self) -> str | None:
+        """A sentence on it, or None; the same at each call. Waits until a CPU was looked at for a tenth of a second."""
+        if self._window is not None:
+            time.sleep(max(0.0, self._began_s + _LOOK_S - time.perf_counter()))
+            load, self._window = foreign_load(self._window.use()), None
+            self._busy = None if load is None else f"the CPU was busy before the run began: {load}"
+        return self._busy
 
 
 def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
