@@ -120,13 +120,10 @@ def orphan(path, *, send, stop):
 
 def log_to_wandb(die, *, send, stop):
     import psutil
-
-    before = set(sys.modules)
     import wandb
 
     run = wandb.init(mode="offline", dir=tempfile.gettempdir(), settings=wandb.Settings(console="off", silent=True))
     run.log({"train/loss": 1.0})
-    send(sorted(set(sys.modules) - before))
     send([(child.pid, child.create_time()) for child in psutil.Process().children(recursive=True)])
     if die:
         time.sleep(0.2)  # the message is on its way

@@ -1,13 +1,10 @@
 import importlib.util
-import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import isolated_targets as targets
 import joblib
@@ -185,7 +182,7 @@ def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     heard = []
     end = run_isolated(targets.log_to_wandb, (die,), on_message=heard.append)
     assert end.exitcode == (-signal.SIGKILL if die else 0)
-    _, services = heard
+    (services,) = heard
     assert services
     deadline = time.monotonic() + 20  # wandb-core looks for its parent every 5 s
     while any(map(_lives, services)) and time.monotonic() < deadline:
@@ -193,15 +190,6 @@ def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     assert not any(map(_lives, services))
     if not die:
         assert time.monotonic() < deadline - 16, "a run that ended in order waited for its service"
-
-
-@forkserver_only
-def test_the_preload_covers_what_a_run_in_wandb_imports(tmp_path):
-    parent = Path(__file__).with_name("isolated_parent.py")
-    command = [sys.executable, str(parent), "log_to_wandb", "", "60", ",".join(PRELOAD)]
-    ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, check=True)
-    _, newly_imported, *_ = map(json.loads, ended.stdout.splitlines())
-    assert len(newly_imported) < 60, "PRELOAD no longer covers what wandb.init imports"
 
 
 def _lives(identity):

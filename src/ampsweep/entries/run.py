@@ -115,8 +115,9 @@ def train_built(
     stop: StopRequest,
 ) -> Status:
     """Train what is built; see `run_on`."""
-    directory, busy = request.directory, first_look.told()
+    directory = request.directory
     record = _begin_record(request, built, device)
+    busy = first_look.told()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))
     trackers = trackers_of(request, send, stop)

@@ -20,14 +20,8 @@ METHODS: tuple[Method, ...] = ("forkserver", "spawn") if sys.platform == "linux"
 PRELOAD = (
     "torch",
     "torch._dynamo",  # imported by the first optimizer
-    "torch.distributed._tools.mem_tracker",
     "hydra",
     "psutil",
-    "wandb",
-    # imported by the first wandb.init, together 0.7 s
-    "wandb.apis.public",
-    "requests",
-    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
 )
 """Slow imports that a run needs and that touch no device; one that is not installed is left out."""
 
