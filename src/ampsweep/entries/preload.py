@@ -9,6 +9,11 @@ import importlib
 from ampsweep.entries.collector import collector_at_rest, resume_collector
 
 with collector_at_rest():
-    for _name in ("torch._dynamo", "ampsweep.entries.check", "ampsweep.entries.run"):  # the first optimizer's import
+    for _name in (
+        "torch._dynamo",  # the first optimizer's import
+        "ampsweep.entries.check",
+        "ampsweep.entries.run",
+        "ampsweep.entries.main",  # what `train.py` imports: multiprocessing imports the main module in every child
+    ):
         importlib.import_module(_name)
 resume_collector()
