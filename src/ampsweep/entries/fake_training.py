@@ -33,13 +33,14 @@ class FakeTraining:
         self._config, self._device = config, FakeDevice(target)
         self.model_size = 0
         built = self._built()
-        with self._device():
+        with self._device.furnishing():
             self._trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
             self._trainer.model.train()
+        with self._device():
             self._take_first_step()
 
     def trace_with_evaluation(self, batch_size: int) -> Timeline:
-        """The same and an evaluation after it, with all that data keeps on the device: what a memory limit counts."""
+        """The same and an evaluation after it, with all that lies on the device: what a memory limit counts."""
         return self.trace(batch_size, evaluates=True)
 
     def trace(self, batch_size: int, *, evaluates: bool = False) -> Timeline:
@@ -54,7 +55,7 @@ class FakeTraining:
         trainer.data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        tracing = device.trace_step(trainer.model, trainer.optimizer, with_data=evaluates)
+        tracing = device.trace_step(trainer.model, trainer.optimizer, with_residents=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
@@ -81,7 +82,7 @@ class FakeTraining:
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
         model = self._device.adopt(model)
         data = self._data(config.data["batch_size"])
-        with self._device():
+        with self._device.furnishing():
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
             built = build_around(config, precision, model, data)

@@ -14,6 +14,7 @@ from ampsweep.predict.cuda_dispatch import cuda_dispatch
 from ampsweep.predict.cuda_scratch import scratch_bytes
 from ampsweep.predict.kernels import Kernels
 from ampsweep.predict.landing import Landing
+from ampsweep.predict.residents import Residents
 from ampsweep.predict.target import Target
 
 CPU: Final = torch.device("cpu")
@@ -30,7 +31,8 @@ class FakeDevice:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.kernels = Kernels(target)
-        self.landing = Landing(self.kernels)
+        self._residents = Residents()
+        self.landing = Landing(self.kernels, self._residents)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -39,6 +41,12 @@ class FakeDevice:
             if self.target.kind == "cuda":
                 stack.enter_context(cuda_dispatch(self.target))
             stack.enter_context(self.kernels)
+            yield
+
+    @contextmanager
+    def furnishing(self) -> Iterator[None]:
+        """On this device, where what is made inside and kept counts as resident, as data does."""
+        with self(), self._residents:
             yield
 
     def adopt(self, model: nn.Module) -> nn.Module:
@@ -58,15 +66,15 @@ class FakeDevice:
         return model
 
     def trace_step(
-        self, model: nn.Module, *optimizers: Optimizer, with_data: bool = False
+        self, model: nn.Module, *optimizers: Optimizer, with_residents: bool = False
     ) -> AbstractContextManager[Trace]:
         """`ampsweep.monitors.trace.trace_step` on this device.
 
-        `with_data`: data that the step does not use counts too, as it does for an allocator anyway.
+        `with_residents`: what is there and is not used by the step counts too, as it does for an allocator anyway.
         """
-        resident = [*self.landing.resident()]
+        resident = [*self._residents]
         if self.target.kind == "cpu":
-            return trace_step(model, *optimizers, held=resident if with_data else ())
+            return trace_step(model, *optimizers, held=resident if with_residents else ())
         return trace_step(model, *optimizers, held=resident, counted=FakeTensor, scratch=scratch_bytes)
 
     def trace_program(self) -> AbstractContextManager[Trace]:

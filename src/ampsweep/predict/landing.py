@@ -1,6 +1,5 @@
 """What data puts on a device, where the device is fake and the data is not."""
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,6 +9,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampsweep.predict.residents import Residents
+
 BEACON: Final = torch.device("meta")
 """The device that data is told to use: whatever arrives there becomes a fake tensor on the fake device."""
 
@@ -17,23 +18,16 @@ BEACON: Final = torch.device("meta")
 class Landing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Data runs inside with its real values on the host, and leaves its sizes on the fake device."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, residents: Residents) -> None:
+        """`residents`: where it notes what has landed."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mode = mode
-        self._landed: list[weakref.ref[Tensor]] = []
+        self._mode, self._residents = mode, residents
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """On the host, wherever this is called from."""
         with unset_fake_temporarily(), self:
             yield
-
-    def resident(self) -> Iterator[Tensor]:
-        """What has landed and is still there."""
-        for landed in self._landed:
-            tensor = landed()
-            if tensor is not None:
-                yield tensor
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -50,5 +44,5 @@ class Landing(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value
         with self._mode:
             fake = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
-        self._landed.append(weakref.ref(fake))
+        self._residents.add(fake)
         return fake
