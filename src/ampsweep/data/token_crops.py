@@ -76,6 +76,7 @@ class TokenCrops:
             yield self._cut(self._val, self._val_starts[first : first + self.batch_size])
 
     def _cut(self, tokens: TokenSequence, starts: NDArray[np.int64]) -> Batch:
-        crops = tokens[starts[:, None] + self._window].astype(np.int64)
-        inputs, targets = torch.from_numpy(crops[:, :-1].copy()), torch.from_numpy(crops[:, 1:].copy())
+        crops = torch.from_numpy(tokens[starts[:, None] + self._window].astype(np.int64))
+        # In torch's memory, which is what counts as a CPU's: a view, even a contiguous one, would stay in NumPy's.
+        inputs, targets = (part.clone(memory_format=torch.contiguous_format) for part in (crops[:, :-1], crops[:, 1:]))
         return to_device(inputs, self._device), to_device(targets, self._device)
