@@ -25,6 +25,16 @@ class Probe:
     """Why it does not train, in one sentence."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictedBatch:
+    """The largest batch that was predicted to train and to evaluate."""
+
+    batch_size: int | None = None
+    """0: not even one item; None: nobody could tell."""
+    refused: str | None = None
+    """Why not, in a clause."""
+
+
 @dataclass(kw_only=True)
 class BatchSearch:
     """Doubles the distance from the first guess until one batch trains and another does not, then bisects.
@@ -39,6 +49,8 @@ class BatchSearch:
     """Where to begin: a guess, from 1 on."""
     stride: int
     """First distance from the guess; 1 for a good guess, the guess itself to begin by doubling it."""
+    predicted: PredictedBatch | None = None
+    """What was predicted before the first probe of this or of another seed; None for a mode the device cannot do."""
     probes: list[Probe] = field(default_factory=list)
 
     @property

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ampsweep.batch_search import LARGEST_BATCH, BatchSearch, Probe
+from ampsweep.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record import Identity, RunRecord
 
@@ -79,11 +79,19 @@ def run(
 
 
 def searched(
-    arm: str, largest: int, refusing: Probe | None, seed: int = 0, *, samples_per_sec: float = 100.0, **more: Any
+    arm: str,
+    largest: int,
+    refusing: Probe | None,
+    seed: int = 0,
+    *,
+    samples_per_sec: float = 100.0,
+    predicted: PredictedBatch | None = None,
+    **more: Any,
 ) -> Entry:
     """A training with the largest batch that a search found, `refusing` being the next one."""
     probes = [Probe(batch_size=size, outcome="trains", peak_bytes=2**20 * size) for size in range(1, largest + 1)]
-    search = BatchSearch(limit=65536, first=1, stride=1, probes=probes + ([] if refusing is None else [refusing]))
+    probes += [] if refusing is None else [refusing]
+    search = BatchSearch(limit=65536, first=1, stride=1, probes=probes, predicted=predicted)
     facts = {"batch_size": max(largest, 1), **more.pop("facts", {})}
     directory, record = run(
         arm, seed, facts=facts, batch_search=search, pair_key=f"search {seed}", directory=f"{arm}-s{seed}", **more

@@ -7,7 +7,7 @@ import pytest
 from synthetic_records import contaminated, failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.batch_search import BatchSearch, Probe
+from ampsweep.batch_search import BatchSearch, PredictedBatch, Probe
 
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}
 
@@ -49,6 +49,23 @@ def test_the_throughput_of_three_seeds_has_an_interval():
     _, arms = found(entries)
     assert arms["amp_bf16"].throughput_ratio.interval is not None
     assert arms["amp_bf16"].num_runs == 3
+
+
+def test_what_was_predicted_stands_beside_what_was_found():
+    guess = PredictedBatch(batch_size=5)
+    _, arms = found(
+        [
+            searched("fp32", 4, out_of_memory(5), predicted=guess, prediction={"peak_bytes": 990, "error_pct": -1.0}),
+            searched("fp32", 4, out_of_memory(5), 1, prediction={"peak_bytes": 1000, "error_pct": 0.0}),
+            searched("amp_bf16", 6, None, predicted=PredictedBatch(refused="aten.nonzero depends on values")),
+            searched("pure_bf16", 8, None),
+        ]
+    )
+    fp32, untold = arms["fp32"], (None, None, None)
+    assert (fp32.predicted_batch_size, fp32.predicted_memory_bytes, fp32.prediction_error_pct) == (5, 995.0, -0.5)
+    assert [arm.why_unpredicted for arm in arms.values()] == [None, "aten.nonzero depends on values", None]
+    for arm in (arms["amp_bf16"], arms["pure_bf16"]):
+        assert (arm.predicted_batch_size, arm.predicted_memory_bytes, arm.prediction_error_pct) == untold
 
 
 def test_a_batch_that_memory_does_not_bound_gives_no_ratio():

@@ -7,6 +7,7 @@ import signal
 import pytest
 from command_line import RunFiles, all_runs, only_run, only_sweep, wait_until
 
+from ampsweep.batch_search import PredictedBatch
 from ampsweep.record import RunRecord, find_records
 
 LIMIT = "trainer.memory_limit_gib=0.002"
@@ -51,6 +52,7 @@ def test_the_largest_batch_trains_and_the_next_does_not(train, trains):
         assert not trains(arm, size + 1)
         assert record.summary["perf/samples_per_sec"] > 0, "it is timed without being watched"
         assert len(search.probes) == 2, "as predicted"
+        assert search.predicted.batch_size == size
     assert sizes["amp_bf16"] > sizes["fp32"]
     told = " ".join(ended.out.split())
     assert f"Within 2.05 MiB: fp32 up to batch {sizes['fp32']}, amp_bf16 up to batch {sizes['amp_bf16']} (" in told
@@ -59,6 +61,12 @@ def test_the_largest_batch_trains_and_the_next_does_not(train, trains):
     assert comparison["workloads"] == [], "its runs are compared with nothing else"
     (found,) = comparison["searches"]
     assert {arm["arm"]: arm["batch_size"] for arm in found["arms"]} == {**sizes, "tf32": None}
+    assert {arm["arm"]: arm["predicted_batch_size"] for arm in found["arms"]} == {**sizes, "tf32": None}
+    assert {arm["arm"]: arm["prediction_error_pct"] for arm in found["arms"]} == {
+        "fp32": 0,
+        "amp_bf16": 0,
+        "tf32": None,
+    }
     for name in ("comparison.md", "comparison.html"):
         assert found["sentence"] in (sweep / name).read_text()
 
@@ -90,6 +98,8 @@ def test_another_seed_begins_with_the_answer_of_the_first(train):
     first, second = (run.record.batch_search for run in all_runs())
     assert [probe.batch_size for probe in first.probes] == [64, 128, 200]
     assert [probe.batch_size for probe in second.probes] == [200]
+    assert first.predicted == second.predicted == PredictedBatch(refused="predict.with_runs=false")
+    assert "fp32: nothing was predicted: predict.with_runs=false" in (only_sweep() / "comparison.md").read_text()
     assert "fp32 up to batch 200 or more." in (only_sweep() / "comparison.md").read_text()
 
 

@@ -11,11 +11,12 @@ from shown_runs import dashboard_of
 from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.batch_search import BatchSearch
+from ampsweep.batch_search import BatchSearch, PredictedBatch
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.wandb_page import comparison_page
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput); tf32: unsupported."
@@ -29,6 +30,22 @@ def entries():
         searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0),
         searched("amp_bf16", 6, out_of_memory(7), samples_per_sec=300.0),
         failed("tf32", 0, "unsupported", "tf32 needs a GPU", batch_search=begun, facts={"model_size": None}),
+    ]
+
+
+@pytest.fixture
+def predicted():
+    """fp32 as predicted, but for one in the batch and a hundredth in the peak; of the others nothing was."""
+    refused = PredictedBatch(refused="aten.nonzero depends on values")
+    parts = {"parameters": 400 * 2**20, "activations": 600 * 2**20}
+    told = {"peak_bytes": 990 * 2**20, "peak": parts | {"activations": 590 * 2**20}, "error_pct": -1.0}
+    fp32 = searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, predicted=PredictedBatch(batch_size=5))
+    fp32[1].prediction = told
+    fp32[1].summary |= {f"memory/{category}_gib": size / 2**30 for category, size in parts.items()}
+    return [
+        fp32,
+        searched("amp_bf16", 6, out_of_memory(7), samples_per_sec=300.0, predicted=refused),
+        searched("pure_bf16", 8, out_of_memory(9), samples_per_sec=300.0, predicted=refused),
     ]
 
 
@@ -56,6 +73,58 @@ def test_the_console_has_a_table_the_reasons_and_the_answer(entries):
     assert "amp_bf16: batch 7 runs out of memory in backward: 3.00 MiB asked for with 62.0 MiB in use" in out
     assert out.rstrip().endswith(SENTENCE)
     assert "No runs to compare" not in out
+
+
+def test_what_was_predicted_has_columns_and_what_was_not_a_reason(predicted):
+    out = printed(predicted)
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("fp32 ", "amp_bf16 "))}
+    assert rows["fp32"] == [
+        "fp32",
+        "4",
+        "5",
+        "-",
+        "150",
+        "-",
+        "1000",
+        "MiB",
+        "990",
+        "MiB",
+        "(-1.00%)",
+        "1",
+        "completed",
+    ]
+    assert rows["amp_bf16"] == ["amp_bf16", "6", "-", "1.50x", "300", "2.00x", "1000", "MiB", "-", "1", "completed"]
+    assert "amp_bf16, pure_bf16: nothing was predicted: aten.nonzero depends on values\n" in out
+    document = markdown(compare(predicted, baseline="fp32", margin_pct=1.0).relative_to(Path("runs")))
+    assert "| arm | largest batch | predicted batch | against baseline |" in document
+    assert "| fp32 | 4 | 5 | - | 150 | - | 1000 MiB | 990 MiB (-1.00%) | 1 | completed |" in document
+
+
+def test_the_page_has_the_predicted_beside_the_measured(predicted, write, tmp_path):
+    page = read_page(html(dashboard_of(write(predicted), tmp_path)))
+    row, *_ = page.one("section", id="largest-batch").all("table")[0].rows()
+    assert (row["predicted batch"], row["predicted peak"]) == ("5", "990 MiB (-1.00%)")
+    _, memory = panel(page, "b0-memory-there")
+    assert [trace["name"] for trace in memory["traces"]] == ["parameters", "activations"]
+    assert memory["traces"][0]["y"][:2] == ["fp32", "fp32 (predicted)"]
+
+
+def test_wandb_has_the_search_as_figures(predicted, write, tmp_path):
+    records = write(predicted)
+    page = comparison_page(dashboard_of(records, tmp_path), records, group="mine", html=tmp_path / "comparison.html")
+    assert set(page.tables) == {"runs", "largest_batches"}, "no arms of an ordinary comparison"
+    table = page.tables["largest_batches"]
+    fp32, bf16, pure = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (fp32["batch_size"], fp32["predicted_batch_size"], fp32["prediction_error_pct"]) == (4, 5, -1.0)
+    assert (bf16["why_unpredicted"], bf16["predicted_batch_size"]) == ("aten.nonzero depends on values", None)
+    assert pure["times_baseline"] == 2.0
+    assert len(page.tables["runs"].rows) == 3
+    assert page.summary["verdict"].startswith("On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (")
+    assert page.summary["fp32/predicted_batch_size"] == 5
+    assert "amp_bf16/predicted_batch_size" not in page.summary, "what nobody predicted is absent"
+    assert "recommended_arm" not in page.summary
+    assert page.config["arms"] == ["amp_bf16", "fp32", "pure_bf16"]
+    assert {"largest batch/largest-batch", "largest batch/memory-there"} <= set(page.figures)
 
 
 def test_an_ordinary_comparison_keeps_its_table_beside_it(entries):

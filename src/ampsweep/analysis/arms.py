@@ -10,7 +10,7 @@ from typing import Final
 from ampsweep.analysis.pairs import Pair
 from ampsweep.analysis.quantities import first_line, plural
 from ampsweep.analysis.runs import GIB, Run
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, mean_difference, mean_ratio, spread
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, known_median, mean_difference, mean_ratio, spread
 from ampsweep.analysis.within_run import WithinRun, within_run
 
 STEP_MS: Final = "perf/step_ms"
@@ -113,8 +113,8 @@ def summarise_arm(
         within_run=within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
-        predicted_memory_bytes=_middle(run.predicted_bytes for run in runs),
-        prediction_error_pct=_middle((run.record.prediction or {}).get("error_pct") for run in runs),
+        predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
+        prediction_error_pct=known_median((run.record.prediction or {}).get("error_pct") for run in runs),
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
         memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
         val_loss=_over_seeds(finished, VAL_LOSS),
@@ -143,12 +143,7 @@ def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> flo
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    return _middle(run.figure(key) for run in runs)
-
-
-def _middle(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    return known_median(run.figure(key) for run in runs)
 
 
 def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:

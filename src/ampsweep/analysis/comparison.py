@@ -52,6 +52,11 @@ class Comparison:
     omissions: tuple[Omission, ...] = ()
     """Files that could not be read, or not in full."""
 
+    @property
+    def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
+        """Workloads and searches."""
+        return (*self.workloads, *self.searches)
+
     def relative_to(self, directory: Path) -> "Comparison":
         """The same with the run directories as seen from `directory`, so that the tree can be moved."""
         base = directory.resolve()

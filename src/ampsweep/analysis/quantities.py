@@ -47,6 +47,11 @@ def num_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def predicted_bytes(value: float, error_pct: float | None) -> str:
+    """What was predicted, with its error where something was measured: '7.17 MiB (+0.11%)'."""
+    return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
+
+
 def percent(value: float) -> str:
     return f"{number(value, 2 if abs(value) < 10 else 3)}%"
 

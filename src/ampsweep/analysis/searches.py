@@ -1,6 +1,5 @@
 """The largest batch that trains in each arm, and the throughput there."""
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from ampsweep.analysis.arms import PEAK_MEMORY
 from ampsweep.analysis.quantities import first_line, num_bytes, plural, ratio
 from ampsweep.analysis.run_entry import RunEntry, run_entry
 from ampsweep.analysis.runs import GIB, LARGEST_FIGURE, Run, Scalar
-from ampsweep.analysis.statistics import Estimate, mean_ratio
+from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.batch_search import BatchSearch, Probe
 
@@ -33,6 +32,8 @@ class ArmSearch:
     """`completed` where each search and the training with its answer were (cut short or not), else how they ended."""
     batch_size: int | None
     """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
+    predicted_batch_size: int | None
+    """What was predicted for it before anything was tried; 0: not even one of 1."""
     times_baseline: float | None
     """Only where memory bounds both."""
     bound: Bound | None
@@ -44,6 +45,12 @@ class ArmSearch:
     """This arm's samples per second over the baseline's, each with its own batch; geometric mean over pairs."""
     peak_memory_bytes: float | None
     """Median over the trainings with the answer."""
+    predicted_memory_bytes: float | None
+    """Median over runs of the peak that was predicted for their training with the answer."""
+    prediction_error_pct: float | None
+    """Median over runs of the predicted peak less the measured one, in percent of it."""
+    why_unpredicted: str | None
+    """Why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
     """Of the arm's first search, by batch size."""
     notes: tuple[str, ...]
@@ -99,6 +106,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
     speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
+    predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
     counted = Counter("completed" if run.measured else run.outcome for run in runs)
     return ArmSearch(
         arm=arm,
@@ -106,12 +114,16 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         num_runs=len(runs),
         status=", ".join(counted) if len(counted) == 1 else ", ".join(f"{n} {status}" for status, n in counted.items()),
         batch_size=None if smallest is None else smallest.largest,
+        predicted_batch_size=next((one.batch_size for one in predicted if one.batch_size is not None), None),
         times_baseline=times,
         bound=None if smallest is None else _bound(smallest),
         why=_why_none(runs) if smallest is None else _why(smallest),
         samples_per_sec=_median([run for run in runs if run.contamination is None], SAMPLES_PER_SEC),
         throughput_ratio=mean_ratio(speeds) if speeds else None,
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
+        predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
+        prediction_error_pct=known_median((run.record.prediction or {}).get("error_pct") for run in runs),
+        why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
         notes=tuple(_notes(runs, answers)),
     )
@@ -166,8 +178,7 @@ def _throughput(run: Run) -> float | None:
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    values = [value for run in runs if run.measured and (value := run.figure(key)) is not None]
-    return statistics.median(values) if values else None
+    return known_median(run.figure(key) for run in runs if run.measured)
 
 
 def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:

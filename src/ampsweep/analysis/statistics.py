@@ -1,8 +1,8 @@
-"""Means of paired differences with Student t-intervals."""
+"""Means of paired differences with Student t-intervals, and medians."""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -94,6 +94,12 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     mean = math.fsum(values) / len(values)
     return Spread(mean=mean, n=len(values), sd=statistics.stdev(values, xbar=mean) if len(values) > 1 else None)
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Median of the values that are not None; None where none is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _t_quantile(degrees_of_freedom: int) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ampsweep.batch_search import PredictedBatch
 from ampsweep.config.schema import Config
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.messages import Probed
@@ -46,15 +47,15 @@ def predict_run(config: Config, *, send: Callable[[object], None], stop: StopReq
         return predict_run(config, device)
 
 
-def guess_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> int | None:
-    """`ampsweep.entries.run_prediction.guess_batch`, while nothing is measured on the device."""
+def predict_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> PredictedBatch | None:
+    """`ampsweep.entries.run_prediction.predict_batch`, while nothing is measured on the device."""
     from ampsweep.build.device import resolve_device
-    from ampsweep.entries.run_prediction import guess_batch
+    from ampsweep.entries.run_prediction import predict_batch
     from ampsweep.launch.device_lock import device_lock
 
     device = resolve_device(config.device)
     with device_lock(str(device), stop=stop):
-        return guess_batch(config, device)
+        return predict_batch(config, device)
 
 
 def estimate(configs: Sequence[Config], *, send: Callable[[object], None], stop: StopRequest) -> list[float | None]:

@@ -1,12 +1,13 @@
 """The prediction of one run: a step traced at the batch size that it trains with."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ampsweep.batch_search import PredictedBatch
 from ampsweep.build.instantiate import one_line
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config, PredictConfig
@@ -54,17 +55,21 @@ def predict_run(config: Config, device: torch.device) -> dict[str, Any]:
     return as_prediction(traced.memory, traced.target)
 
 
-def guess_batch(config: Config, device: torch.device) -> int | None:
-    """The largest batch that is predicted to train and to evaluate; 1 where none is, None where nobody can tell."""
-    limit = memory_bytes(device, config.trainer.memory_limit_gib)
-    if limit is None or unsupported_reason(config.precision, device) is not None:
+def predict_batch(config: Config, device: torch.device) -> PredictedBatch | None:
+    """The largest batch that is predicted to train within the run's memory; None for a mode the device cannot do."""
+    if unsupported_reason(config.precision, device) is not None:
         return None
-    target, batch_size = _target(device), config.data["batch_size"]
-    with suppress(UserError), _in_a_sentence():
-        training = FakeTraining(config, target)
-        memory = ArmMemory(training.trace_with_evaluation, training.has_batch, target, batch_size)
-        return max(1, memory.largest(limit).batch_size)
-    return None
+    try:
+        with _in_a_sentence():
+            target = _target(device)
+            limit = memory_bytes(device, config.trainer.memory_limit_gib)
+            assert limit is not None, f"{target.name} has a memory of known size"
+            training = FakeTraining(config, target)
+            batch_size = config.data["batch_size"]
+            memory = ArmMemory(training.trace_with_evaluation, training.has_batch, target, batch_size)
+            return PredictedBatch(batch_size=memory.largest(limit).batch_size)
+    except UserError as error:
+        return PredictedBatch(refused=str(error))
 
 
 def _target(device: torch.device) -> Target:

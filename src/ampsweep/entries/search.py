@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
-from ampsweep.batch_search import BatchSearch, Probe
+from ampsweep.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
-from ampsweep.entries.children import guess_batch, probe
+from ampsweep.entries.children import predict_batch, probe
 from ampsweep.entries.messages import Probed
 from ampsweep.entries.point import OOM_KILLED, train_point
 from ampsweep.entries.progress.speaker import Speaker
@@ -39,10 +39,7 @@ def search_point(request: RunRequest, composed: DictConfig, sweep: Path, display
     """
     search = _begun(request.directory)
     if search is None:
-        config = request.config
-        first = _found_by_another_seed(sweep, config) or _predicted(config)
-        batch_size = config.data["batch_size"]
-        search = BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=1 if first else batch_size)
+        search = _beginning(request.config, sweep)
     prober = _Prober(composed, request.directory, display)
     while True:
         config = prober.answer(search)
@@ -106,23 +103,37 @@ def _begun(directory: Path) -> BatchSearch | None:
     return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
 
 
-def _found_by_another_seed(sweep: Path, config: Config) -> int | None:
-    """What a search has found that differs in its seed alone."""
+def _beginning(config: Config, sweep: Path) -> BatchSearch:
+    other = _search_of_another_seed(sweep, config)
+    predicted = _predicted(config) if other is None else other.predicted
+    if other is not None:
+        first: int | None = other.largest
+    else:
+        first = None if predicted is None or predicted.batch_size is None else max(predicted.batch_size, 1)
+    batch_size = config.data["batch_size"]
+    stride = 1 if first else batch_size
+    return BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=stride, predicted=predicted)
+
+
+def _search_of_another_seed(sweep: Path, config: Config) -> BatchSearch | None:
+    """One that has ended and differs in its seed alone."""
     question = _question(resolved_values(config))
     for _, record in find_records(sweep).records:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:
-            return record.batch_search.largest
+            return record.batch_search
     return None
 
 
-def _predicted(config: Config) -> int | None:
-    """The largest batch that is predicted to train."""
+def _predicted(config: Config) -> PredictedBatch | None:
     if not config.predict.with_runs:
-        return None
-    ended = run_isolated(guess_batch, (config,))
+        return PredictedBatch(refused="predict.with_runs=false")
+    ended = run_isolated(predict_batch, (config,))
     if ended.interrupted:
         raise KeyboardInterrupt
-    return ended.result if isinstance(ended.result, int) else None
+    if ended.error is not None and ended.result is None:  # a search can do without
+        return PredictedBatch(refused=ended.error.strip().splitlines()[-1])
+    predicted: PredictedBatch | None = ended.result  # type: ignore[assignment]
+    return predicted
 
 
 def _question(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Final
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord
 from ampsweep.report.histories import Histories
-from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
-from ampsweep.report.kinds.by_arm import show_by_arm
+from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_SEARCH, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
 from ampsweep.report.kinds.shown import MAX_POINTS
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
@@ -110,7 +109,7 @@ def _of_workload(subject: Subject, panels: Sequence[Panel], style: Style) -> Wor
 
 
 def _of_search(subject: SearchSubject, style: Style) -> SearchPanels:
-    results = [(panel, show_by_arm(panel, subject, style)) for panel in SEARCH_PANELS]
+    results = [(panel, OF_SEARCH[panel.kind](panel, subject, style)) for panel in SEARCH_PANELS]
     return SearchPanels(subject, tuple((panel, result) for panel, result in results if isinstance(result, Shown)))
 
 

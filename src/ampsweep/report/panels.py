@@ -307,6 +307,16 @@ SEARCH_PANELS: Final[tuple[Panel, ...]] = (
         metrics=("memory/largest_batch",),
     ),
     Panel(
+        key="memory-there",
+        title="Where the memory goes there",
+        question="What fills the memory at each arm's own largest batch, and was it predicted?",
+        section="memory",
+        kind="stack",
+        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        note="At the peak of one traced training step, in eager mode; evaluation and what is kept beside it may add "
+        "to that.",
+    ),
+    Panel(
         key="samples-per-sec-there",
         title="Throughput there",
         question="How fast does each arm train with its own largest batch?",

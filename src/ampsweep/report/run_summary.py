@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from ampsweep.analysis.quantities import loss, milliseconds, num_bytes, number
+from ampsweep.analysis.quantities import loss, milliseconds, num_bytes, number, predicted_bytes
 from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord
 
@@ -38,8 +38,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
         yield "peak memory", num_bytes(value)
     if (value := run.predicted_bytes) is not None:
-        error_pct = (record.prediction or {}).get("error_pct")
-        yield "predicted", num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
+        yield "predicted", predicted_bytes(value, (record.prediction or {}).get("error_pct"))
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
     yield "directory", str(run.directory)

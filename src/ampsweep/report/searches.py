@@ -1,19 +1,26 @@
 """The largest batches that train, as tables of texts for every renderer."""
 
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from ampsweep.analysis.quantities import num_bytes, number, ratio, ratio_figure
+from ampsweep.analysis.quantities import first_line, num_bytes, number, predicted_bytes, ratio, ratio_figure
 from ampsweep.analysis.searches import ArmSearch, SearchComparison
 from ampsweep.batch_search import Probe
 from ampsweep.report.columns import ABSENT
 from ampsweep.report.table import Table
+
+T = TypeVar("T")
 
 HEADING: Final = "Largest batch that trains"
 METHOD: Final = (
     "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
     "evaluation; the largest trains while the next one does not, and the throughput is that of a training with it. "
     "Batches are micro-batches. Under trainer.memory_limit_gib the bytes of all live tensors count on a CPU, checked "
-    "after each operator, and on CUDA what the allocator reserves"
+    "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
+    "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
+    "batch (with its error against the measured one)"
 )
 
 
@@ -25,14 +32,19 @@ def heading(found: SearchComparison) -> str:
 
 def search_table(found: SearchComparison) -> Table:
     """An arm a row."""
-    figures = ("largest batch", "against baseline", "samples/s there", "against baseline", "peak memory", "n")
-    headers = ("arm", *figures, "status")
-    return Table(headers, (False, *(True for _ in figures), False), tuple(map(_row, found.arms)))
+    shown = [one for one in _COLUMNS if not one.optional or any(one.render(arm) != ABSENT for arm in found.arms)]
+    rows = tuple(tuple(column.render(arm) for column in shown) for arm in found.arms)
+    return Table(tuple(column.header for column in shown), tuple(column.numeric for column in shown), rows)
 
 
 def reasons(found: SearchComparison) -> list[str]:
     """Why no arm has a larger batch, and what else a reader of the table must know."""
     lines = [f"{arm.arm}: {arm.why}" for arm in found.arms]
+    unpredicted: dict[str, list[str]] = defaultdict(list)
+    for arm in found.arms:
+        if arm.why_unpredicted is not None:
+            unpredicted[first_line(arm.why_unpredicted)].append(arm.arm)
+    lines += [f"{', '.join(arms)}: nothing was predicted: {why}" for why, arms in unpredicted.items()]
     return lines + [f"{arm.arm}: {note}" for arm in found.arms for note in arm.notes]
 
 
@@ -43,18 +55,43 @@ def probes_table(found: SearchComparison) -> Table:
     return Table(headers, (False, True, False, True, False), rows)
 
 
-def _row(arm: ArmSearch) -> tuple[str, ...]:
-    more = "+" if arm.bound == "limit" else ""
-    return (
-        arm.arm,
-        ABSENT if arm.batch_size is None else "not even 1" if arm.batch_size == 0 else f"{arm.batch_size}{more}",
-        ABSENT if arm.times_baseline is None else ratio(arm.times_baseline),
-        ABSENT if arm.samples_per_sec is None else number(arm.samples_per_sec),
-        ABSENT if arm.throughput_ratio is None else ratio_figure(arm.throughput_ratio),
-        ABSENT if arm.peak_memory_bytes is None else num_bytes(arm.peak_memory_bytes),
-        str(arm.num_runs),
-        arm.status,
-    )
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    render: Callable[[ArmSearch], str]
+    numeric: bool = True
+    optional: bool = False
+    """Left out of a table in which no arm has it."""
+
+
+def _text(value: T | None, render: Callable[[T], str]) -> str:
+    return ABSENT if value is None else render(value)
+
+
+def _batch(size: int) -> str:
+    return str(size) if size else "not even 1"
+
+
+def _largest(arm: ArmSearch) -> str:
+    return _text(arm.batch_size, _batch) + ("+" if arm.bound == "limit" else "")
+
+
+def _predicted_peak(arm: ArmSearch) -> str:
+    return _text(arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct))
+
+
+_COLUMNS: Final = (
+    _Column("arm", lambda arm: arm.arm, numeric=False),
+    _Column("largest batch", _largest),
+    _Column("predicted batch", lambda arm: _text(arm.predicted_batch_size, _batch), optional=True),
+    _Column("against baseline", lambda arm: _text(arm.times_baseline, ratio)),
+    _Column("samples/s there", lambda arm: _text(arm.samples_per_sec, number)),
+    _Column("against baseline", lambda arm: _text(arm.throughput_ratio, ratio_figure)),
+    _Column("peak memory", lambda arm: _text(arm.peak_memory_bytes, num_bytes)),
+    _Column("predicted peak", _predicted_peak, optional=True),
+    _Column("n", lambda arm: str(arm.num_runs)),
+    _Column("status", lambda arm: arm.status, numeric=False),
+)
 
 
 def _probe(arm: str, probe: Probe) -> tuple[str, ...]:

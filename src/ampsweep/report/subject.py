@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
@@ -33,6 +34,15 @@ class ArmRuns(ABC):
     def names(self) -> list[str]:
         """The arms in the order of tables."""
         return [one.arm for one in self.compared.arms]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs that may be compared."""
+        return sorted({run.seed for run in self.runs if run.measured})
+
+    @abstractmethod
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs of one seed; the comparison stays that of all."""
 
     @property
     def listed(self) -> list[tuple[Run, RunEntry]]:
@@ -83,12 +93,7 @@ class Subject(ArmRuns):
     def arms(self) -> tuple[ArmComparison, ...]:
         return self.workload.arms
 
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs that may be compared."""
-        return sorted({run.seed for run in self.runs if run.measured})
-
-    def of_seed(self, seed: int) -> "Subject":
+    def of_seed(self, seed: int) -> Self:
         """The same with the runs and pairs of one seed; the comparison stays that of all."""
         runs = tuple(run for run in self.runs if run.seed == seed)
         return replace(self, runs=runs, pairs=tuple(pair for pair in self.pairs if pair.arm_runs[0].seed == seed))
@@ -111,6 +116,10 @@ class SearchSubject(ArmRuns):
     @property
     def compared(self) -> SearchComparison:
         return self.found
+
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs of one seed; the comparison stays that of all."""
+        return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
 
 
 def subjects(

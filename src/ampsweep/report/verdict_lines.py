@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.quantities import num_bytes
+from ampsweep.analysis.quantities import num_bytes, predicted_bytes
 from ampsweep.analysis.waterfall import Waterfall
 
 Topic = Literal[
@@ -70,8 +70,7 @@ def console_lines(workload: WorkloadComparison) -> Iterator[VerdictLine]:
 def _predicted(workload: WorkloadComparison) -> Iterator[str]:
     """Each arm's predicted peak with its error: 'peak of fp32 7.17 MiB (+0.11%), of tf32 9.00 GiB'."""
     told = [
-        f"{arm.arm} {num_bytes(arm.predicted_memory_bytes)}"
-        + ("" if arm.prediction_error_pct is None else f" ({arm.prediction_error_pct:+.2f}%)")
+        f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
         for arm in workload.arms
         if arm.predicted_memory_bytes is not None
     ]

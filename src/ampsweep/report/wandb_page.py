@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.comparison import WorkloadComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.searches import ArmSearch, SearchComparison
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.record import RunRecord
-from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.dashboard import Dashboard, PanelShown
 from ampsweep.report.kinds import Shown
 from ampsweep.tracking.comparison_page import ComparisonPage, PageTable, Scalar
 
@@ -45,29 +46,45 @@ def comparison_page(
             "experiment": oldest.identity.experiment,
             "baseline": comparison.baseline,
             "margin_pct": comparison.margin_pct,
-            "arms": sorted({arm.arm for workload in comparison.workloads for arm in workload.arms}),
-            "workloads": [workload.title for workload in comparison.workloads],
+            "arms": sorted({arm.arm for one in comparison.compared for arm in one.arms}),
+            "workloads": [one.title for one in comparison.compared],
         },
-        summary=_summary(comparison.workloads),
-        tables={
-            "arms": PageTable(_COLUMNS, [_arm_row(workload, arm) for workload, arm in _arms(comparison.workloads)]),
-            "runs": PageTable(_RUN_COLUMNS, [row for workload in comparison.workloads for row in _run_rows(workload)]),
-        },
+        summary=_summary(comparison),
+        tables=_tables(comparison),
         figures=_figures(dashboard),
         html=html,
     )
 
 
-def _summary(workloads: Sequence[WorkloadComparison]) -> dict[str, Any]:
+def _tables(comparison: Comparison) -> dict[str, PageTable]:
+    tables = {"runs": PageTable(_RUN_COLUMNS, [row for one in comparison.compared for row in _run_rows(one)])}
+    if comparison.workloads:
+        rows = [_arm_row(workload, arm) for workload, arm in _arms(comparison.workloads)]
+        tables["arms"] = PageTable(_COLUMNS, rows)
+    if comparison.searches:
+        rows = [_search_row(found, arm) for found in comparison.searches for arm in found.arms]
+        tables["largest_batches"] = PageTable(_SEARCH_COLUMNS, rows)
+    return tables
+
+
+def _summary(comparison: Comparison) -> dict[str, Any]:
     """The verdict; figures of each arm only of a single workload, as those of several have no name of their own."""
+    workloads, searches = comparison.workloads, comparison.searches
+    verdicts = [workload.verdict.recommendation.sentence for workload in workloads]
     summary: dict[str, Any] = {
         "status": "completed",
-        "verdict": "\n".join(workload.verdict.recommendation.sentence for workload in workloads),
-        "conclusion": "\n".join(workload.conclusion.sentence for workload in workloads),
-        "recommended_arm": ", ".join(workload.verdict.recommendation.arm or "undecided" for workload in workloads),
-        "num_workloads": len(workloads),
-        "num_runs": sum(len(workload.runs) for workload in workloads),
+        "verdict": "\n".join([*verdicts, *(found.sentence for found in searches)]),
+        "num_workloads": len(comparison.compared),
+        "num_runs": sum(len(one.runs) for one in comparison.compared),
     }
+    if workloads:
+        summary |= {
+            "conclusion": "\n".join(workload.conclusion.sentence for workload in workloads),
+            "recommended_arm": ", ".join(workload.verdict.recommendation.arm or "undecided" for workload in workloads),
+        }
+    if len(searches) == 1:
+        figures = {f"{arm.arm}/{name}": getattr(arm, name) for arm in searches[0].arms for name in _OF_SEARCH}
+        summary |= {name: value for name, value in figures.items() if value is not None}
     if len(workloads) == 1:
         for workload, arm in _arms(workloads):
             row = dict(zip(_COLUMNS, _arm_row(workload, arm), strict=True))
@@ -96,6 +113,19 @@ def _arm_row(workload: WorkloadComparison, arm: ArmComparison) -> tuple[Scalar, 
     )
 
 
+_OF_SEARCH: Final = (
+    *("batch_size", "predicted_batch_size", "times_baseline", "samples_per_sec"),
+    *("peak_memory_bytes", "predicted_memory_bytes", "prediction_error_pct"),
+)
+_SEARCH_COLUMNS: Final = ("workload", "arm", "status", "runs", *_OF_SEARCH, "why", "why_unpredicted", "notes")
+
+
+def _search_row(found: SearchComparison, arm: ArmSearch) -> tuple[Scalar, ...]:
+    figures = (getattr(arm, name) for name in _OF_SEARCH)
+    said = (arm.why, arm.why_unpredicted, "; ".join(arm.notes))
+    return (found.title, arm.arm, arm.status, arm.num_runs, *figures, *said)
+
+
 _RUN_COLUMNS: Final = (
     "workload",
     "arm",
@@ -109,22 +139,25 @@ _RUN_COLUMNS: Final = (
 )
 
 
-def _run_rows(workload: WorkloadComparison) -> list[tuple[Scalar, ...]]:
-    return [(workload.title, *(getattr(run, name) for name in _RUN_COLUMNS[1:])) for run in workload.runs]
+def _run_rows(compared: WorkloadComparison | SearchComparison) -> list[tuple[Scalar, ...]]:
+    return [(compared.title, *(getattr(run, name) for name in _RUN_COLUMNS[1:])) for run in compared.runs]
 
 
 def _figures(dashboard: Dashboard) -> dict[str, dict[str, Any]]:
     """Plotly's JSON by key in W&B: `panels/memory-saved`, of several workloads `panels 2/memory-saved`."""
-    shown = dashboard.workloads[:MAX_WORKLOADS]
-    names = ["panels"] if len(shown) == 1 else [f"panels {number}" for number in range(1, len(shown) + 1)]
-    figures = {
-        f"{name}/{panel.key}": _figure(picture)
-        for name, workload in zip(names, shown, strict=True)
-        for panel, picture in workload.shown
+    shown = {
+        **_named("panels", [one.shown for one in dashboard.workloads[:MAX_WORKLOADS]]),
+        **_named("largest batch", [one.shown for one in dashboard.searches[:MAX_WORKLOADS]]),
     }
+    figures = {f"{name}/{panel.key}": _figure(picture) for name, panels in shown.items() for panel, picture in panels}
     across = [item for _, of_series in dashboard.across for item in of_series]
     numbered = enumerate(across, start=1)
     return figures | {f"panels across/{panel.key}-{number}": _figure(picture) for number, (panel, picture) in numbered}
+
+
+def _named(name: str, several: Sequence[Sequence[PanelShown]]) -> dict[str, Sequence[PanelShown]]:
+    """By the name, with a number where there are several."""
+    return {name if len(several) == 1 else f"{name} {number}": one for number, one in enumerate(several, start=1)}
 
 
 def _figure(shown: Shown) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ampsweep.report.kinds.pairs import show_pairs
 from ampsweep.report.kinds.shown import Absent, Shown, Style
 from ampsweep.report.kinds.stack import show_stack
 from ampsweep.report.panels import Kind, Panel
-from ampsweep.report.subject import Subject
+from ampsweep.report.subject import ArmRuns, Subject
 
 OF_WORKLOAD: Final[dict[Kind, Callable[[Panel, Subject, Style], Shown | Absent]]] = {
     "curves": show_curves,
@@ -23,9 +23,15 @@ OF_WORKLOAD: Final[dict[Kind, Callable[[Panel, Subject, Style], Shown | Absent]]
 }
 """Kinds that show one workload."""
 
+OF_SEARCH: Final[dict[Kind, Callable[[Panel, ArmRuns, Style], Shown | Absent]]] = {
+    "by_arm": show_by_arm,
+    "stack": show_stack,
+}
+"""Kinds that show one search for the largest batches."""
+
 ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, Series, Style], Shown | Absent]]] = {
     "against_batch": show_against_batch,
 }
 """Kinds that show workloads beside each other."""
 
-__all__ = ["ACROSS_WORKLOADS", "OF_WORKLOAD", "Absent", "Series", "Shown", "Style", "batch_series"]
+__all__ = ["ACROSS_WORKLOADS", "OF_SEARCH", "OF_WORKLOAD", "Absent", "Series", "Shown", "Style", "batch_series"]

@@ -20,7 +20,7 @@ from ampsweep.report.kinds.shown import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import Subject
+from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
 
@@ -30,7 +30,7 @@ Parts = Mapping[str, float]
 """Metric key -> value, of those that are known."""
 
 
-def show_stack(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_stack(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
     """A bar an arm, its metrics stacked, medians over runs; below it, striped, what was predicted."""
     bars = _bars(panel, subject)
     if not bars:
@@ -59,9 +59,9 @@ def show_stack(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     return Shown(traces, layout, table, tuple(remarks.lines))
 
 
-def _bars(panel: Panel, subject: Subject) -> dict[Bar, Parts]:
+def _bars(panel: Panel, subject: ArmRuns) -> dict[Bar, Parts]:
     bars: dict[Bar, Parts] = {}
-    for arm in (one.arm for one in subject.arms):
+    for arm in subject.names:
         parts = {key: value for key in panel.metrics if (value := subject.median_of(arm, key)) is not None}
         if parts:
             bars[arm, False] = parts
@@ -87,7 +87,7 @@ def _bare(key: str) -> str:
     return key.partition("/")[2].removesuffix("_gib")
 
 
-def _predicted(panel: Panel, subject: Subject, arm: str) -> Parts:
+def _predicted(panel: Panel, subject: ArmRuns, arm: str) -> Parts:
     """Medians over runs of what was predicted for them: bytes by category, in the shape of `RunRecord.memory`."""
     peaks = [(run.record.prediction or {}).get("peak", {}) for run in subject.runs_of(arm)]
     found = {key: [peak[_bare(key)] / GIB for peak in peaks if _bare(key) in peak] for key in panel.metrics}
