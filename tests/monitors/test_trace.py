@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.monitors.ledger import CATEGORIES
-from ampsweep.monitors.trace import trace_step
+from ampsweep.monitors.trace import _Tracer, trace_step
 
 BATCH, WIDTH = 32, 64
 NUM_PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)
@@ -372,3 +372,7 @@ def test_a_compiled_model_is_traced_as_if_it_were_not_and_stays_compiled():
     recipe.step()
     assert len(graphs) == 1
     assert first == expected
+
+
+def test_torch_wraps_no_call_of_it():
+    assert not hasattr(_Tracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is no longer there"

@@ -21,6 +21,8 @@ from ampsweep.monitors.ledger import Category, Ledger, Lives, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
 _PLAIN = (Tensor, FakeTensor)
+_DEVICE = torch.ops.prim.device.default
+"""How a fake tensor's device is asked for: three times for each operator."""
 
 Scratch = Callable[[Any, Sequence[Any], Any], int]
 """Bytes that an operator's kernel takes for itself, from the operator, its arguments and its result."""
@@ -169,6 +171,12 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not public. torch would put a wrapper around each call, to keep what compiles from looking into it; nothing
+        is compiled within a trace."""
+        return False
+
     def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
@@ -184,7 +192,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.prim.device.default:  # which is how a fake tensor's device is asked for
+        if func is _DEVICE:
             return args[0].fake_device
         if any(t not in _PLAIN for t in types):
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead

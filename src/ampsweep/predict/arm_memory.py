@@ -86,6 +86,7 @@ class ArmMemory:
     ) -> None:
         self._trace, self._has_batch, self._target = trace, has_batch, target
         self._traced: dict[int, Timeline] = {}
+        self._at: dict[int, Memory] = {}
         self._interpolation: Interpolation | None = None
         other = SMALLEST if batch_size > SMALLEST else batch_size + 1
         one, two = ((size, self._traced_step(size)) for size in (batch_size, other))

@@ -85,4 +85,4 @@ class FakeDevice:
 
 
 def _like(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device=CPU)
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=CPU)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from ampsweep.monitors.ledger import CATEGORIES
 from ampsweep.predict.caching_allocator import CachingAllocator, DeviceFullError
 from ampsweep.predict.timeline import Timeline
@@ -27,9 +29,10 @@ def rehearse(step: Timeline, workspaces: tuple[int, ...], limit: int | None = No
     try:
         for number, num_bytes in enumerate(workspaces):
             allocator.allocate(-1 - number, num_bytes)
-        _take_step(allocator, step, has_state=False)
+        course = events(step)
+        _take_step(allocator, step, course, has_state=False)
         allocator.max_allocated = allocator.allocated
-        _take_step(allocator, step, has_state=True)
+        _take_step(allocator, step, course, has_state=True)
     except DeviceFullError:
         return None
     return Allocated(allocator.max_allocated, allocator.max_reserved)
@@ -52,20 +55,23 @@ def replay(allocator: CachingAllocator, program: Timeline, moments: list[int]) -
 
 def events(step: Timeline) -> list[tuple[int, int, bool]]:
     """Births after the beginning and deaths before the end, in order: moment, allocation, whether it is born."""
-    end = step.end
-    births = [(moment, number, True) for number, moment in enumerate(step.born.tolist()) if moment]
-    deaths = [(moment, number, False) for number, moment in enumerate(step.died.tolist()) if moment < end]
-    return sorted(births + deaths)
+    births, deaths = np.flatnonzero(step.born), np.flatnonzero(step.died < step.end)
+    moments, numbers = np.concatenate([step.born[births], step.died[deaths]]), np.concatenate([births, deaths])
+    is_birth = np.arange(len(moments)) < len(births)
+    order = np.lexsort((is_birth, numbers, moments))
+    return [*zip(moments[order].tolist(), numbers[order].tolist(), is_birth[order].tolist(), strict=True)]
 
 
-def _take_step(allocator: CachingAllocator, step: Timeline, *, has_state: bool) -> None:
-    sizes, categories = step.sizes.tolist(), step.categories.tolist()
+def _take_step(
+    allocator: CachingAllocator, step: Timeline, course: list[tuple[int, int, bool]], *, has_state: bool
+) -> None:
+    sizes, categories, end = step.sizes.tolist(), step.categories.tolist(), step.end
     there = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
     state = [number for number in there if categories[number] == _STATE]
     for number in there:
         if not allocator.holds(number) and (has_state or categories[number] != _STATE):
             allocator.allocate(number, sizes[number])
-    for moment, number, is_birth in events(step):
+    for moment, number, is_birth in course:
         if not has_state and moment > step.optimizer_step:
             has_state = True
             for late in state:
@@ -75,5 +81,5 @@ def _take_step(allocator: CachingAllocator, step: Timeline, *, has_state: bool) 
         else:
             allocator.free(number)
     for number, moment in enumerate(step.died.tolist()):
-        if step.born[number] and moment >= step.end:
+        if moment >= end and step.born[number]:
             allocator.free(number)  # what a step leaves behind is gone before the next
