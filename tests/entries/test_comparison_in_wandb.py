@@ -69,6 +69,21 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
     assert f"error: the W&B server {server.url} cannot be reached" in capfd.readouterr().err
 
 
+def test_a_search_ends_with_its_comparison_there_too(train, server):
+    sizes = ("data=synthetic", "data.in_features=32", "data.out_features=32", "data.num_batches=1")
+    search = ("experiment=max_batch", "model=mlp_small", *sizes, "trainer.memory_limit_gib=0.002", "trainer.steps=6")
+    assert train(*search, "device=cpu", "precision=fp32").code == 0
+    (run,) = comparisons(server)
+    (found,) = json.loads((only_sweep("outputs/max_batch") / "comparison.json").read_text())["searches"]
+    assert run.summary["verdict"] == found["sentence"]
+    table = json.loads(run.files[run.summary["largest_batches"]["path"]])
+    (fp32,) = (dict(zip(table["columns"], row, strict=True)) for row in table["data"])
+    assert fp32["batch_size"] == fp32["predicted_batch_size"] == run.summary["fp32/predicted_batch_size"] > 64
+    assert fp32["prediction_error_pct"] == 0
+    assert "arms" not in run.summary, "nothing else was compared"
+    assert {"largest batch/largest-batch", "largest batch/memory-there"} <= set(run.summary)
+
+
 def run_url(server, run):
     return f"{server.url}/team/mine/runs/{run.name}"
 
