@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -37,9 +38,12 @@ class Rows:
     def __init__(self, device: torch.device) -> None:
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self._buffer = torch.zeros(_CAPACITY, _WIDTH, dtype=dtype, device=device)
-        self._places = [row.unbind() for row in self._buffer]
-        """Views of the buffer, 0-dim each: to take them anew would cost every row more than to fill them."""
         self._unread: list[_Unread] = []
+
+    @cached_property
+    def _places(self) -> list[tuple[Tensor, ...]]:
+        """Views of the buffer, 0-dim each: to take them anew would cost every row more than to fill them."""
+        return [row.unbind() for row in self._buffer]
 
     def __len__(self) -> int:
         return len(self._unread)
