@@ -110,8 +110,9 @@ def test_a_failed_baseline_is_the_reason_of_its_partner():
         ({"facts": {"device_name": "another CPU"}}, "device_name (another CPU there, a CPU here)"),
         ({"environment": {"git_commit": "aaa"}, "pair_key": "old"}, "git_commit (aaa there, bbb here)"),
         ({"config": {"optimizer": {"weight_decay": 0.1}}}, "optimizer.weight_decay (0.1 there, 0.0 here)"),
+        ({"environment": {"packages": {"torch": "2.12"}}}, "packages.torch (2.12 there, not set here)"),
     ],
-    ids=["device", "code version", "setting"],
+    ids=["device", "code version", "setting", "torch"],
 )
 def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
     pairing = pair(run("fp32", **other), run("amp_bf16", environment={"git_commit": "bbb"}))
@@ -127,3 +128,43 @@ def test_keys_that_differ_for_no_recorded_reason_are_not_explained_away():
     pairing = pair(run("fp32", pair_key="a"), run("amp_bf16", pair_key="b", directory="x"))
     assert "a reason the records do not name" in reasons(pairing)["amp_bf16", 0]
     assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"packages": {"torch": "2.12", "wandb": "0.31"}},
+        {"cuda": "13.0"},
+        {"own_code": {"mine": "0a1b2c3d"}},
+        {"variables": {"NVIDIA_TF32_OVERRIDE": "1"}},
+        {"num_threads": 4},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_runs_of_other_libraries_own_code_variables_or_threads_are_no_pair(changed):
+    here = {"packages": {"torch": "2.13", "wandb": "0.31"}, "num_threads": 2, "os": "Linux-6.1"}
+    pairing = pair(run("fp32", environment=here), run("amp_bf16", environment=here | changed))
+    assert pairing.pairs == ()
+    assert "the nearest fp32 run differs in" in reasons(pairing)["amp_bf16", 0]
+
+
+def test_what_changes_no_figure_keeps_no_runs_apart():
+    here = {
+        "packages": {"torch": "2.13", "wandb": "0.31"},
+        "os": "Linux-6.1",
+        "variables": {"CUDA_VISIBLE_DEVICES": "0"},
+    }
+    there = here | {"packages": {"torch": "2.13", "wandb": "0.30"}, "os": "Linux-6.2", "flags": {"tf32": True}}
+    there["variables"] = {"CUDA_VISIBLE_DEVICES": "1"}
+    assert len(pair(run("fp32", environment=here), run("amp_bf16", environment=there)).pairs) == 1
+
+
+def test_threads_of_the_host_keep_no_runs_of_a_gpu_apart():
+    gpu = {"facts": {"device": "cuda"}}
+    few, many = {"num_threads": 2}, {"num_threads": 64}
+    assert len(pair(run("fp32", environment=few, **gpu), run("amp_bf16", environment=many, **gpu)).pairs) == 1
+
+
+def test_a_baseline_that_broke_before_its_environment_was_known_is_the_reason():
+    pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0, environment={"num_threads": 2}))
+    assert reasons(pairing)["amp_bf16", 0] == "the fp32 run with its pair key is oom"

@@ -106,7 +106,7 @@ def summarise_arm(
         num_pairs=len(pairs),
         num_completed_pairs=sum(pair.completed for pair in pairs),
         num_expected_pairs=0 if is_baseline else _num_expected_pairs(runs, baseline_runs, pairs),
-        num_without_partner=0 if is_baseline else sum(run.record.pair_key not in paired for run in measured),
+        num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
         step_ms=_median(undisturbed, STEP_MS),
@@ -151,7 +151,7 @@ def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         if (value := run.figure(key)) is not None:
-            values[run.record.pair_key].append(value)
+            values[run.pair_key].append(value)
     return spread([statistics.fmean(repeats) for repeats in values.values()])
 
 
@@ -180,16 +180,15 @@ def _notes(runs: Sequence[Run], unpaired: Mapping[Path, str]) -> list[str]:
         for key, value in run.wrong_figures().items():
             seeds[f"{key} is not a usable figure ({value}) and left out"].append(run.seed)
         if run.measured:
-            repeats[record.pair_key, run.seed] += 1
+            repeats[run.pair_key, run.seed] += 1
     notes = [f"{note} ({_seed_list(of)})" for note, of in seeds.items()]
     for (_, seed), count in repeats.items():
         if count > 1:
             notes.append(f"{plural(count, 'run')} of seed {seed} are repeats and averaged")
     several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     if several:
-        notes.append(
-            f"under several pair keys, each a pair of its own: other code, data or device ({_seed_list(several)})"
-        )
+        told_apart = "other code, data, device or environment"
+        notes.append(f"under several pair keys, each a pair of its own: {told_apart} ({_seed_list(several)})")
     return notes
 
 

@@ -122,7 +122,7 @@ def _compare_workload(
     margin_pct: float,
     curves: Curves,
 ) -> WorkloadComparison:
-    keys = {run.record.pair_key for run in workload.runs}
+    keys = {run.pair_key for run in workload.runs}
     pairs = [pair for pair in all_pairs if pair.pair_key in keys]
     baseline_runs = [run for run in workload.runs if run.arm == baseline]
     arms = tuple(

@@ -1,7 +1,7 @@
-"""Pairing of every arm with the baseline arm: runs that share a `pair_key` differ in nothing but precision."""
+"""Pairing of every arm with the baseline arm: runs that share a pair key differ in nothing but precision."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,7 +59,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.measured:
-            measured[run.record.pair_key][run.arm].append(run)
+            measured[run.pair_key][run.arm].append(run)
     pairs = tuple(
         Pair(pair_key, arm, tuple(by_arm[baseline]), tuple(of_arm))
         for pair_key, by_arm in measured.items()
@@ -68,7 +68,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
         if arm != baseline
     )
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
-    left = [run for run in runs if not run.measured or (run.record.pair_key, run.arm) not in paired]
+    left = [run for run in runs if not run.measured or (run.pair_key, run.arm) not in paired]
     baselines = [run for run in runs if run.arm == baseline]
     return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
 
@@ -81,7 +81,7 @@ def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> str:
         return "no other arm has a completed run with its pair key"
     if not baselines:
         return f"there is no {baseline} run"
-    partners = [other for other in baselines if other.record.pair_key == run.record.pair_key]
+    partners = [other for other in baselines if other.record.pair_key == run.record.pair_key and not other.measured]
     if partners:
         return f"the {baseline} run with its pair key is {partners[0].outcome}"
     candidates = [other for other in baselines if other.seed == run.seed]
@@ -95,9 +95,14 @@ def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> str:
 
 
 def _differences(run: Run, other: Run) -> list[str]:
-    """What tells two runs of one seed apart, most telling first: identity, else config, else environment."""
+    """What tells two runs of one seed apart, most telling first: identity, config, conditions, else environment."""
     mine, theirs = run.record.environment, other.record.environment
-    for left, right in ((run.facts, other.facts), (run.settings, other.settings), (mine, theirs)):
+    for left, right in (
+        (run.facts, other.facts),
+        (run.settings, other.settings),
+        (_or_not_set(run.conditions, other.conditions), _or_not_set(other.conditions, run.conditions)),
+        (mine, theirs),
+    ):
         found = [
             f"{key} ({right[key]} there, {value} here)"
             for key, value in left.items()
@@ -106,6 +111,10 @@ def _differences(run: Run, other: Run) -> list[str]:
         if found:
             return found
     return []
+
+
+def _or_not_set(conditions: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {key: conditions.get(key, "not set") for key in {**conditions, **others}}
 
 
 def _known(value: Scalar) -> bool:

@@ -1,5 +1,6 @@
 """One run as the analysis sees it: its record and where it lies."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +27,12 @@ _NOT_WORKLOAD: Final = frozenset(
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
 )
 """Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device."""
+
+_CONDITIONS: Final = ("packages.torch", "cuda", "cudnn", "own_code.", "variables.")
+_OTHER_VARIABLES: Final = frozenset(
+    f"variables.{name}" for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+)
+"""Which of several like devices is used changes no figure; of the threads the record has the number itself."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,25 @@ class Run:
         """The resolved config's leaves that belong to the workload, by dotted key."""
         searched = () if self.record.batch_search is None else ("data.batch_size",)
         return {key: value for key, value in _leaves(self.record.config) if not _left_out(key) and key not in searched}
+
+    @cached_property
+    def conditions(self) -> dict[str, Scalar]:
+        """What else changes figures and is no setting, by dotted key: libraries, own code, variables, CPU threads."""
+        environment = dict(_leaves(self.record.environment))
+        kept = {
+            key: value
+            for key, value in environment.items()
+            if key.startswith(_CONDITIONS) and key not in _OTHER_VARIABLES
+        }
+        if self.record.identity.device == "cpu" and "num_threads" in environment:
+            kept["num_threads"] = environment["num_threads"]
+        return kept
+
+    @cached_property
+    def pair_key(self) -> str:
+        """Equal for runs that differ in precision alone: the record's key, and one of the conditions it ran under."""
+        conditions = json.dumps(self.conditions, sort_keys=True)
+        return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
 
     def figure(self, key: str) -> float | None:
         """The summary's value of metric `key`; None where it was not measured or is not a finite number."""

@@ -166,7 +166,7 @@ def _why_none(runs: Sequence[Run]) -> str:
 def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[float, float]]:
     """(arm, baseline) throughput of one seed, of uncontaminated trainings; of repeats the last."""
     by_key = [
-        {run.record.pair_key: value for run in some if run.contamination is None and (value := _throughput(run))}
+        {run.pair_key: value for run in some if run.contamination is None and (value := _throughput(run))}
         for some in (runs, of_baseline)
     ]
     return [(value, by_key[1][key]) for key, value in by_key[0].items() if key in by_key[1]]

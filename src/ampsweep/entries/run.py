@@ -13,6 +13,7 @@ from ampsweep.build.device import resolve_device
 from ampsweep.build.instantiate import one_line
 from ampsweep.build.optimizer import is_fused
 from ampsweep.build.out_of_memory import is_out_of_memory, out_of_memory
+from ampsweep.build.own_code import own_code
 from ampsweep.config.identity import code_version
 from ampsweep.config.resolved import component_name
 from ampsweep.data.base import Data
@@ -205,7 +206,9 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         record.attempts, record.wandb = earlier.attempts, earlier.wandb
     precision = request.config.precision
     with built.precision.flags():
-        record.environment = {"code_version": code_version(), **environment(device)}
+        own = own_code(request.config.model, request.config.data, request.config.task)
+        code = {"code_version": code_version()} | ({"own_code": own} if own else {})
+        record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
             record.proof["fp32_arithmetic"] = prove_arithmetic(device, convolutions=has_convolutions(built.model))
     record.proof["contradictions"] = contradictions(precision, record.proof)

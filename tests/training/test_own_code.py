@@ -1,0 +1,49 @@
+"""The version of a user's own code is that of its sources; what is installed or the suite's own is none of it."""
+
+import importlib
+
+import pytest
+
+from ampsweep.build.own_code import own_code
+
+NET = {"_target_": "my_nets.Net"}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write modules of the user's own and import `my_nets`, as a process does that has just begun."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(**sources):
+        for name, source in sources.items():
+            (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+            monkeypatch.delitem(importlib.sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        importlib.import_module("my_nets")
+        return own_code({"_target_": "ampsweep.data.digits.Digits"}, NET)
+
+    return written
+
+
+@pytest.mark.parametrize(
+    "use", ["from my_layers import Layer", "import my_layers", "from my_layers import Layer as L\nlayer = L()\ndel L"]
+)
+def test_a_change_where_the_model_is_or_in_what_it_uses_is_another_version(write, use):
+    nets = f"from torch import nn\n{use}\n\nclass Net(nn.Module): ...\n"
+    layers = "class Layer: ...\n"
+    before = write(my_layers=layers, my_nets=nets)
+    assert before.keys() == {"my_layers", "my_nets"}
+    assert write(my_layers=layers, my_nets=nets) == before
+    assert write(my_layers=layers + "# other\n", my_nets=nets)["my_layers"] != before["my_layers"]
+    assert write(my_layers=layers, my_nets=nets + "# other\n")["my_nets"] != before["my_nets"]
+
+
+def test_targets_inside_a_part_count_too(write):
+    write(my_nets="class Net: ...\n")
+    assert own_code({"_target_": "ampsweep.x.Y", "dataset": {"_target_": "my_nets.Net"}}).keys() == {"my_nets"}
+
+
+def test_what_is_installed_or_the_suites_own_is_left_out():
+    assert (
+        own_code({"_target_": "ampsweep.models.mlp.MLP"}, {"_target_": "torch.nn.Linear"}, {"_target_": "json.x"}) == {}
+    )
