@@ -13,6 +13,9 @@ from ampsweep.redaction import hidden, hide
         ("{password: abc, user: me}", "{password: ***, user: me}"),
         ("model.token=abc", "model.token=***"),
         ("HF_TOKEN: abc", "HF_TOKEN: ***"),
+        ("+model.github_token=abc", "+model.github_token=***"),
+        ("got {'my_service_token': 'abc'}", "got {'my_service_token': ***}"),
+        ('{"password": "abc", "user": "me"}', '{"password": ***, "user": "me"}'),
         ("https://me:abc@example.com/x", "https://me:***@example.com/x"),
         ("refused hf_abcdefghijklmnopqrstuvwxyz", "refused ***"),
         ("refused ghp_0123456789012345678901234567890123456", "refused ***"),
@@ -31,6 +34,7 @@ def test_a_secret_in_a_text_is_hidden(text, safe, monkeypatch):
         "trainer.max_tokens=5",
         "unexpected token: foo",
         "model.pad_token=<pad>",
+        "+model.tokenizer.eos_token='</s>' model.max_token=5",
         "git_commit 01aa39a1b2c3d4e5f60718293a4b5c6d7e8f9012",
         "http://127.0.0.1:8080/team/p",
         "pair_key: 0123456789abcdef",
@@ -44,10 +48,16 @@ def test_what_is_none_stays(text, monkeypatch):
 
 def test_values_are_hidden_by_their_names_and_in_all_texts(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
-    config = {"api_key": "x", "lr": 0.1, "keys": ["a", "0123456789" * 4], "model": {"hub_token": "y", "size": None}}
+    config = {"api_key": "x", "lr": 0.1, "keys": ["a", "0123456789" * 4], "model": {"slack_token": "y", "size": None}}
     assert hidden(config) == {
         "api_key": "***",
         "lr": 0.1,
         "keys": ["a", "***"],
-        "model": {"hub_token": "***", "size": None},
+        "model": {"slack_token": "***", "size": None},
     }
+
+
+def test_a_secret_of_digits_is_hidden_and_what_only_says_whether_there_is_one_is_not():
+    config = {"password": 20240815, "secret": None, "credentials": True, "eos_token": 50256, "error": "no 202408151234"}
+    assert hidden(config) == config | {"password": "***"}
+    assert hidden({"password": 202408151234, "error": "no 202408151234"}) == {"password": "***", "error": "no ***"}

@@ -9,9 +9,14 @@ T = TypeVar("T")
 
 HIDDEN: Final = "***"
 
+_OF_TEXT: Final = (
+    r"(?:pad|eos|bos|unk|unknown|sep|cls|mask|begin|start|end|stop|special|image|audio|video|eot|sot"
+    r"|first|last|next|prev|new|max|min|num|per)"
+)
+"""Words before a token that is one of a vocabulary."""
 _NAME: Final = (
     r"(?:api_?key|access_?key(?:_?id)?|private_?key|secret(?:_?key)?|password|passwd|credentials?"
-    r"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)_?token)"
+    rf"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)token|(?!{_OF_TEXT}_token)[a-z0-9]+_token)"
 )
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^token$", re.IGNORECASE)
 _SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
@@ -19,7 +24,7 @@ _MIN_LENGTH: Final = 12
 """Shorter values are not hidden where a text happens to hold them: there they could be something else."""
 
 _ASSIGNED: Final = re.compile(
-    rf"(\b(?:(?:[\w.-]*[._-])?{_NAME}\s*[=:]\s*|(?:[\w.-]*\.)?token=))" + r"('[^']*'|\"[^\"]*\"|[^\s,}\]]+)",
+    rf"(\b(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*|(?:[\w.-]*\.)?token=))" + r"('[^']*'|\"[^\"]*\"|[^\s,}\]]+)",
     re.IGNORECASE,
 )
 _KNOWN_FORMS: Final = re.compile(
@@ -60,10 +65,7 @@ def _hidden(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, str):
         return _hide(value, secrets)
     if isinstance(value, dict):
-        return {
-            key: HIDDEN if isinstance(item, str) and _SECRET_NAME.search(str(key)) else _hidden(item, secrets)
-            for key, item in value.items()
-        }
+        return {key: HIDDEN if _is_secret(key, item) else _hidden(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_hidden(item, secrets) for item in value]
     return value
@@ -78,9 +80,15 @@ def _secrets(value: object) -> list[str]:
 def _named(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
-            if isinstance(item, str) and _SECRET_NAME.search(str(key)):
-                yield item
+            if _is_secret(key, item):
+                yield str(item)
             yield from _named(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _named(item)
+
+
+def _is_secret(key: Any, item: Any) -> bool:
+    """Digits alone are a number to whoever reads a command line, but may be a password."""
+    is_value = isinstance(item, str | int | float) and not isinstance(item, bool)
+    return is_value and _SECRET_NAME.search(str(key)) is not None

@@ -59,6 +59,13 @@ def test_an_arm_that_diverged_is_refused_with_its_seed():
     assert recommendation(entries).arm == "amp_bf16"
 
 
+def test_of_seeds_that_diverged_in_other_ways_none_is_given_the_reason_of_the_first():
+    errors = ["the training loss is nan at step 10", "the training loss is nan at step 5"]
+    diverged = [failed("amp_fp16", seed, "diverged", errors[seed == 2]) for seed in range(3)]
+    told = "the training loss is nan at step 10 in seeds 0, 1; diverged otherwise in seed 2"
+    assert standings([*FP32, *diverged])["amp_fp16"] == ("refused", told)
+
+
 def test_where_the_baseline_diverges_too_precision_is_not_to_blame():
     entries = [
         *FP32[:2],

@@ -56,6 +56,12 @@ def test_tables_and_sentences_for_people(predict):
     assert "amp_bf16 " in out.splitlines()[-2]
 
 
+def test_an_answer_that_is_only_the_last_batch_looked_at_says_so(predict):
+    _, out, _ = predict(*SMALL, "predict.target=cpu", "predict.memory_gib=1e6", "format=json", "precision=fp32")
+    (workload,) = json.loads(out)["workloads"]
+    assert workload["sentences"] == ["On 1e+06 GiB: fp32 beyond batch 1048575."]
+
+
 def test_a_chosen_precision_is_the_only_one(predict):
     _, out, _ = predict(*SMALL, "precision=amp_bf16", "precision.cache_enabled=false", "format=json")
     (workload,) = json.loads(out)["workloads"]
@@ -83,6 +89,7 @@ def test_what_the_target_cannot_run_is_said(predict):
         ("predict.memory_gib=0", "predict.memory_gib=0: must be greater than 0"),
         ("predict.memory_gib=-16", "predict.memory_gib=-16: must be greater than 0"),
         ("predict.memory_gib=nan", "predict.memory_gib=nan: must be a finite number"),
+        ("predict.memory_gib=1e300", "predict.memory_gib=1e+300: must be at most 1073741824"),
         ("data.batch_size=0", "data.batch_size=0: must be greater than 0"),
         ("predict.batch_sizes=[4,0]", "predict.batch_sizes=0: must be greater than 0"),
         ("predict.target=tpu", "predict.target=tpu: allowed are auto, cpu, cuda"),

@@ -49,7 +49,10 @@ def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> str | None:
     if not found:
         return None
     why = found[0].record.error
-    return f"{first_line(why) if why else 'diverged'}{_in_seeds(found)}"
+    so = [run for run in found if run.record.error == why]
+    others = [run for run in found if run.record.error != why]
+    said = f"{first_line(why) if why else 'diverged'}{_in_seeds(so)}"
+    return f"{said}; diverged otherwise{_in_seeds(others)}" if others else said
 
 
 def _mostly(runs: Sequence[Run], *outcomes: str) -> str | None:

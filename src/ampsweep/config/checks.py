@@ -22,6 +22,8 @@ from ampsweep.config.schema import (
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing"}
+_LARGEST_GIB = 2**30
+"""Of a memory's size: what 64 bits can number and no device has."""
 
 
 def check(config: Config) -> None:
@@ -112,6 +114,8 @@ def _scheduler(scheduler: SchedulerConfig) -> Iterator[str]:
 def _predict(predict: PredictConfig) -> Iterator[str]:
     yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
     yield from _positive("predict.memory_gib", predict.memory_gib)
+    if predict.memory_gib is not None and predict.memory_gib > _LARGEST_GIB:
+        yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     for batch_size in predict.batch_sizes or ():
         yield from _positive("predict.batch_sizes", batch_size)
 

@@ -51,6 +51,8 @@ def _fits(answers: Sequence[Answer]) -> Iterator[str]:
             yield f"{answer.arm} not even one item"
         elif answer.largest.is_all_the_data:
             yield f"{answer.arm} every batch the data has (up to {size})"
+        elif answer.largest.is_last_looked_at:
+            yield f"{answer.arm} beyond batch {size}"
         else:
             yield f"{answer.arm} up to {size}" if said else f"{answer.arm} up to batch {size}"
             said = True

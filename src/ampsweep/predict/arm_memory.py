@@ -71,6 +71,11 @@ class LargestBatch:
     is_all_the_data: bool = False
     """More would fit, but the data has no larger batch."""
 
+    @property
+    def is_last_looked_at(self) -> bool:
+        """Whether more may fit, too, as nobody has looked."""
+        return self.batch_size == MAX_BATCH - 1
+
 
 class ArmMemory:
     """What traces at two batch sizes say about all.
