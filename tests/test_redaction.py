@@ -13,6 +13,7 @@ from ampsweep.redaction import hidden, hide
         ("{password: abc, user: me}", "{password: ***, user: me}"),
         ("model.token=abc", "model.token=***"),
         ("HF_TOKEN: abc", "HF_TOKEN: ***"),
+        ("--token=abc --api-key=def", "--token=*** --api-key=***"),
         ("+model.github_token=abc", "+model.github_token=***"),
         ("got {'my_service_token': 'abc'}", "got {'my_service_token': ***}"),
         ('{"password": "abc", "user": "me"}', '{"password": ***, "user": "me"}'),

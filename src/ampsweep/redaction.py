@@ -15,8 +15,8 @@ _OF_TEXT: Final = (
 )
 """Words before a token that is one of a vocabulary."""
 _NAME: Final = (
-    r"(?:api_?key|access_?key(?:_?id)?|private_?key|secret(?:_?key)?|password|passwd|credentials?"
-    rf"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)token|(?!{_OF_TEXT}_token)[a-z0-9]+_token)"
+    r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|secret(?:[_-]?key)?|password|passwd|credentials?"
+    rf"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)token|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
 )
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^token$", re.IGNORECASE)
 _SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
@@ -24,7 +24,8 @@ _MIN_LENGTH: Final = 12
 """Shorter values are not hidden where a text happens to hold them: there they could be something else."""
 
 _ASSIGNED: Final = re.compile(
-    rf"(\b(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*|(?:[\w.-]*\.)?token=))" + r"('[^']*'|\"[^\"]*\"|[^\s,}\]]+)",
+    rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*|(?:[\w.-]*[.-])?token=))"
+    r"('[^']*'|\"[^\"]*\"|[^\s,}\]]+)",
     re.IGNORECASE,
 )
 _KNOWN_FORMS: Final = re.compile(
