@@ -107,10 +107,9 @@ def _sync(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from ampsweep.entries.compare import compare_directories
     from ampsweep.entries.from_wandb import WANDB, copied_runs
+    from ampsweep.entries.terminal import Terminal
     from ampsweep.entries.wandb_views import require_wandb_workspaces, save_views
     from ampsweep.report.console import print_comparison
     from ampsweep.report.files import comparison_json, write_comparison
@@ -145,7 +144,7 @@ def _report(arguments: argparse.Namespace) -> int:
         print(comparison_json(compared.comparison), end="")
     else:
         shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
-        print_comparison(shown, Console())
+        print_comparison(shown, Terminal())
     if arguments.wandb:
         from ampsweep.entries.publish import publish_now
 

@@ -14,6 +14,7 @@ from ampsweep.entries import children
 from ampsweep.entries.checked import Checked
 from ampsweep.entries.directories import finished
 from ampsweep.entries.duration import duration
+from ampsweep.entries.terminal import Terminal
 from ampsweep.launch.isolated import run_isolated
 
 
@@ -29,7 +30,7 @@ def print_plan(
     timed = [config for config in todo if not config.max_batch.search]  # nobody knows how long a search takes
     seconds = dict(zip(map(run_directory_name, timed), _estimated(timed), strict=True))
     if not console.is_terminal:
-        console = Console(width=120)  # a pipe has no edge at 80 columns
+        console = Terminal(width=120)  # a pipe has no edge at 80 columns
     table = Table("#", "arm", "model", "data", "seed", "steps", "parameters", "time", "note", box=None, pad_edge=False)
     for number, (config, one) in enumerate(zip(configs, checked, strict=True)):
         estimate = seconds.get(run_directory_name(config))
@@ -51,14 +52,13 @@ def print_plan(
     for reason in sorted(
         {f"{arm_label(c.precision)}: {o.unsupported}" for c, o in zip(configs, checked, strict=True) if o.unsupported}
     ):
-        console.print(reason, highlight=False)
+        console.print(reason)
     for sentence in dict.fromkeys(one.too_large for one in checked if one.too_large is not None):
-        console.print(sentence, highlight=False)
+        console.print(sentence)
     known = [value for value in seconds.values() if value is not None]
     console.print(
         f"{len(configs)} point{'' if len(configs) == 1 else 's'}, {len(todo)} to train; "
         f"about {duration(sum(known))}, from steps timed just now; nothing was trained or written",
-        highlight=False,
     )
     return 0
 

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ampsweep.analysis.quantities import plural
 from ampsweep.config.errors import UserError
+from ampsweep.entries.terminal import Terminal
 
 WANDB: Final = "wandb://"
 """How the address of runs on a W&B server begins."""
@@ -36,7 +37,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
         selection = Selection.parse(address)
     except ValueError as error:
         raise UserError(str(error)) from error
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     place = (directory or _ROOT.joinpath(*selection.folders)).resolve()
     try:
         with _shown(console, str(selection)) as progress:
@@ -57,7 +58,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
 @contextmanager
 def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """Takes how many runs of how many are there, and shows it while it goes on, on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda number, of: bar.update(task, completed=number, total=of)

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 
 import hydra
-from rich.console import Console
 
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, conf_dir
 from ampsweep.config.errors import UserError
@@ -33,6 +32,7 @@ from ampsweep.entries.progress.plan import Plan
 from ampsweep.entries.progress.watch import watch
 from ampsweep.entries.publish import publish_after
 from ampsweep.entries.request import RunRequest
+from ampsweep.entries.terminal import Terminal
 from ampsweep.launch.isolated import run_isolated, warm_up
 from ampsweep.record import OUTCOMES, RunRecord, find_records
 from ampsweep.redaction import hide
@@ -96,7 +96,7 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if config.dry_run:
-        return print_plan([config], _checked([config]), Console())
+        return print_plan([config], _checked([config]), Terminal())
     device = resolve_device(config.device)
     plan = Plan(points.points)
     with ProgressDisplay(plan, in_training_process=True) as display, device_lock(str(device), on_wait=display.say):
@@ -118,7 +118,7 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)
-    print_run_summary(directory, record, Console())
+    print_run_summary(directory, record, Terminal())
     return 0 if record.status in OUTCOMES else 1
 
 
@@ -148,7 +148,7 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     address = None if wandb is None else wandb.address
     checked = _checked(configs, address)
     if first.dry_run:
-        return print_plan(configs, checked, Console(), into)
+        return print_plan(configs, checked, Terminal(), into)
     directory = into or new_directory(first)
     where = ("hydra.mode=MULTIRUN", _set("hydra.sweep.dir", directory))
     resume_collector()
@@ -192,9 +192,9 @@ def _checked(configs: Sequence[Config], wandb: WandbAddress | None = None) -> li
 def _show(growing: GrowingComparison, directory: Path) -> None:
     from ampsweep.report.console import print_comparison
 
-    console = Console()
+    console = Terminal()
     print_comparison(growing.write(), console)
-    console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", highlight=False, soft_wrap=True)
+    console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", soft_wrap=True)
 
 
 def _call_hydra(job: Job, argv: Sequence[str], config_name: str) -> None:

@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.console import Console
-
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
@@ -13,6 +11,7 @@ from ampsweep.config.precision_modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.entries.arguments import Arguments, parse
 from ampsweep.entries.collector import collector_at_rest, resume_collector
+from ampsweep.entries.terminal import Terminal
 
 _FORMATS = ("console", "json")
 _HELP = """\
@@ -52,11 +51,11 @@ def predict_command(argv: Sequence[str]) -> int:
     if chosen == "json":
         print(as_json(predictions))
         return 0
-    console = Console()
+    console = Terminal()
     for prediction in predictions:
         print_prediction(prediction, console)
     for directory in written:
-        console.print(str(directory), highlight=False, soft_wrap=True)
+        console.print(str(directory), soft_wrap=True)
     return 0
 
 

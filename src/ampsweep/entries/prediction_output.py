@@ -13,6 +13,7 @@ from rich.text import Text
 from ampsweep.analysis.quantities import num_bytes
 from ampsweep.config.resolved import component_name
 from ampsweep.entries.prediction import ArmPrediction, Prediction
+from ampsweep.entries.terminal import Terminal
 from ampsweep.predict.answers import sentences
 from ampsweep.predict.arm_memory import Memory
 
@@ -22,7 +23,7 @@ _PLAIN_WIDTH = 120
 def print_prediction(prediction: Prediction, console: Console) -> None:
     """Print where the memory goes, how it grows with the batch, and the answers."""
     if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
+        console = Terminal(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
     if prediction.arms:
         console.print(Text(f"\n{_title(prediction)}", style="bold"))
         console.print(_categories(prediction), _curves(prediction), sep="\n")

@@ -1,10 +1,10 @@
 """Lines that the user must see, whether on a terminal or in a log."""
 
-from rich.console import Console
 from rich.text import Text
 
 from ampsweep.config.schema import Config
 from ampsweep.entries import messages
+from ampsweep.entries.terminal import Terminal
 from ampsweep.record import RunRecord
 from ampsweep.redaction import hide
 
@@ -16,7 +16,7 @@ class Speaker:
     """
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Terminal(stderr=True)
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
