@@ -173,6 +173,7 @@ OWN_MODELS = {
     "exiting.Net": "does not import: SystemExit: 3",
     "own_models.NotAModule": "gave a NotAModule, not a torch.nn.Module",
     "own_models.Unwilling": "KeyError: 'no such layer'",
+    "own_models.Leaving": "SystemExit: 5",
     "own_models.Gated": "missing 2 required positional arguments: 'at' and 'gate'",
     "own_models.Empty": "has no parameters to train",
     "own_models.Colour": "cannot be trained on data=digits with task=classification: RuntimeError: ",

@@ -62,6 +62,15 @@ def test_a_single_run_that_fails_is_recorded_and_shows_the_users_own_line(start)
     assert ended.err.splitlines()[-1] == "RuntimeError: my model broke"
 
 
+@pytest.mark.slow
+def test_a_model_that_leaves_python_fails_its_run_and_does_not_choose_the_exit_code(start):
+    ended = start(*OWN, "+model.what=exits").finish()
+    record = only_run().record
+    assert (record.status, record.error) == ("failed", "ended by sys.exit(5)")
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1] == "RuntimeError: ended by sys.exit(5)"
+
+
 def test_wandb_is_told_of_the_failure(train):
     train("-m", *OWN[:-1], "tracking.mode=offline", "+model.what=raises")
     run = only_run()

@@ -238,6 +238,15 @@ def test_a_model_that_computes_in_16_bit_by_itself_is_no_float32_arm():
     assert found.endswith("ran in bfloat16, although the mode computes in float32")
 
 
+@pytest.mark.parametrize(
+    ("share", "said"), [(1.0, "100%"), (0.997, "100%"), (0.5, "50%"), (0.012, "1%"), (2e-4, "0.02%")]
+)
+def test_a_share_is_said_in_plain_digits(share, said):
+    flops = {"bfloat16": round(share * 10**6), "float32": round((1 - share) * 10**6)}
+    (found,) = contradictions(FP32, {"flops": flops})
+    assert found.startswith(f"{said} of the matmul")
+
+
 def test_settings_count_and_not_the_name_of_the_mode_they_started_from():
     changed = replace(FP32, autocast=True, dtype="bfloat16")
     make, x = MODELS["mlp"]

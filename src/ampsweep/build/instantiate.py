@@ -44,6 +44,8 @@ def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
         if is_out_of_memory(cause):
             raise cause from error
         raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(cause)}") from error
+    except SystemExit as error:
+        raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(error)}") from error
 
 
 def one_line(error: BaseException) -> str:

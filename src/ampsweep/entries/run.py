@@ -133,6 +133,9 @@ def train_built(
         with limit, trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
+    except SystemExit as error:  # of the user's own code, which has no word in how this process ends
+        record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
+        raise RuntimeError(record.error) from error
     except Exception as error:
         if not is_out_of_memory(error):
             record.status, record.error = "failed", one_line(error)

@@ -119,4 +119,5 @@ def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int])
 
 
 def _percent(part: int, total: int) -> str:
-    return f"{100 * part / total:.2g}%"
+    percent = 100 * part / total
+    return f"{percent:.0f}%" if percent >= 1 else f"{percent:.1g}%"
