@@ -110,6 +110,17 @@ def test_a_run_that_the_server_refuses_does_not_keep_back_the_others(copied, onl
     assert said.startswith(f"error: {runs[1].directory}: W&B: entity nobody not found")
 
 
+def test_a_damaged_history_is_not_sent_and_does_not_keep_back_the_others(copied, online, sync):
+    damaged, *others = all_runs(copied.directory)[:3]
+    path = damaged.directory / "history.jsonl"
+    path.write_text("garbage\n" + path.read_text())
+    code, lines, said = sync(damaged.directory, *(run.directory for run in others))
+    assert (code, said, len(lines)) == (1, [], 3)
+    assert f"{damaged.directory.name}: nothing sent, {path} is damaged: line 1 is not JSON" in lines
+    assert {run.name for run in online.runs} == {run.record.run_id for run in others}
+    assert sync(damaged.directory) == (2, [], [f"error: {path} is damaged: line 1 is not JSON"])
+
+
 def test_wrong_input_costs_a_sentence(copied, online, sync, monkeypatch, tmp_path):
     (run, *_) = all_runs(copied.directory)
     assert sync("nowhere") == (2, [], [f"error: {tmp_path / 'nowhere'}: no such directory"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from ampsweep.config.errors import UserError
 from ampsweep.entries.directories import group_of, is_running
 from ampsweep.entries.publish import complete_comparison
-from ampsweep.record import Found, RunRecord, find_records
+from ampsweep.record import Found, RecordError, RunRecord, find_records
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
@@ -57,6 +57,8 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
             continue
         try:
             done = complete(record, directory, group=_group(record, directory))
+        except RecordError as error:  # half a history would pass for a whole one there
+            refused[directory] = str(error)
         except SyncError as error:
             require_server()  # or there is no point in going on
             refused[directory] = str(error)
