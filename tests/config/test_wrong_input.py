@@ -170,6 +170,11 @@ def fine():
         ("scheduler.min_lr_ratio", 2, "must lie from 0 to 1"),
         ("scheduler.num_warmup_steps", -1, "must not be negative"),
         ("report.margin_pct", 0, "must be greater than 0"),
+        (
+            "report.baseline",
+            "amp_fp99",
+            "must be an arm, which begins with its mode: fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
+        ),
         ("max_batch.limit", 0, "must be greater than 0"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),

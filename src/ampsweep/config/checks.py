@@ -46,6 +46,9 @@ def _faults(config: Config) -> Iterator[str]:
         yield from _component(group, getattr(config, group))
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
+    if config.report.baseline.partition("+")[0] not in PRECISION_MODES:
+        modes = ", ".join(PRECISION_MODES)
+        yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     yield from _positive("max_batch.limit", config.max_batch.limit)
     yield from _predict(config.predict)
     if not 0 <= config.seed < 2**32:
