@@ -127,6 +127,7 @@ def test_an_own_model_is_found_on_the_pythonpath(start, elsewhere):
     record = only_run().record
     assert (record.status, record.identity.model, record.identity.model_size) == ("completed", "Net", 65 * 8 + 9 * 10)
     assert record.config["model"]["width"] == 8
+    assert list(record.environment["own_code"]) == ["mine"], "the version of it"
 
 
 def test_an_own_config_file_is_an_option_like_any_other(train):
