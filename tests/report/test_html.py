@@ -10,7 +10,7 @@ import pytest
 from page_reader import figures, panel, read_page
 from rich.console import Console
 from shown_runs import GIB, dashboard_of, memory, on_gpu
-from synthetic_records import failed, run, sweep
+from synthetic_records import contaminated, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.quantities import num_bytes
@@ -339,6 +339,22 @@ def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     _, against_batch = panel(page, "a0-memory-against-batch")
     fp32 = next(trace for trace in against_batch["traces"] if trace["meta"]["arm"] == "fp32")
     assert of_seeds(fp32, "x", "y")["2"][0] == [8, 16]
+
+
+def test_the_speed_of_a_contaminated_run_is_in_no_panel_and_said_to_be_left_out(write, tmp_path):
+    entries = [*sweep("fp32", [100.0, 100.0]), *sweep("amp_bf16", [50.0]), contaminated("amp_bf16", 1, step_ms=500.0)]
+    for _, record in entries:
+        record.summary["perf/samples_per_sec"] = 8000 / record.summary["perf/step_ms"]
+    records = write(entries)
+    element, figure = panel(page_of(records, tmp_path), "w0-samples-per-sec")
+    drawn = {trace["meta"]["arm"]: trace["x"] for trace in figure["traces"] if trace["type"] != "bar"}
+    assert drawn == {"fp32": [80.0, 80.0], "amp_bf16": [160.0]}
+    assert "amp_bf16: contaminated, hence left out (seed 1)" in element.text
+    (_, free), (_, disturbed) = [entry for entry in records if entry[1].arm == "amp_bf16"]
+    free.contamination = disturbed.contamination
+    element, figure = panel(page_of(records, tmp_path), "w0-samples-per-sec")
+    assert {trace["meta"]["arm"] for trace in figure["traces"]} == {"fp32"}
+    assert "amp_bf16: contaminated, hence left out (seed 0, 1)" in element.text
 
 
 def test_colours_are_the_modes_own_everywhere(page):

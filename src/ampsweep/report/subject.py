@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
@@ -17,6 +17,9 @@ from ampsweep.analysis.searches import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories
+
+_OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
+"""Metrics that a contaminated run has wrong: their keys begin so."""
 
 
 class ArmRuns(ABC):
@@ -60,9 +63,20 @@ class ArmRuns(ABC):
         return [run for run in self.runs if run.arm == arm]
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
-        """The summary's values of `key` over the arm's runs that may be compared, by seed."""
-        found = [(run, value) for run in self.runs_of(arm) if run.measured and (value := run.figure(key)) is not None]
+        """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
+        left_out = self.contaminated(arm, key)
+        found = [
+            (run, value)
+            for run in self.runs_of(arm)
+            if run.measured and run not in left_out and (value := run.figure(key)) is not None
+        ]
         return sorted(found, key=lambda item: item[0].seed)
+
+    def contaminated(self, arm: str, key: str) -> list[Run]:
+        """The arm's runs whose value of `key`, which is one of speed, does not count."""
+        if not key.startswith(_OF_SPEED):
+            return []
+        return [run for run in self.runs_of(arm) if run.measured and run.contamination and run.figure(key) is not None]
 
     def median_of(self, arm: str, key: str) -> float | None:
         values = [value for _, value in self.values_of(arm, key)]

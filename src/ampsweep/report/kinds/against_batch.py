@@ -86,11 +86,16 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
     rows = [(str(size), *(_cell(dict(medians[arm]).get(size), panel.unit) for arm in columns)) for size in sizes]
     table = Table(("batch size", *columns), (True,) * (len(columns) + 1), tuple(rows))
     measured = {arm for _, subject in series.subjects for arm in subject.measured_arms}
-    remarks = [f"{arm}: not measured" for arm in arms if not medians[arm] and arm in measured]
+    remarks = [f"{arm}: {_why_none(arm, key, series)}" for arm in arms if not medians[arm] and arm in measured]
     for arm, where in lost.items():
         at = ", ".join(str(size) for size in sorted({size for size, _ in where}))
         remarks.append(f"{arm} ran out of memory at batch {at} (x)")
     return Shown(traces, layout, table, tuple(remarks))
+
+
+def _why_none(arm: str, key: str, series: Series) -> str:
+    disturbed = any(subject.contaminated(arm, key) for _, subject in series.subjects)
+    return "every run is contaminated" if disturbed else "not measured"
 
 
 def _of_seeds(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:

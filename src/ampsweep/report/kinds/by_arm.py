@@ -29,10 +29,11 @@ def show_by_arm(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
     """A bar an arm, the median over its runs, and a dot a run."""
     (key,) = panel.metrics
     measured = {arm: values for arm in subject.names if (values := subject.values_of(arm, key))}
-    if not measured:
-        return not_measured(panel)
     remarks = Remarks()
-    remarks.without([arm for arm in subject.measured_arms if arm not in measured])
+    remarks.of_speed(subject, subject.measured_arms, key, measured)
+    if not measured:
+        is_disturbed = any(subject.contaminated(arm, key) for arm in subject.names)
+        return Absent(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
     unit = axis_unit((value for values in measured.values() for _, value in values), panel.unit)
     traces: list[Trace] = []
     rows = []

@@ -1,12 +1,13 @@
 """What becomes of a panel: a Plotly figure, where it makes sense a table, and what a reader must know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
+from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
 
 Trace = dict[str, Any]
@@ -58,6 +59,14 @@ class Remarks:
     def without(self, arms: Sequence[str], why: str = "not measured") -> None:
         if arms:
             self.lines.append(f"{', '.join(arms)}: {why}")
+
+    def of_speed(self, subject: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
+        """Which arms have no value of `key`, and whose runs are contaminated: that has no speed."""
+        disturbed = {arm: runs for arm in arms if (runs := subject.contaminated(arm, key))}
+        self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
+        for arm, runs in disturbed.items():
+            seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+            self.lines.append(f"{arm}: contaminated, hence left out (seed {seeds})")
 
 
 def not_measured(panel: Panel) -> Absent:
