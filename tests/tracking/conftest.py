@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from served import Wandb, machine
 from wandb_file import WandbFile, read_wandb_file
-from wandb_server import WandbServer
+from wandb_server import KEY, WandbServer
 
 from ampsweep.record import Identity, RunRecord
 from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
@@ -54,6 +54,7 @@ def online(served: Wandb, monkeypatch: pytest.MonkeyPatch, record: RunRecord) ->
         monkeypatch.setenv(name, value)
     yield served
     served.server.faults.clear()
+    served.server.key = KEY
 
 
 @pytest.fixture

@@ -118,6 +118,19 @@ def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> N
     assert training.said == ["W&B: online, project p"]
 
 
+@pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
+def test_a_key_that_becomes_wrong_stops_no_training(
+    step: int, training: Training, online: Wandb, impatient: WandbAddress
+) -> None:
+    training.address = impatient
+    impatient.check(TrackingConfig(mode="online", project="p"))
+    training.run({step: lambda: setattr(online.server, "key", "9" * 40)})
+    assert len(training.rows) == 20
+    assert training.record.status == "completed"
+    if step == 0:
+        assert training.said[1:] == [f"W&B: lost (the server refuses the API key: user is not logged in); {SENDS}"]
+
+
 @pytest.mark.parametrize(
     ("fault", "why"),
     [

@@ -22,12 +22,16 @@ class Projects:
         return {
             "viewer": self._viewer,
             "serverInfo": {"__typename": "ServerInfo", "features": []},
-            "entity": lambda **_: {"__typename": "Entity", "xxhashDigestsEnabled": False, "organization": None},
+            "entity": self._named,
             "project": self._project,
             "model": self._project,
             "models": self._all,
             "upsertModel": lambda input: {"project": None, "model": None, "inserted": False},
         }
+
+    def _named(self, name: str) -> Node | None:
+        about = {"__typename": "Entity", "available": False, "xxhashDigestsEnabled": False, "organization": None}
+        return about if name == self._entity else None
 
     def _viewer(self) -> Node:
         return {

@@ -24,7 +24,7 @@ from .sweeps import Sweeps
 from .views import Views
 
 KEY = "0123456789" * 4
-"""The API key it takes."""
+"""The API key it takes, unless it is told of another."""
 
 ENTITY = "team"
 
@@ -44,6 +44,8 @@ class WandbServer:
     def __init__(self, port: int = 0) -> None:
         self.recorded = Recorded()
         self.faults: list[Fault] = []
+        self.key = KEY
+        """The API key it takes."""
         self.lock = threading.RLock()
         self._http = _HttpServer(self, port)
         self.port: int = self._http.server_address[1]
@@ -123,7 +125,7 @@ class WandbServer:
             return self._stored(method, path.removeprefix("/storage/"), body)
         if path.startswith(_TELEMETRY):
             return 200, b""
-        if authorization != "Basic " + base64.b64encode(f"api:{KEY}".encode()).decode():
+        if authorization != "Basic " + base64.b64encode(f"api:{self.key}".encode()).decode():
             return 401, b'{"errors": [{"message": "user is not logged in"}]}'
         if call is not None:
             return self._query(call)

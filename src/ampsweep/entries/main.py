@@ -18,7 +18,7 @@ import hydra
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, conf_dir
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.entries import children
 from ampsweep.entries.arguments import Arguments, parse, quoted
 from ampsweep.entries.checked import Checked
@@ -79,9 +79,12 @@ def run_points(points: Points, config_name: str = CONFIG_NAME) -> int:
 
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
-    configs = [point.config for point in points.points]
-    is_wanted = any(config.tracking.mode != "disabled" and not config.dry_run for config in configs)
-    return WandbProcess() if is_wanted else nullcontext()
+    configs = [point.config for point in points.points if not point.config.dry_run]
+    tracked: list[TrackingConfig] = []
+    for config in configs:
+        if config.tracking.mode != "disabled" and config.tracking not in tracked:
+            tracked.append(config.tracking)
+    return WandbProcess(tracked) if tracked else nullcontext()
 
 
 def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int:

@@ -46,8 +46,12 @@ def make_trackers(
 def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
     """Refuse what W&B would, before a run; asked of the process at the address ``wandb``, if there is one.
 
+    That process asks the server, too, which may refuse the API key or the entity. One that cannot be had, or takes
+    longer to answer than a training should wait, refuses nothing.
+
     Raises:
-        ValueError: a tracking mode that is unknown or impossible here, or a project, entity or tag W&B does not take.
+        ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take, or
+            what the server refuses.
     """
     if config.mode == "disabled":
         return

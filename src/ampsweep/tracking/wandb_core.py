@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +69,38 @@ def _as_answered(line: str) -> str:
             status = found["status"]
             return f"the server {'refuses the API key' if status == '401' else f'answered {status}'}: {message}"
     return line
+
+
+@dataclass(frozen=True)
+class Login:
+    """A W&B server and the API key for it, with what else it takes to reach it."""
+
+    url: str
+    key: str = field(repr=False)
+    entity: str | None
+    """Where runs belong that name no other."""
+    headers: dict[str, str] = field(repr=False)
+    proxies: dict[str, str] = field(repr=False)
+
+
+def current_login() -> Login | None:
+    """That of this process, after `wandb.login`; None where it is not by an API key.
+
+    wandb 0.31 has its settings in public only together with a wandb-core, which `wandb.setup` starts.
+    """
+    from wandb.sdk import wandb_setup
+
+    settings = wandb_setup.singleton().settings
+    if settings.api_key is None:
+        return None
+    proxies = {"http": settings.http_proxy, "https": settings.https_proxy}
+    return Login(
+        settings.base_url,
+        settings.api_key,
+        settings.entity,
+        headers=dict(settings.x_extra_http_headers or {}),
+        proxies={scheme: proxy for scheme, proxy in proxies.items() if proxy},
+    )
 
 
 def is_unanswered(error: BaseException) -> bool:

@@ -21,6 +21,13 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class Check:
+    """To the W&B process: could a run be tracked so?"""
+
+    config: TrackingConfig
+
+
+@dataclass(frozen=True)
 class Open:
     """To the W&B process: a run is to be tracked so."""
 
@@ -30,7 +37,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """Its answer: the mode, a line that tells the user, where the run belongs; or why it refuses."""
+    """Its answer to both: the mode, a line that tells the user, where the run belongs; or why it refuses."""
 
     mode: str = "disabled"
     line: str | None = None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb_core import end_wandb, first_line
+from ampsweep.tracking.wandb_core import Login, current_login, end_wandb, first_line
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -48,19 +48,34 @@ def resolve_mode(config: TrackingConfig) -> tuple[Mode, str | None]:
 
 def missing_login(environment: Mapping[str, str]) -> str | None:
     """Why wandb, in this environment, cannot log in to its server; None where it has an API key or token."""
+    with _login(environment) as missing:
+        return missing
+
+
+def online_login() -> Login | None:
+    """That of a run whose mode is online; None where it is not by an API key. As for `resolve_mode`, for before it."""
+    with _login({"WANDB_MODE": "online"}) as missing:
+        return current_login() if missing is None else None
+
+
+@contextmanager
+def _login(environment: Mapping[str, str]) -> Iterator[str | None]:
+    """Yields why wandb is not logged in, inside."""
     import wandb
 
     try:
-        # Where it is not silent, login says who is logged in, for which it asks the server.
-        with changed_environment({"WANDB_SILENT": "true", **environment}):
-            found = wandb.login(prompt=False, verify=False)
-    except wandb.Error as error:  # a key of the wrong length, or two kinds of login at once
-        return first_line(error)
-    except ValueError as error:
-        raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
+        try:
+            # Where it is not silent, login says who is logged in, for which it asks the server.
+            with changed_environment({"WANDB_SILENT": "true", **environment}):
+                found = wandb.login(prompt=False, verify=False)
+            missing = None if found else "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
+        except wandb.Error as error:  # a key of the wrong length, or two kinds of login at once
+            missing = first_line(error)
+        except ValueError as error:
+            raise ValueError(f"wandb has an invalid setting: {first_line(error)}") from error
+        yield missing
     finally:
         end_wandb()  # what it has read was for this question only
-    return None if found else "wandb is not logged in (`wandb login` or WANDB_API_KEY)"
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """W&B in a process of its own: neither its start nor its rows take the training's time."""
 
 import os
+import pickle
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +16,10 @@ from typing import Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb_messages import Open, Opened, Prepare, Publish, Published
+from ampsweep.tracking.wandb_messages import Check, Opened, Prepare, Publish, Published
 from ampsweep.tracking.wandb_place import WandbPlace
 
-KEY_BYTES: Final = 32
+_KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb_service import main; main()"
 _PATIENCE_S: Final = 60.0
 """How long the process may take to end once it has nothing to do."""
@@ -31,9 +33,9 @@ class WandbAddress:
     key: bytes
 
     def check(self, config: TrackingConfig) -> None:
-        """Raises ValueError where a run could not be tracked so; see `check_tracking`."""
+        """Raises ValueError where a run could not be tracked so, or the server refuses it; see `check_tracking`."""
         with self.connect() as connection:
-            connection.send(Open(config, None))
+            connection.send(Check(config))
             opened: Opened = connection.recv()
         if opened.refusal is not None:
             raise ValueError(opened.refusal)
@@ -63,8 +65,9 @@ class WandbProcess:
     after it has finished the run it was tracking.
     """
 
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(KEY_BYTES)
+    def __init__(self, expected: Sequence[TrackingConfig] = ()) -> None:
+        """``expected`` is how its runs will be tracked, as far as known: it asks the server about them at once."""
+        self._key, self._expected = secrets.token_bytes(_KEY_BYTES), tuple(expected)
 
     def __enter__(self) -> Self:
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
@@ -77,7 +80,7 @@ class WandbProcess:
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(self._key)
+        pickle.dump((self._key, self._expected), self._process.stdin)
         self._process.stdin.flush()
         return self
 

@@ -3,8 +3,10 @@
 import gc
 import importlib
 import os
+import pickle
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
@@ -12,13 +14,13 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.tracking.wandb_access import WandbAccess
 from ampsweep.tracking.wandb_comparison import publish
 from ampsweep.tracking.wandb_core import end_wandb, first_line, lost_errors, silence_libraries
-from ampsweep.tracking.wandb_messages import Open, Opened, Prepare, Publish, Published, Start
+from ampsweep.tracking.wandb_messages import Check, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb_mirror import WandbMirror
-from ampsweep.tracking.wandb_mode import Mode, resolve_mode
+from ampsweep.tracking.wandb_mode import Mode, online_login, resolve_mode
 from ampsweep.tracking.wandb_place import WandbPlace, finish_timeout_s
-from ampsweep.tracking.wandb_process import KEY_BYTES
 from ampsweep.tracking.wandb_run import WandbRun
 from ampsweep.tracking.wandb_watch import Patience
 
@@ -33,8 +35,9 @@ def main() -> None:
     """Serve one client after another until the process at the other end of stdin is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    key = sys.stdin.buffer.read(KEY_BYTES)
-    if len(key) < KEY_BYTES:
+    try:
+        key, expected = pickle.load(sys.stdin.buffer)
+    except EOFError:
         return
     busy, served = Lock(), Event()
     with Listener(authkey=key) as listener:
@@ -43,7 +46,7 @@ def main() -> None:
         Thread(target=_end_with_parent, args=(busy, served), name="parent", daemon=True).start()
         _import_wandb()
         silence_libraries()
-        service = _Service()
+        service = _Service(expected)
         while True:
             # A client that goes away is not our fault, and a stranger is no client.
             with suppress(EOFError, OSError, AuthenticationError), listener.accept() as client, busy:
@@ -71,21 +74,32 @@ def _import_wandb() -> None:
 class _Service:
     """Answers what clients send; see `wandb_messages`."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Sequence[TrackingConfig]) -> None:
+        """``expected`` is how runs will be tracked, as far as known."""
         self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
+        self._accesses: dict[str | None, WandbAccess | None] = {}
+        for config in expected:
+            with suppress(ValueError):  # told to whoever asks for it
+                self._access(config)
 
     def serve(self, client: "Connection[Any, Any]") -> None:
         """One client, to its end."""
-        opening: Prepare | Open | Publish = client.recv()
-        if isinstance(opening, Publish):
-            client.send(_publish(opening))
-            return
+        opening: Prepare | Check | Open | Publish = client.recv()
+        match opening:
+            case Publish():
+                client.send(_publish(opening))
+            case Prepare():
+                with suppress(ValueError):
+                    if self._mode(opening.config)[0] != "disabled":
+                        _start_core()
+            case Check():
+                client.send(Opened(refusal=self._refusal(opening.config)))
+            case Open():
+                self._track(client, opening)
+
+    def _track(self, client: "Connection[Any, Any]", opening: Open) -> None:
         try:
             mode, line = self._mode(opening.config)
-            if isinstance(opening, Prepare):
-                if mode != "disabled":
-                    _start_core()
-                return
             if mode == "disabled":
                 client.send(Opened())
                 return
@@ -97,6 +111,29 @@ class _Service:
         client.send(Opened(mode, line, place.facts()))
         start: Start = client.recv()
         WandbMirror(client, run, start, grace_s=_GRACE_S if wait_s is None else wait_s).serve()
+
+    def _refusal(self, config: TrackingConfig) -> str | None:
+        try:
+            if self._mode(config)[0] != "disabled":
+                WandbPlace.here(config, None).settings(config.tags)
+            access = self._access(config)
+        except ValueError as error:
+            return str(error)
+        return None if access is None else access.refusal()
+
+    def _access(self, config: TrackingConfig) -> WandbAccess | None:
+        """The question whether the server takes the run, asked once for each entity; None where there is none to ask.
+
+        Raises:
+            ValueError: as `resolve_mode`.
+        """
+        if self._mode(config)[0] != "online":
+            return None
+        entity = WandbPlace.here(config, None).entity
+        if entity not in self._accesses:
+            login = online_login()
+            self._accesses[entity] = None if login is None else WandbAccess(login, entity or login.entity)
+        return self._accesses[entity]
 
     def _mode(self, config: TrackingConfig) -> tuple[Mode, str | None]:
         """`resolve_mode`, asked once for each config, because to ask ends a wandb-core that was started for a run."""
