@@ -31,14 +31,14 @@ def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[
     """Check every config; what several of them share is checked once."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
-    sizes: dict[str, Checked] = {}
+    sizes: dict[tuple[str, str], Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
         parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
             memory[key] = _check(config, wandb)
-        workload = config_hash(replace(config, seed=0))
+        workload = (key, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
             sizes[workload] = _with_size(config, _with_support(config, memory[key]))
         results.append(sizes[workload])
