@@ -42,6 +42,7 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
             trackers.log({"train/loss": 1 / step, "train/lr": 1e-3}, step)
             time.sleep(max(0.0, first + number * PERIOD_S - time.perf_counter()))
         record.status, record.summary = "completed", {"train/loss": 0.5}
+        record.memory, record.proof = {"peak": {"parameters": 4096}}, {"outputs": {"float32": 9}}  # tables in W&B
         lost = None
         try:
             trackers.finish(record)

@@ -45,6 +45,7 @@ class Training:
             time.sleep(seconds / 20)
         events.get(21, int)()
         self.record.status = "completed"
+        self.record.memory, self.record.proof = {"peak": {"parameters": 4096}}, {"outputs": {"bfloat16": 9}}
         began = time.perf_counter()
         trackers.finish(self.record)
         self.finish_s = time.perf_counter() - began
@@ -150,6 +151,17 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     assert why in training.record.wandb["error"]
     assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
     assert len(training.rows) == 20
+
+
+def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, impatient: WandbAddress) -> None:
+    """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
+    training.address = impatient
+    with online.server.failing(Fault(status=200, delay_s=0.1)):
+        training.run(seconds=1.0)
+    assert training.finish_s > 0.6
+    run = online.run(training.record)
+    assert (run.rows, run.state) == (training.rows, "finished")
+    assert "error" not in training.record.wandb
 
 
 def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb) -> None:

@@ -1,25 +1,18 @@
 """Whether the W&B server takes the runs of this machine: its API key and, where one is named, the entity."""
 
-import base64
-import json
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
 from ampsweep.redaction import hide
 from ampsweep.tracking.wandb_core import Login
+from ampsweep.tracking.wandb_question import UNANSWERED, Answer, answer
 
-_ASK_S: Final = 10.0
 _WAIT_S: Final = 0.4
 """How long whoever wants the answer waits for it: a start of a training, which began while it was being given."""
 
-_LARGEST: Final = 2**20
 _INSTEAD: Final = "tracking.mode=offline trains without a server"
 
 _VIEWER: Final = "query Viewer { viewer { username entity teams { edges { node { name } } } } }"
@@ -27,10 +20,7 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 
 
 class WandbAccess:
-    """The question whether runs may be sent, which is asked in the background from the beginning.
-
-    It is no client's, whose wandb-core would hold on to a server that is silent.
-    """
+    """The question whether runs may be sent, which is asked in the background from the beginning."""
 
     def __init__(self, login: Login, entity: str | None) -> None:
         """``entity`` is where the runs belong; None: to whom the key does."""
@@ -52,91 +42,40 @@ class WandbAccess:
         return self._refusal
 
     def _ask(self) -> None:
-        with suppress(OSError, HTTPException, ValueError):  # nothing that we could make sense of
+        with suppress(*UNANSWERED):
             found = _refusal(self._login, self._entity)
             self._refusal = None if found is None else hide(found, beside={"api_key": self._login.key})
 
 
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    content: dict[str, Any]
-    """JSON, as W&B answers; empty where it is none."""
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return self.content.get("data") or {}
-
-    @property
-    def reason(self) -> str:
-        """What the server says of an error."""
-        with suppress(LookupError, TypeError):
-            return str(self.content["errors"][0]["message"]).splitlines()[0]
-        return f"{self.status} {HTTPStatus(self.status).phrase}"
-
-    @property
-    def own_names(self) -> set[str]:
-        """Entities of whom the key is."""
-        with suppress(LookupError, TypeError):
-            viewer = self.data["viewer"]
-            return {viewer["username"], viewer["entity"], *(edge["node"]["name"] for edge in viewer["teams"]["edges"])}
-        return set()
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the key is; a 403 that is no JSON is something else's, between here and W&B."""
-        return self.status == HTTPStatus.UNAUTHORIZED or (self.status == HTTPStatus.FORBIDDEN and bool(self.content))
-
-    @property
-    def has_no_entity(self) -> bool:
-        if self.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-            return bool(self.content)
-        if self.status != HTTPStatus.OK or "errors" in self.content or "entity" not in self.data:
-            return False
-        return (self.data["entity"] or {"available": True}).get("available") is True  # as a name for somebody new
-
-
 def _refusal(login: Login, entity: str | None) -> str | None:
-    answer = _answer(login, _VIEWER)
-    if answer.is_refused:
-        return f"W&B: the server {login.url} refuses the API key: {answer.reason}; {_INSTEAD}"
-    if answer.status != HTTPStatus.OK or entity is None or entity in answer.own_names:
+    """Raises `UNANSWERED`."""
+    told = answer(login, _VIEWER)
+    if _refuses_key(told):
+        return f"W&B: the server {login.url} refuses the API key: {told.reason}; {_INSTEAD}"
+    if told.status != HTTPStatus.OK or entity is None or entity in _own_entities(told):
         return None
-    if _answer(login, _ENTITY, name=entity).has_no_entity:
+    if _lacks_entity(answer(login, _ENTITY, name=entity)):
         return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
     return None
 
 
-def _answer(login: Login, query: str, **variables: str) -> _Answer:
-    """Raises OSError, HTTPException or ValueError where there is none."""
-    request = urllib.request.Request(
-        f"{login.url}/graphql",
-        data=json.dumps({"query": query, "variables": variables}).encode(),
-        headers={
-            **login.headers,
-            "Authorization": f"Basic {base64.b64encode(f'api:{login.key}'.encode()).decode()}",
-            "Content-Type": "application/json",
-            "User-Agent": "ampsweep",
-        },
-    )
-    proxies = urllib.request.ProxyHandler({**urllib.request.getproxies(), **login.proxies})
-    try:
-        with urllib.request.build_opener(proxies, _NowhereElse).open(request, timeout=_ASK_S) as response:
-            return _Answer(response.status, _json(response.read(_LARGEST)))
-    except urllib.error.HTTPError as error:
-        with error:
-            return _Answer(error.code, _json(error.read(_LARGEST)))
+def _refuses_key(told: Answer) -> bool:
+    """A 403 that is no JSON is something else's, between here and W&B."""
+    return told.status == HTTPStatus.UNAUTHORIZED or (told.status == HTTPStatus.FORBIDDEN and bool(told.content))
 
 
-def _json(text: bytes) -> dict[str, Any]:
-    with suppress(ValueError):
-        content = json.loads(text)
-        return content if isinstance(content, dict) else {}
-    return {}
+def _own_entities(told: Answer) -> set[str]:
+    """Entities of whom the key is."""
+    with suppress(LookupError, TypeError):
+        viewer = told.data["viewer"]
+        return {viewer["username"], viewer["entity"], *(edge["node"]["name"] for edge in viewer["teams"]["edges"])}
+    return set()
 
 
-class _NowhereElse(urllib.request.HTTPRedirectHandler):
-    """Another address would be sent the key."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
+def _lacks_entity(told: Answer) -> bool:
+    if told.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+        return bool(told.content)
+    if told.status != HTTPStatus.OK or "errors" in told.content or "entity" not in told.data:
+        return False
+    entity = told.data["entity"]
+    return entity is None or (isinstance(entity, dict) and entity.get("available") is True)  # to somebody new

@@ -9,6 +9,7 @@ from ampsweep.redaction import hidden
 from ampsweep.tracking.comparison_page import ComparisonPage
 from ampsweep.tracking.wandb_core import end_wandb, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb_place import WandbPlace
+from ampsweep.tracking.wandb_pulse import WandbPulse
 from ampsweep.tracking.wandb_remote import remote_run
 from ampsweep.tracking.wandb_watch import Patience, WandbWatch
 
@@ -42,7 +43,7 @@ def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, p
     began = time.monotonic()
     try:
         run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
-        with WandbWatch(run, patience, usual_s=time.monotonic() - began):
+        with WandbWatch(run, patience, WandbPulse.here(), usual_s=time.monotonic() - began):
             run.log(_media(page))
             run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
             run.finish()

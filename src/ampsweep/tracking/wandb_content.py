@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,8 +62,29 @@ def define_metrics(run: "wandb.Run") -> None:
         run.define_metric(key, step_metric=STEP, summary="min,max,mean,last" if samples else "min,max,last")
 
 
-def end_summary(record: RunRecord, directory: Path) -> dict[str, Any]:
-    """How the run ended: status, figures, proof, and as tables memory and dtypes.
+@dataclass(frozen=True)
+class RunEnd:
+    """What W&B is told at the end of a run; to make it takes time here, and none of the server's."""
+
+    summary: dict[str, Any]
+    outdated: frozenset[str]
+    """What else may be in the summary there, and is no figure of the run."""
+    alerts: tuple[Alert, ...]
+    artifacts: "tuple[wandb.Artifact, ...]"
+
+
+def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
+    """That of the run ``id`` in ``directory``, as its record and history are now."""
+    rows = read_history(directory)
+    summary = end_summary(record, rows)
+    # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
+    measured = {key for row in rows for key in row if key.startswith(MEASURED)}
+    outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
+    return RunEnd(summary, outdated, tuple(alerts(record)), tuple(_artifacts(id, record, directory)))
+
+
+def end_summary(record: RunRecord, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """How the run ended, with these rows: status, figures, proof, and as tables memory and dtypes.
 
     A value of the training takes the place of what W&B keeps of its metric, an object that no sweep could minimize;
     `.min` and `.max` beside it, of the finite values in the history, say what is lost by that.
@@ -71,7 +92,7 @@ def end_summary(record: RunRecord, directory: Path) -> dict[str, Any]:
     facts = hidden(asdict(record))
     told = {key: facts[key] for key in _IN_SUMMARY if facts[key]}
     learned = {key for key in record.summary if not key.startswith(MEASURED)}
-    return record.summary | _extremes(read_history(directory), learned) | told | _tables(facts)
+    return record.summary | _extremes(rows, learned) | told | _tables(facts)
 
 
 def alerts(record: RunRecord) -> Iterator[Alert]:
@@ -98,19 +119,16 @@ def send_record(run: "wandb.Run", record: RunRecord) -> None:
     run.save(folder / RECORD_NAME, base_path=folder, policy="now")
 
 
-def send_end(run: "wandb.Run", record: RunRecord, directory: Path) -> None:
-    """Send what there is to say at the end of a run: record, summary, alerts, and as artifacts files asked for."""
+def send_end(run: "wandb.Run", record: RunRecord, end: RunEnd) -> None:
+    """Send record, summary, alerts, and as artifacts files asked for; waits for answers of the server."""
     send_record(run, record)
-    end = end_summary(record, directory)
     summary: Any = run.summary
-    # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
-    measured = {key for row in read_history(directory) for key in row if key.startswith(MEASURED)}
-    for name in {*measured, *_IN_SUMMARY} & {*summary.keys()} - end.keys():
+    for name in end.outdated & {*summary.keys()}:
         del summary[name]
-    summary.update(end)
-    for alert in alerts(record):
+    summary.update(end.summary)
+    for alert in end.alerts:
         run.alert(alert.title, alert.text, level="WARN")
-    for artifact in _artifacts(run.id, record, directory):
+    for artifact in end.artifacts:
         run.log_artifact(artifact)
 
 

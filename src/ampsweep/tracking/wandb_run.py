@@ -2,15 +2,24 @@
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ampsweep.metrics import STEP
 from ampsweep.record import OUTCOMES, RunRecord
 from ampsweep.tracking.agent import is_agents_run, settle_stop
-from ampsweep.tracking.wandb_content import define_metrics, run_config, run_name, run_notes, send_end, send_record
+from ampsweep.tracking.wandb_content import (
+    define_metrics,
+    run_config,
+    run_end,
+    run_name,
+    run_notes,
+    send_end,
+    send_record,
+)
 from ampsweep.tracking.wandb_core import end_wandb, is_stopped, kill_wandb_core, takes_connections
+from ampsweep.tracking.wandb_pulse import WandbPulse
 from ampsweep.tracking.wandb_remote import steps_there
 from ampsweep.tracking.wandb_watch import Patience, WandbWatch
 
@@ -38,6 +47,7 @@ class WandbRun:
         self._there: Container[int] = ()
         self._started_s = 0.0
         self._server: str | None = None
+        self._pulse: WandbPulse | None = None
 
     def may_begin(self) -> bool:
         """Whether there is hope for an `open` in another thread: not where nobody takes connections."""
@@ -87,6 +97,7 @@ class WandbRun:
         record.wandb["id"] = run.id
         send_record(run, record)
         self._run, self._started_s = run, time.monotonic() - began
+        self._pulse = WandbPulse.here() if self.mode == "online" else None
 
     def log(self, row: Mapping[str, float], step: int) -> bool:
         """Send a row, unless W&B has it; whether it was sent."""
@@ -110,10 +121,15 @@ class WandbRun:
         run, self._run = self._run, None
         if record.status == "interrupted" and self.mode == "online":
             _settle_interruption(run, record)
-        send_end(run, record, directory)
-        patience = self._patience
-        with WandbWatch(run, patience, usual_s=self._started_s) if patience is not None else nullcontext():
+        end = run_end(run.id, record, directory)
+        with self._watch(run):
+            send_end(run, record, end)
             run.finish(exit_code=0 if record.status in OUTCOMES else 1)
+
+    def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
+        if self._patience is None or self.mode == "offline":
+            return nullcontext()
+        return WandbWatch(run, self._patience, self._pulse, usual_s=self._started_s)
 
     def abandon(self) -> None:
         """Leave a lost run as it is."""
