@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -26,6 +26,13 @@ Answer = tuple[int, str]
 
 def login(url: str, key: str = KEY) -> Login:
     return Login(url, key, None, headers={}, proxies={})
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def refusal(url: str, key: str = KEY, entity: str | None = None) -> str | None:
@@ -161,14 +168,14 @@ def test_a_silent_one_costs_less_than_a_second_however_often_it_is_asked_for(wan
         began = time.monotonic()
         assert [access.refusal() for _ in range(20)] == [None] * 20
         waited_s = time.monotonic() - began
-    assert waited_s < 2.5, "it is 0.4 s on a machine with nothing else to do"
+    assert waited_s < 2.5, "it is 0.5 s on a machine with nothing else to do"
 
 
 def test_a_process_asks_as_soon_as_it_begins(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**wandb_server.environment, "WANDB_API_KEY": "9" * 40}.items():
         monkeypatch.setenv(name, value)
     with WandbProcess([TrackingConfig()]) as process:
-        process.address.connect().close()
+        wait_until(lambda: wandb_server.recorded.requests)
         for config in (TrackingConfig(), TrackingConfig(tags=["another"])):
             with pytest.raises(ValueError, match="refuses the API key"):
                 process.address.check(config)

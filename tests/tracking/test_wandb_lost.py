@@ -128,8 +128,8 @@ def test_a_key_that_becomes_wrong_stops_no_training(
     training.run({step: lambda: setattr(online.server, "key", "9" * 40)})
     assert len(training.rows) == 20
     assert training.record.status == "completed"
-    if step == 0:
-        assert training.said[1:] == [f"W&B: lost (the server refuses the API key: user is not logged in); {SENDS}"]
+    assert training.record.wandb["error"].endswith(": user is not logged in")
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
 
 
 @pytest.mark.parametrize(

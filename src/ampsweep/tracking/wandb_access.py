@@ -10,7 +10,7 @@ from ampsweep.redaction import hide
 from ampsweep.tracking.wandb_core import Login
 from ampsweep.tracking.wandb_question import UNANSWERED, Answer, answer
 
-_WAIT_S: Final = 0.4
+_WAIT_S: Final = 0.5
 """How long whoever wants the answer waits for it: a start of a training, which began while it was being given."""
 
 _INSTEAD: Final = "tracking.mode=offline trains without a server"
@@ -34,7 +34,7 @@ class WandbAccess:
         """Why the server will not have the runs, in one sentence without the key; None where it takes them.
 
         None, too, where it has given no clear answer by then: an outage must not keep anybody from training. All calls
-        together wait for less than half a second.
+        together wait for half a second at most.
         """
         if self._wanted_by is None:
             self._wanted_by = time.monotonic() + _WAIT_S
