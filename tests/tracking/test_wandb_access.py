@@ -168,7 +168,7 @@ def test_a_silent_one_costs_less_than_a_second_however_often_it_is_asked_for(wan
         began = time.monotonic()
         assert [access.refusal() for _ in range(20)] == [None] * 20
         waited_s = time.monotonic() - began
-    assert waited_s < 2.5, "it is 0.5 s on a machine with nothing else to do"
+    assert waited_s < 2.5, "it is 0.4 s on a machine with nothing else to do"
 
 
 def test_a_process_asks_as_soon_as_it_begins(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:

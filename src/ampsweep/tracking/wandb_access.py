@@ -10,7 +10,7 @@ from ampsweep.redaction import hide
 from ampsweep.tracking.wandb_core import Login
 from ampsweep.tracking.wandb_question import UNANSWERED, Answer, answer
 
-_WAIT_S: Final = 0.5
+_WAIT_S: Final = 0.4
 """How long whoever wants the answer waits for it: a start of a training, which began while it was being given."""
 
 _INSTEAD: Final = "tracking.mode=offline trains without a server"
