@@ -97,7 +97,7 @@ def test_a_key_or_an_entity_that_it_does_not_know_is_refused(wandb_server: Wandb
         (200, json.dumps({"data": {"entity": None}})),
         (200, json.dumps({"data": {"entity": {"available": True}}})),
         (404, error("entity elsewhere not found")),
-        (403, error("permission denied")),
+        (403, error("no access to elsewhere")),
     ],
     ids=["null", "free", "404", "403"],
 )
@@ -112,13 +112,22 @@ def test_an_entity_is_refused_in_whatever_way_the_server_says_it(answer: Answer)
         (200, json.dumps({"data": {"entity": {"available": False}}})),
         (200, json.dumps({"data": {"entity": None}, "errors": [{"message": "deadline exceeded"}]})),
         (400, error("Cannot query field 'available'")),
+        (404, error("no such operation")),
+        (403, error("permission denied")),
+        (200, json.dumps({"data": {}})),
         (500, error("internal")),
     ],
-    ids=["there", "trouble", "another version", "500"],
+    ids=["there", "trouble", "another version", "another server", "forbidden", "nothing", "500"],
 )
 def test_an_entity_of_others_may_take_runs(answer: Answer) -> None:
     with answering(viewer(), answer) as (url, _):
         assert refusal(url, entity="elsewhere") is None
+
+
+def test_whose_key_it_is_counts_where_no_teams_are_told() -> None:
+    with answering((200, json.dumps({"data": {"viewer": {"entity": "me"}}}))) as (url, sent):
+        assert refusal(url, entity="me") is None
+        assert len(sent) == 1
 
 
 def test_a_team_is_an_entity_of_ones_own() -> None:

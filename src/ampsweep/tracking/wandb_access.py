@@ -54,7 +54,7 @@ def _refusal(login: Login, entity: str | None) -> str | None:
         return f"W&B: the server {login.url} refuses the API key: {told.reason}; {_INSTEAD}"
     if told.status != HTTPStatus.OK or entity is None or entity in _own_entities(told):
         return None
-    if _lacks_entity(answer(login, _ENTITY, name=entity)):
+    if _lacks_entity(answer(login, _ENTITY, name=entity), entity):
         return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
     return None
 
@@ -66,16 +66,18 @@ def _refuses_key(told: Answer) -> bool:
 
 def _own_entities(told: Answer) -> set[str]:
     """Entities of whom the key is."""
-    with suppress(LookupError, TypeError):
-        viewer = told.data["viewer"]
-        return {viewer["username"], viewer["entity"], *(edge["node"]["name"] for edge in viewer["teams"]["edges"])}
-    return set()
+    viewer = told.data.get("viewer") or {}
+    names = {viewer.get("username"), viewer.get("entity")}
+    with suppress(LookupError, TypeError):  # a server may tell of no teams
+        names |= {edge["node"]["name"] for edge in viewer["teams"]["edges"]}
+    return {name for name in names if name}
 
 
-def _lacks_entity(told: Answer) -> bool:
+def _lacks_entity(told: Answer, entity: str) -> bool:
+    """An error is clear where it names the entity: a server that does not know the question refuses that."""
     if told.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-        return bool(told.content)
+        return bool(told.content) and entity in told.reason
     if told.status != HTTPStatus.OK or "errors" in told.content or "entity" not in told.data:
         return False
-    entity = told.data["entity"]
-    return entity is None or (isinstance(entity, dict) and entity.get("available") is True)  # to somebody new
+    found = told.data["entity"]
+    return found is None or (isinstance(found, dict) and found.get("available") is True)  # to somebody new
