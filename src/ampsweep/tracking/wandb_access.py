@@ -66,11 +66,13 @@ def _refuses_key(told: Answer) -> bool:
 
 def _own_entities(told: Answer) -> set[str]:
     """Entities of whom the key is."""
-    viewer = told.data.get("viewer") or {}
-    names = {viewer.get("username"), viewer.get("entity")}
+    viewer = told.data.get("viewer")
+    if not isinstance(viewer, dict):
+        return set()
+    names = [viewer.get("username"), viewer.get("entity")]
     with suppress(LookupError, TypeError):  # a server may tell of no teams
-        names |= {edge["node"]["name"] for edge in viewer["teams"]["edges"]}
-    return {name for name in names if name}
+        names += [edge["node"]["name"] for edge in viewer["teams"]["edges"]]
+    return {name for name in names if isinstance(name, str)}
 
 
 def _lacks_entity(told: Answer, entity: str) -> bool:
