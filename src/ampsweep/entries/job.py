@@ -24,6 +24,9 @@ class Job:
     """Trains the point it is called with: in a fresh process, or by `single` in this one.
 
     Pickled by a launcher that has workers, it arrives there without the display.
+
+    Args:
+        num_points: how many are to be trained, as far as that is known: W&B is made ready for the next between two.
     """
 
     def __init__(
@@ -32,12 +35,14 @@ class Job:
         single: Callable[[RunRequest], None] | None = None,
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
+        num_points: int = 0,
     ) -> None:
         self._predicted = PredictedRuns()
         self._display = display
         self._after_run = after_run
         self._single = single
         self._wandb = wandb
+        self._num_left = num_points
 
     def __reduce__(self) -> tuple[type["Job"], tuple[()]]:
         return Job, ()
@@ -73,6 +78,9 @@ class Job:
             search_point(request, composed, sweep, display)
         else:
             train_point(request, display)
+        self._num_left -= 1
+        if self._wandb is not None and self._num_left > 0:
+            self._wandb.prepare(config.tracking)
         self._predicted.keep(directory, config)
         if self._after_run is not None:
             self._after_run()

@@ -162,7 +162,8 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             if one.too_large is not None:
                 display.say(one.too_large)
         try:
-            job = Job(display, wandb=address, after_run=growing.rewrite)
+            num_points = 0 if plan.num_runs is None else len(plan.runs)
+            job = Job(display, wandb=address, after_run=growing.rewrite, num_points=num_points)
             for call in points.calls:
                 _call_hydra(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
