@@ -1,0 +1,110 @@
+"""A step's cost above a bare loop's within one process: `python tests/benchmarks/overhead_within.py`, see README.md.
+
+Processes differ from each other by more than the suite costs a step of 5 ms. Here blocks of steps alternate in one, on
+the same model, optimizer and batches. The rows go to `history.jsonl`; W&B's process beside the training is not there,
+and the device is sampled in all blocks alike. JSON goes to stdout.
+"""
+
+import argparse
+import json
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from loops import ampsweep_overrides
+from rounds import machine, spread
+from workload import SIZES, Batches
+
+from ampsweep.build.built import build, build_data
+from ampsweep.config.compose import compose_points
+from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.entries.request import new_record
+from ampsweep.tracking.history import HistoryFile
+from ampsweep.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+STEPS = {"small": 400, "large": 40}
+"""Of a block; a multiple of every logging interval."""
+
+
+class NoStop:
+    requested, reason = False, ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=tuple(SIZES), default="large", help="a step of 0.2 ms or of 5 ms")
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(_measure(arguments.size, arguments.rounds, Path(directory)), indent=1))
+
+
+def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
+    overrides = ampsweep_overrides(SIZES[size], log_every=10)
+    config = compose_points(overrides, multirun=False).points[0].config
+    built, history, steps = build(config, CPU, build_data(config, CPU)), HistoryFile(), STEPS[size]
+    history.start(new_record(config, device="cpu"), directory, resume_after=None)
+    trainer = assemble_trainer(config, built, CPU, log=history.log, progress=_ignore, save=_ignore)
+    blocks = {
+        "bare": lambda: _bare(trainer, steps, with_norm=False),
+        "bare, with the gradients' norm": lambda: _bare(trainer, steps, with_norm=True),
+        "ampsweep, log_every=10": lambda: _suite(trainer, steps, 10),
+        "ampsweep, log_every=1": lambda: _suite(trainer, steps, 1),
+    }
+    with trainer.instruments:
+        for block in blocks.values():  # the first steps are traced, and what follows is warm
+            block()
+        rounds = [
+            {name: _timed(blocks[name]) for name in random.sample([*blocks], len(blocks))} for _ in range(num_rounds)
+        ]
+    load = os.getloadavg()[0]
+    variants = {
+        name: {
+            "step_us": spread([one[name] for one in rounds]),
+            "above_bare_us": spread([one[name] - one["bare"] for one in rounds]),
+            "ratio": spread([one[name] / one["bare"] for one in rounds]),
+        }
+        for name in blocks
+    }
+    return {"size": size, "machine": machine([load]), "num_rounds": num_rounds, "variants": variants}
+
+
+def _timed(block: Callable[[], None]) -> float:
+    """Microseconds a step of a block took, from the first step's batch to the last one's."""
+    begin = len(Batches.fetched_s)
+    block()
+    marks = Batches.fetched_s[begin:]
+    return 1e6 * (marks[-1] - marks[0]) / (len(marks) - 1)
+
+
+def _bare(trainer: Trainer, steps: int, *, with_norm: bool) -> None:
+    model, data, optimizer = trainer.model, trainer.data, trainer.optimizer
+    model.train()
+    for index in range(steps + 1):
+        inputs, targets = data.train_batch(index)
+        F.mse_loss(model(inputs), targets).backward()
+        if with_norm:
+            torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _suite(trainer: Trainer, steps: int, log_every: int) -> None:
+    trainer.config.log_every = log_every
+    trainer.num_steps = trainer.step + steps + 1
+    ending = trainer.train(NoStop())
+    assert ending.status == "completed", ending
+
+
+def _ignore(_: Trainer) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()
