@@ -9,6 +9,8 @@ import argparse
 import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,14 @@ from ampsweep.tracking.history import HistoryFile
 from ampsweep.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+}
+"""glibc gives the memory of freed gradients back to the system, or keeps it, as their order falls out: a tenth of a
+step of 5 ms, and by chance more or less in each loop."""
+
 STEPS = {"small": 400, "large": 40}
 """Of a block; a multiple of every logging interval."""
 
@@ -39,7 +49,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=tuple(SIZES), default="large", help="a step of 0.2 ms or of 5 ms")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if not arguments.worker:
+        command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+        sys.exit(subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         print(json.dumps(_measure(arguments.size, arguments.rounds, Path(directory)), indent=1))

@@ -1,5 +1,6 @@
 """Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -31,6 +32,9 @@ connections, or only wandb-core on this machine. A run that trains for longer wa
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 900.0
 """Pause after a loss, doubled each time; wandb leaves a folder for every try."""
+
+_AGAIN: Final = 2 / 3
+"""Of its grace, what a run has that has ended, for a second try: the first has taken time, too."""
 
 _NO_ANSWER: Final = "the server does not answer"
 
@@ -102,8 +106,10 @@ class WandbMirror:
 
     def _mirror(self) -> None:
         pause_s = _FIRST_RETRY_S
-        while True:
+        for num_tries in itertools.count():
             is_last = self._over.is_set()
+            if is_last and num_tries:
+                self._grace_s *= _AGAIN
             try:
                 self._attempt()
             except lost_errors() as error:
