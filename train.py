@@ -2,7 +2,7 @@
 
 import sys
 
-from ampsweep.entries.main import main
+from ampsweep.commands.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from wandb_server import WandbServer
 
-from ampsweep.monitors.host_allocator import host_growth
+from ampsweep.tracing.host_allocator import host_growth
 
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.

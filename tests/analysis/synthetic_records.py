@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from ampsweep.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
-from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record import Identity, RunRecord
+from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
+from ampsweep.record.outcome import OutOfMemory
 
 MIB_IN_GIB = 2**20 / 2**30
 

@@ -1,7 +1,8 @@
 import pytest
 
-from ampsweep.analysis.quantities import estimate, first_line, loss, num_bytes, number, percent, signed
+from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.statistics import Estimate
+from ampsweep.text import first_line, loss, num_bytes, number, percent, signed
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from synthetic_records import contaminated, failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}
 

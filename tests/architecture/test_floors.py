@@ -70,7 +70,7 @@ def test_no_file_is_a_grab_bag():
     assert not [path for path in FILES if path.stem in {"utils", "util", "helpers", "misc", "common"}]
 
 
-@pytest.mark.parametrize("module", ["ampsweep.entries.main", "ampsweep.entries.cli"])
+@pytest.mark.parametrize("module", ["ampsweep.commands.train", "ampsweep.commands.main"])
 def test_the_parent_of_a_sweep_and_the_report_do_without_torch_and_wandb(module):
     code = f"import sys, {module}; print([name for name in ('torch', 'wandb', 'sklearn') if name in sys.modules])"
 

@@ -48,13 +48,13 @@ def bare_wandb(size: Size, directory: Path) -> float:
 def ampsweep(size: Size, directory: Path, *, log_every: int) -> float:
     """`train.py`'s own path from a composed config to the record, with W&B, the progress bar and all."""
     from ampsweep.config.compose import compose_points
-    from ampsweep.entries.progress.display import ProgressDisplay
-    from ampsweep.entries.progress.plan import Plan
-    from ampsweep.entries.request import RunRequest
-    from ampsweep.entries.run import run_once
     from ampsweep.launch.signals import StopRequest
     from ampsweep.record import read_history
-    from ampsweep.tracking.wandb_process import WandbProcess
+    from ampsweep.run.lifecycle import run_once
+    from ampsweep.run.request import RunRequest
+    from ampsweep.sweep.plan import Plan
+    from ampsweep.sweep.progress.display import ProgressDisplay
+    from ampsweep.tracking.wandb.process import WandbProcess
 
     points = compose_points(ampsweep_overrides(size, log_every=log_every), multirun=False).points
     config, display = points[0].config, ProgressDisplay(Plan(points), in_training_process=True)

@@ -21,11 +21,11 @@ from loops import ampsweep_overrides
 from rounds import machine, spread
 from workload import SIZES, Batches
 
-from ampsweep.build.built import build, build_data
 from ampsweep.config.compose import compose_points
-from ampsweep.entries.assembly import assemble_trainer
-from ampsweep.entries.request import new_record
+from ampsweep.run.request import new_record
 from ampsweep.tracking.history import HistoryFile
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 CPU = torch.device("cpu")

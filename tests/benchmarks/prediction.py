@@ -101,7 +101,7 @@ def start_to_end() -> list[dict[str, Any]]:
     """Seconds and MiB of resident memory of one prediction, its process's start included: the best of three."""
     rows = []
     for model, limit_s in STARTUP_LIMITS_S.items():
-        command = [sys.executable, "-m", "ampsweep.entries.cli", "predict", f"model={model}", "precision=amp_bf16"]
+        command = [sys.executable, "-m", "ampsweep.commands.main", "predict", f"model={model}", "precision=amp_bf16"]
         command += ["predict.target=cuda", "format=json"]
         seconds, resident = zip(*(_timed(command) for _ in range(3)), strict=True)
         rows.append({"case": model, "seconds": min(seconds), "limit_s": limit_s, "resident_mib": max(resident)})

@@ -50,7 +50,7 @@ def _measure(directory: Path, num_runs: int, num_rounds: int) -> dict[str, Any]:
 
 
 def _report(tree: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "ampsweep.entries.cli", "report", str(tree)]
+    command = [sys.executable, "-m", "ampsweep.commands.main", "report", str(tree)]
     began_s = time.perf_counter()
     process = subprocess.Popen(command, env=environment(tree), stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -15,12 +15,12 @@ import torch
 
 from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import run_directory_name
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.entries.request import new_record
 from ampsweep.monitors.environment import environment
 from ampsweep.record import HISTORY_NAME, RunRecord, history_line
 from ampsweep.report.panels import MEMORY_CATEGORIES
+from ampsweep.run.request import new_record
 
 NUM_ROWS = 1000
 LOG_EVERY = 10

@@ -23,7 +23,7 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
     long the W&B process took to end after that, which a command waits for once.
     """
     from ampsweep.tracking.factory import make_trackers
-    from ampsweep.tracking.wandb_process import WandbProcess
+    from ampsweep.tracking.wandb.process import WandbProcess
 
     record = RunRecord.read(directory)
     config = TrackingConfig(**record.config["tracking"])
@@ -57,7 +57,7 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
 
 def serve_syncs() -> None:
     """`ampsweep sync` for each line on stdin, which names directory and environment; a line about each."""
-    from ampsweep.entries.sync import sync_directories
+    from ampsweep.commands.sync import sync_directories
 
     for line in sys.stdin:
         order = json.loads(line)

@@ -61,7 +61,7 @@ def _report(server: WandbServer, directory: Path) -> dict[str, Any]:
     """One `ampsweep report`: seconds until the runs are there and until it ends, and the memory of its processes."""
     server.recorded.requests.clear()
     began = time.perf_counter()
-    command = [sys.executable, "-m", "ampsweep.entries.cli", "report", "wandb://team/mine", "--format", "json"]
+    command = [sys.executable, "-m", "ampsweep.commands.main", "report", "wandb://team/mine", "--format", "json"]
     process = subprocess.Popen(
         [*command, "--output", str(directory / "runs")],
         env=os.environ | server.environment | {"HOME": str(directory)},

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 
 PLACEHOLDERS = {"_target_": "mine.Part", "path": "tokens.bin", "batch_size": 4}

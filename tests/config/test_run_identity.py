@@ -8,7 +8,7 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, identity, pair_key, run_directory_name
-from ampsweep.config.precision_modes import PRECISION_MODES, arm_label
+from ampsweep.config.modes import PRECISION_MODES, arm_label
 from ampsweep.config.schema import PrecisionConfig
 
 WITHOUT_RESULT = {

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 
-import isolated_targets
+from isolated_targets import target
 
 from ampsweep.launch.isolated import run_isolated, warm_up
 
@@ -17,9 +17,9 @@ def main():
     name, path, grace_s, preload = sys.argv[1:]
     warm_up(preload.split(","))
     say("ready")
-    end = run_isolated(getattr(isolated_targets, name), (path,), on_message=say, grace_s=float(grace_s))
+    end = run_isolated(target(name), (path,), on_message=say, grace_s=float(grace_s))
     say(dataclasses.asdict(end))
-    say(run_isolated(isolated_targets.echo, ("next",)).result)
+    say(run_isolated(target("echo"), ("next",)).result)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,19 @@ import threading
 import time
 from pathlib import Path
 
-from ampsweep.launch.isolated import run_isolated, warm_up
+from ampsweep.launch.isolated import Target, run_isolated, warm_up
 
 
-def echo(value, *, send, stop):
+def target(name):
+    """A function of this module, as `run_isolated` takes it."""
+    return Target(f"{__name__}:{name}")
+
+
+def echo(value):
     return value
 
 
-def count(number, *, send, stop):
+def count(number, *, send):
     for n in range(number):
         send(n)
 
@@ -25,70 +30,70 @@ def count(number, *, send, stop):
 def isolate(value):
     """For a worker of joblib's: a run of its own, from a fork server of its own."""
     warm_up(["json"])
-    return run_isolated(echo, (value,))
+    return run_isolated(target("echo"), (value,))
 
 
-def surroundings(names, *, send, stop):
+def surroundings(names):
     """What a run finds before it does anything: variables, directory, whether it was born with torch imported."""
     return {name: os.environ.get(name) for name in names}, str(Path.cwd()), "torch" in sys.modules
 
 
-def variables(*, send, stop):
+def variables():
     return dict(os.environ)
 
 
-def num_threads(*, send, stop):
+def num_threads():
     born_with_torch = "torch" in sys.modules
     import torch
 
     return torch.get_num_threads(), born_with_torch
 
 
-def start_method(*, send, stop):
+def start_method():
     return multiprocessing.get_start_method()
 
 
-def clock(*, send, stop):
+def clock():
     return time.time()
 
 
-def cuda_sum(*, send, stop):
+def cuda_sum():
     import torch
 
     return torch.ones(3, device="cuda").sum().item()
 
 
-def fail(text, *, send, stop):
+def fail(text):
     raise ArithmeticError(text)
 
 
-def leave(code, *, send, stop):
+def leave(code):
     sys.exit(code)
 
 
-def vanish(code, *, send, stop):
+def vanish(code):
     os._exit(code)
 
 
-def die_of(number, *, send, stop):
+def die_of(number):
     os.kill(os.getpid(), number)
     time.sleep(60)
 
 
-def return_a_function(*, send, stop):
+def return_a_function():
     return lambda: None
 
 
-def write_at_exit(path, *, send, stop):
+def write_at_exit(path):
     atexit.register(Path(path).write_text, "farewell")
 
 
-def linger(*, send, stop):
+def linger():
     threading.Thread(target=time.sleep, args=(60,)).start()
     return "done"
 
 
-def send_large(number, size, *, send, stop):
+def send_large(number, size, *, send):
     started = time.monotonic()
     for _ in range(number):
         send(bytes(size))
@@ -105,12 +110,12 @@ def train_until_stopped(path, *, send, stop):
     return stop.reason
 
 
-def never_stop(path, *, send, stop):
+def never_stop(path, *, send):
     send(os.getpid())
     time.sleep(600)
 
 
-def orphan(path, *, send, stop):
+def orphan(path, *, send):
     """Kills the fork server that it came from."""
     send(os.getpid())
     time.sleep(0.2)  # the message is on its way
@@ -118,7 +123,7 @@ def orphan(path, *, send, stop):
     time.sleep(600)
 
 
-def log_to_wandb(die, *, send, stop):
+def log_to_wandb(die, *, send):
     import psutil
     import wandb
 

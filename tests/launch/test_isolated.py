@@ -11,6 +11,7 @@ import joblib
 import psutil
 import pytest
 import torch
+from isolated_targets import target
 
 from ampsweep.launch.isolated import PRELOAD, run_isolated, warm_up
 
@@ -23,30 +24,30 @@ def _server():
 
 
 def test_a_run_returns_what_its_target_returns():
-    end = run_isolated(targets.echo, ({"loss": 1.5},))
+    end = run_isolated(target("echo"), ({"loss": 1.5},))
     assert (end.exitcode, end.result, end.error, end.interrupted) == (0, {"loss": 1.5}, None, False)
 
 
 def test_messages_arrive_in_order():
     heard = []
-    assert run_isolated(targets.count, (500,), on_message=heard.append).exitcode == 0
+    assert run_isolated(target("count"), (500,), on_message=heard.append).exitcode == 0
     assert heard == list(range(500))
 
 
 def test_arguments_and_result_may_be_larger_than_a_pipe_holds():
     large = bytes(range(256)) * 65536
-    assert run_isolated(targets.echo, (large,)).result == large
+    assert run_isolated(target("echo"), (large,)).result == large
 
 
 def test_a_slow_parent_does_not_hold_up_the_run():
-    spent_s = run_isolated(targets.send_large, (3, 2**20), on_message=lambda _: time.sleep(0.6)).result
+    spent_s = run_isolated(target("send_large"), (3, 2**20), on_message=lambda _: time.sleep(0.6)).result
     assert spent_s < 1.0, "waiting for the parent it would take 1.2 s"
 
 
 def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.delenv("HOME")
-    found, _, born_with_torch = run_isolated(targets.surroundings, (["CUDA_VISIBLE_DEVICES", "HOME"],)).result
+    found, _, born_with_torch = run_isolated(target("surroundings"), (["CUDA_VISIBLE_DEVICES", "HOME"],)).result
     assert found == {"CUDA_VISIBLE_DEVICES": "7", "HOME": None}
     assert born_with_torch == (sys.platform == "linux")
 
@@ -54,33 +55,33 @@ def test_the_environment_is_the_parents_at_the_time_of_the_call(monkeypatch):
 def test_a_given_environment_replaces_the_parents():
     given = {name: os.environ[name] for name in os.environ if name.startswith(("PATH", "OMP_", "MKL_", "TORCH"))}
     given["AMPSWEEP_TEST_COLOUR"] = "blue"
-    assert run_isolated(targets.variables, (), environment=given).result == given
+    assert run_isolated(target("variables"), (), environment=given).result == given
 
 
 def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert run_isolated(targets.surroundings, ([],)).result[1] == str(tmp_path)
+    assert run_isolated(target("surroundings"), ([],)).result[1] == str(tmp_path)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_number_of_threads_is_applied_to_a_torch_that_was_imported_before(monkeypatch, number):
     monkeypatch.setenv("OMP_NUM_THREADS", str(number))
-    assert run_isolated(targets.num_threads, ()).result == (number, sys.platform == "linux")
+    assert run_isolated(target("num_threads"), ()).result == (number, sys.platform == "linux")
 
 
 def test_a_variable_that_torch_reads_at_import_costs_a_cold_start_but_counts(monkeypatch):
     monkeypatch.setenv("TORCH_LOGS", "+inductor")
-    found, _, born_with_torch = run_isolated(targets.surroundings, (["TORCH_LOGS"],)).result
+    found, _, born_with_torch = run_isolated(target("surroundings"), (["TORCH_LOGS"],)).result
     assert found == {"TORCH_LOGS": "+inductor"}
     assert not born_with_torch
 
 
 def test_workers_of_a_run_start_as_they_do_in_any_process():
-    assert run_isolated(targets.start_method, ()).result == multiprocessing.get_all_start_methods()[0]
+    assert run_isolated(target("start_method"), ()).result == multiprocessing.get_all_start_methods()[0]
 
 
 def test_an_exception_comes_back_as_its_traceback():
-    end = run_isolated(targets.fail, ("scale is nought",))
+    end = run_isolated(target("fail"), ("scale is nought",))
     assert end.exitcode == 1
     assert end.result is None
     assert end.error.startswith("Traceback")
@@ -88,7 +89,7 @@ def test_an_exception_comes_back_as_its_traceback():
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_of_the_run():
-    end = run_isolated(targets.return_a_function, ())
+    end = run_isolated(target("return_a_function"), ())
     assert end.exitcode == 1
     assert "pickle" in end.error
 
@@ -96,10 +97,10 @@ def test_a_result_that_cannot_be_sent_is_an_error_of_the_run():
 @pytest.mark.parametrize(
     ("target", "code", "error"),
     [
-        (targets.leave, 3, "ended by sys.exit(3)"),
-        (targets.leave, 0, "ended by sys.exit(0)"),
-        (targets.vanish, 7, "ended with exit code 7 before it returned"),
-        (targets.vanish, 0, "ended with exit code 0 before it returned"),
+        (target("leave"), 3, "ended by sys.exit(3)"),
+        (target("leave"), 0, "ended by sys.exit(0)"),
+        (target("vanish"), 7, "ended with exit code 7 before it returned"),
+        (target("vanish"), 0, "ended with exit code 0 before it returned"),
     ],
 )
 def test_leaving_without_a_result_is_an_error(target, code, error):
@@ -116,17 +117,17 @@ def test_leaving_without_a_result_is_an_error(target, code, error):
     ],
 )
 def test_a_signal_that_killed_a_run_is_named(number, error):
-    end = run_isolated(targets.die_of, (number,))
+    end = run_isolated(target("die_of"), (number,))
     assert (end.exitcode, end.result, end.error, end.interrupted) == (-number, None, error, False)
 
 
 def test_exit_functions_run_as_in_any_process(tmp_path):
-    assert run_isolated(targets.write_at_exit, (tmp_path / "last",)).exitcode == 0
+    assert run_isolated(target("write_at_exit"), (tmp_path / "last",)).exitcode == 0
     assert (tmp_path / "last").read_text() == "farewell"
 
 
 def test_a_run_that_hangs_after_its_result_is_killed_and_keeps_it():
-    end = run_isolated(targets.linger, (), grace_s=0.5)
+    end = run_isolated(target("linger"), (), grace_s=0.5)
     assert end.result == "done"
     assert end.exitcode != 0
     assert end.error == "killed: it had not ended 0.5 s after it was to"
@@ -137,14 +138,14 @@ def test_what_the_listener_raises_is_raised_and_ends_the_run(tmp_path):
         raise LookupError(message)
 
     with pytest.raises(LookupError) as raised:
-        run_isolated(targets.train_until_stopped, (tmp_path / "end",), on_message=refuse)
+        run_isolated(target("train_until_stopped"), (tmp_path / "end",), on_message=refuse)
     assert (tmp_path / "end").read_text() == "the parent process died"
     assert not psutil.pid_exists(raised.value.args[0])
 
 
 def test_a_run_can_be_started_outside_the_main_thread():
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(run_isolated(targets.echo, (1,))))
+    thread = threading.Thread(target=lambda: ends.append(run_isolated(target("echo"), (1,))))
     thread.start()
     thread.join()
     assert ends[0].result == 1
@@ -159,7 +160,7 @@ def test_a_run_can_be_started_from_joblib_workers():
 def test_a_child_of_the_warm_server_is_ready_at_once():
     def start_s():
         asked_at = time.time()
-        return run_isolated(targets.clock, ()).result - asked_at
+        return run_isolated(target("clock"), ()).result - asked_at
 
     assert min(start_s() for _ in range(5)) < 0.5
 
@@ -167,7 +168,7 @@ def test_a_child_of_the_warm_server_is_ready_at_once():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_child_of_the_warm_server_can_use_the_device():
-    assert run_isolated(targets.cuda_sum, ()).result == 3.0
+    assert run_isolated(target("cuda_sum"), ()).result == 3.0
 
 
 @pytest.mark.parametrize("name", PRELOAD)
@@ -180,7 +181,7 @@ def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     heard = []
-    end = run_isolated(targets.log_to_wandb, (die,), on_message=heard.append)
+    end = run_isolated(target("log_to_wandb"), (die,), on_message=heard.append)
     assert end.exitcode == (-signal.SIGKILL if die else 0)
     (services,) = heard
     assert services

@@ -3,8 +3,8 @@
 import itertools
 import signal
 
-import isolated_targets as targets
 import pytest
+from isolated_targets import target
 
 from ampsweep.launch import isolated
 from ampsweep.launch.oom_kills import num_oom_kills
@@ -59,6 +59,6 @@ def test_only_a_kill_that_the_kernel_counted_is_the_memorys(number, counted, mon
     """The kernel's part is played: nothing here may exhaust the machine's memory."""
     counts = itertools.count() if counted else itertools.repeat(4)
     monkeypatch.setattr(isolated, "num_oom_kills", lambda: next(counts))
-    end = isolated.run_isolated(targets.die_of, (number,))
+    end = isolated.run_isolated(target("die_of"), (number,))
     assert end.exitcode == -number
     assert end.oom_killed == (counted and number == signal.SIGKILL)

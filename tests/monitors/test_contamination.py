@@ -13,8 +13,8 @@ import torch
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.host import num_available_cores
 from ampsweep.monitors.host_load import HostUse, HostWindow, own_processes
-from ampsweep.monitors.neighbours import FirstLook, Neighbours
 from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.other_processes import FirstLook, Neighbours
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 LOOP = "while True: pass"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.device import DeviceSampler
+from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.host import num_available_cores
 
 CPU = torch.device("cpu")

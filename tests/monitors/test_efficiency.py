@@ -6,9 +6,9 @@ from torch import nn
 
 from ampsweep.metrics import METRICS
 from ampsweep.monitors import efficiency
+from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.monitors.efficiency import Efficiency
-from ampsweep.monitors.peaks import dense_peak, memory_bytes_per_sec
-from ampsweep.monitors.trace import trace_step
+from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
 H100 = "NVIDIA H100 80GB HBM3"

@@ -11,7 +11,7 @@ from torch import nn
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.host import peak_resident_bytes
 from ampsweep.monitors.memory import MemoryMonitor
-from ampsweep.monitors.trace import TracedStep, trace_step
+from ampsweep.tracing.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
 MIB, GIB = 2**20, 2**30

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.device import DeviceSampler
+from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.energy import read_energy_j
 from ampsweep.monitors.nvml import GIB, NvmlDevice
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.backends import cuda, cudnn, mkldnn
 
-from ampsweep.monitors.proof import prove_arithmetic
 from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.proof import prove_arithmetic
 
 SWITCHES = {
     "cuda.matmul": cuda.matmul,

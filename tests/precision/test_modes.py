@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
 
 ON_CPU = [mode for mode in PRECISION_MODES if mode != "tf32"]

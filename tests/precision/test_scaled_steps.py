@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.precision import Precision
 
 OPTIMIZERS = {

@@ -5,12 +5,12 @@ import functools
 
 import torch
 
-from ampsweep.build.built import build, build_data
 from ampsweep.config.compose import compose_one
-from ampsweep.entries.assembly import assemble_trainer
-from ampsweep.entries.fake_training import FakeTraining
-from ampsweep.monitors.trace import trace_step
+from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target import Target
+from ampsweep.tracing.step import trace_step
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
 
 CPU = torch.device("cpu")
 ON_CPU = ("device=cpu", "tracking=disabled")

@@ -3,10 +3,10 @@
 import pytest
 from steps import GPT, MLP, REGRESSION, RESNET, composed, ignore, measured, predicted
 
-from ampsweep.entries.fake_training import FakeTraining
-from ampsweep.entries.probe import probe_batch
 from ampsweep.launch.signals import StopRequest
+from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target import Target
+from ampsweep.search.probe import probe_batch
 
 ADAMW = ("optimizer=adamw",)
 SGD_ACCUMULATED = (

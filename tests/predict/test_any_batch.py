@@ -3,9 +3,9 @@
 import pytest
 from steps import GPT, MLP, composed, predicted
 
-from ampsweep.entries.fake_training import FakeTraining
-from ampsweep.entries.prediction import predict_arm
 from ampsweep.predict.arm_memory import ArmMemory, LargestBatch, saves_from
+from ampsweep.predict.fake_training import FakeTraining
+from ampsweep.predict.prediction import predict_arm
 from ampsweep.predict.target import Target
 
 CUDA = Target("cuda", (8, 0))

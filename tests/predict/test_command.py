@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ampsweep.entries.cli import main
+from ampsweep.commands.main import main
 from ampsweep.record import find_records
 
 SMALL = (
@@ -156,7 +156,7 @@ def test_records_are_left_where_that_is_asked_for(predict, tmp_path):
 PRINT_PEAK = """
 import re, sys
 from pathlib import Path
-from ampsweep.entries.cli import main
+from ampsweep.commands.main import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
 sys.exit(code)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from steps import composed, ignore
 
-from ampsweep.build.built import build, build_data
-from ampsweep.entries.assembly import assemble_trainer
-from ampsweep.entries.prediction import predict_arm
+from ampsweep.predict.prediction import predict_arm
 from ampsweep.predict.target import resolve_target
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,13 +13,13 @@ from shown_runs import GIB, dashboard_of, memory, on_gpu
 from synthetic_records import contaminated, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.analysis.quantities import num_bytes
 from ampsweep.record import HISTORY_NAME
 from ampsweep.report.console import print_comparison
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.method import method
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
+from ampsweep.text import num_bytes
 
 
 def page_of(records, directory, **more):

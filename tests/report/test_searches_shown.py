@@ -11,12 +11,12 @@ from shown_runs import dashboard_of
 from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.batch_search import BatchSearch, PredictedBatch
+from ampsweep.record.batch_search import BatchSearch, PredictedBatch
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.wandb_page import comparison_page
+from ampsweep.report.wandb.page import comparison_page
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput); tf32: unsupported."

@@ -13,11 +13,11 @@ from wandb_server import View, WandbServer
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.panels import PANELS
-from ampsweep.report.wandb_views.merge import Part, digests, merge
-from ampsweep.report.wandb_views.publish import Published, publish
-from ampsweep.report.wandb_views.workspace import WorkspacePage
-from ampsweep.tracking.wandb_api import wandb_api
-from ampsweep.tracking.wandb_selection import Selection
+from ampsweep.report.wandb.views.merge import Part, digests, merge
+from ampsweep.report.wandb.views.publish import Published, publish
+from ampsweep.report.wandb.views.workspace import WorkspacePage
+from ampsweep.tracking.wandb.api import wandb_api
+from ampsweep.tracking.wandb.selection import Selection
 
 GROUP = Selection("team", "mine", groups=('it\'s a="group"',))
 REPORT = "http://127.0.0.1/report"

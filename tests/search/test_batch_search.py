@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from ampsweep.batch_search import BatchSearch, Probe
-from ampsweep.out_of_memory import OutOfMemory
+from ampsweep.record.batch_search import BatchSearch, Probe
+from ampsweep.record.outcome import OutOfMemory
 
 LIMIT = 40
 

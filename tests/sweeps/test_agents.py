@@ -146,7 +146,7 @@ def test_a_run_has_the_flat_identity_beside_what_the_sweep_wrote(all_swept, name
 
 @pytest.fixture
 def command(wandb_server: WandbServer, tmp_path: Path) -> Iterator[WandbCommand]:
-    with WandbCommand(wandb_server, tmp_path, ROOT / "tests/entries") as command:
+    with WandbCommand(wandb_server, tmp_path, ROOT / "tests/commands") as command:
         yield command
 
 

@@ -10,7 +10,7 @@ from wandb_file import WandbFile, read_wandb_file
 from wandb_server import KEY, WandbServer
 
 from ampsweep.record import Identity, RunRecord
-from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 from wandb_server import Run, WandbServer
 
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress
 
 
 @contextmanager
@@ -47,8 +47,8 @@ _SYNC = """
 import sys
 from pathlib import Path
 from ampsweep.record import RunRecord
-from ampsweep.tracking import wandb_sync
-from ampsweep.tracking.wandb_watch import Patience
+from ampsweep.tracking.wandb import sync as wandb_sync
+from ampsweep.tracking.wandb.watch import Patience
 wandb_sync._PATIENCE, wandb_sync.ASK_S = Patience(), 3
 for line in iter(sys.stdin.readline, ""):
     directory = Path(line.rstrip("\\n"))

@@ -9,7 +9,7 @@ from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Tracker, Trackers
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.tracking.memory import InMemoryTracker
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress
 
 
 class Failing(InMemoryTracker):

@@ -11,10 +11,10 @@ import pytest
 from wandb_server import ENTITY, KEY, Fault, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb_access import WandbAccess
-from ampsweep.tracking.wandb_core import Login
-from ampsweep.tracking.wandb_mode import online_login
-from ampsweep.tracking.wandb_process import WandbProcess
+from ampsweep.tracking.wandb.access import WandbAccess
+from ampsweep.tracking.wandb.core import Login
+from ampsweep.tracking.wandb.mode import online_login
+from ampsweep.tracking.wandb.process import WandbProcess
 
 REFUSES = "W&B: the server {} refuses the API key: {}; tracking.mode=offline trains without a server"
 HAS_NOT = (

@@ -12,9 +12,9 @@ import pytest
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb_client import WandbClient
-from ampsweep.tracking.wandb_messages import Done, Finish, Open, Opened, Start, Started, Stopped
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.client import WandbClient
+from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
+from ampsweep.tracking.wandb.process import WandbAddress
 
 
 class Process:

@@ -11,9 +11,9 @@ from wandb_runs import record_run
 from wandb_server import Fault, WandbServer
 
 from ampsweep.record import FILE_NAME, RunRecord, find_records, read_history
-from ampsweep.tracking import wandb_api
-from ampsweep.tracking.wandb_copy import Copied, copy_runs
-from ampsweep.tracking.wandb_selection import Selection
+from ampsweep.tracking.wandb import api as wandb_api
+from ampsweep.tracking.wandb.copy import Copied, copy_runs
+from ampsweep.tracking.wandb.selection import Selection
 
 ALL = Selection("team", "mine")
 ROWS: list[dict[str, Any]] = [
@@ -172,7 +172,7 @@ def test_after_a_failure_the_rest_is_loaded(server, copy, refused):
 
 
 def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch):
-    monkeypatch.setattr("ampsweep.tracking.wandb_copy.ANSWER_S", 1.0)
+    monkeypatch.setattr("ampsweep.tracking.wandb.copy.ANSWER_S", 1.0)
     with server.failing(Fault("RunParquetHistory", status=500)):
         assert refused() == "wandb://team/mine: the server does not answer"
 

@@ -17,8 +17,8 @@ from wandb_server import KEY, Fault
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb_messages import SENDS
-from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.messages import SENDS
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 Event = Callable[[], object]
 

@@ -20,8 +20,8 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb_messages import SENDS
-from ampsweep.tracking.wandb_process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.messages import SENDS
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 OFFLINE = TrackingConfig(mode="offline")
 
@@ -46,7 +46,7 @@ def track(trackers: Trackers, record: RunRecord, directory: Path, steps: range) 
 
 
 def wandb_process() -> psutil.Process:
-    (found,) = [one for one in psutil.Process().children() if "wandb_service" in " ".join(one.cmdline())]
+    (found,) = [one for one in psutil.Process().children() if "tracking.wandb.service" in " ".join(one.cmdline())]
     return found
 
 
@@ -147,7 +147,7 @@ from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress
 directory = Path({str(tmp_path)!r})
 record = RunRecord.read(directory)
 address = WandbAddress(sys.argv[1], bytes.fromhex(sys.argv[2]))
@@ -210,7 +210,7 @@ def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
     script = "\n".join(
         [
             "import os, psutil, signal",
-            "from ampsweep.tracking.wandb_process import WandbProcess",
+            "from ampsweep.tracking.wandb.process import WandbProcess",
             "process = WandbProcess().__enter__()",
             "process.address",
             "print(psutil.Process().children()[0].pid, flush=True)",

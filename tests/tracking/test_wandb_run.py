@@ -15,7 +15,7 @@ from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import check_tracking, make_trackers
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress
 
 Read = Callable[[Path], WandbFile]
 

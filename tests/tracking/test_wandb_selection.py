@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampsweep.tracking.wandb_selection import Selection
+from ampsweep.tracking.wandb.selection import Selection
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from wandb_server import Fault
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb_mirror import sending_lock
-from ampsweep.tracking.wandb_process import WandbAddress
+from ampsweep.tracking.wandb.mirror import sending_lock
+from ampsweep.tracking.wandb.process import WandbAddress
 
 
 @pytest.fixture(scope="module")

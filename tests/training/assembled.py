@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from ampsweep.build.built import Built, build, build_data
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
-from ampsweep.entries.assembly import assemble_trainer
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.checkpoint import load_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Ending, Trainer

@@ -7,14 +7,14 @@ import torch
 from assembled import CPU, MLP, composed
 from torch import nn
 
-from ampsweep.build.built import build, build_data, build_model, steps_of
-from ampsweep.build.device import resolve_device
-from ampsweep.build.instantiate import build_component, locate, one_line
-from ampsweep.build.optimizer import build_optimizer, is_fused
-from ampsweep.build.out_of_memory import is_out_of_memory
 from ampsweep.config.errors import UserError
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+from ampsweep.training.build.built import build, build_data, build_model, steps_of
+from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.instantiate import build_component, locate, one_line
+from ampsweep.training.build.optimizer import build_optimizer, is_fused
+from ampsweep.training.out_of_memory import is_out_of_memory
 
 ADAMW, SGD = AdamWConfig(name="adamw", lr=1e-3), SGDConfig(name="sgd", lr=1e-3)
 

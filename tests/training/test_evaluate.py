@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.data.digits import Digits
 from ampsweep.models.mlp import MLP
 from ampsweep.precision import Precision

@@ -8,8 +8,8 @@ from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.pairs import Pair
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.quantities import plural
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.text import plural
 
 MAX_SPEED_DOUBT: Final = 1.1
 """A speed that is not told from the baseline's must at least be known to be within this factor of it."""

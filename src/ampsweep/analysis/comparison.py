@@ -10,7 +10,6 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.conclusion import Conclusion, conclude
 from ampsweep.analysis.omissions import Omission
 from ampsweep.analysis.pairs import Pair, pair_runs
-from ampsweep.analysis.quantities import plural
 from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.searches import SearchComparison, compare_search
@@ -19,6 +18,7 @@ from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workload_size import size_cautions
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.record import RunRecord
+from ampsweep.text import plural
 
 SCHEMA: Final = 2
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.estimate_text import estimate, ratio_figure
 from ampsweep.analysis.parity import Parity, overall_parity
-from ampsweep.analysis.quantities import estimate, num_bytes, percent, plural, ratio, ratio_figure
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.text import num_bytes, percent, plural, ratio
 
 SpeedWord = Literal["faster", "slower", "unresolved", "same", "too few pairs", "not measured"]
 MemoryWord = Literal["saves", "adds", "unresolved", "same", "too few pairs", "not measured"]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ampsweep.analysis.quantities import first_line
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.text import first_line
 
 _MAX_DIFFERENCES: Final = 3
 

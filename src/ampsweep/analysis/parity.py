@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS, Equivalence, Position, two_one_sided_tests
+from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.pairs import Pair
-from ampsweep.analysis.quantities import estimate, number, plural, signed
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread
 from ampsweep.metrics import METRICS
+from ampsweep.text import number, plural, signed
 
 ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
 

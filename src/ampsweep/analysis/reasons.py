@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import SKIPPED_STEPS, STEP_MS
-from ampsweep.analysis.quantities import number, plural
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.shapes import MULTIPLE, odd_sizes
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.analysis.workload_size import speed_caution
+from ampsweep.text import number, plural
 
 Kind = Literal[
     "too_small",

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.quantities import first_line, plural
 from ampsweep.analysis.runs import Run
+from ampsweep.text import first_line, plural
 
 
 def refusal(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> str | None:

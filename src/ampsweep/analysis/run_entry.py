@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ampsweep.analysis.quantities import first_line
 from ampsweep.analysis.runs import Run
-from ampsweep.out_of_memory import OutOfMemory
+from ampsweep.record.outcome import OutOfMemory
+from ampsweep.text import first_line
 
 
 @dataclass(frozen=True, kw_only=True)

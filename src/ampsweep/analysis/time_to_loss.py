@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampsweep.analysis.arms import VAL_LOSS
+from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.analysis.loss_curves import TRAIN_LOSS, LossCurve
 from ampsweep.analysis.pairs import Pair
-from ampsweep.analysis.quantities import ratio_figure
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 

@@ -3,8 +3,8 @@
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.quantities import plural
 from ampsweep.analysis.statistics import MIN_PAIRS
+from ampsweep.text import plural
 
 _FAILURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.analysis.quantities import milliseconds, percent, plural
 from ampsweep.analysis.runs import Run
+from ampsweep.text import milliseconds, percent, plural
 
 _KEYS: Final = ("perf/step_ms", "perf/step_ms_iqr", "perf/step_ms_p95")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import (
     AdamWConfig,
     Config,

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep import __version__
-from ampsweep.config.precision_modes import arm_label
+from ampsweep.config.modes import arm_label
 from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import Config
-from ampsweep.record import Identity
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
@@ -57,40 +56,6 @@ def run_directory_name(config: Config) -> str:
     readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
     safe = re.sub(r"[^A-Za-z0-9_.+=-]", "_", readable)
     return f"{safe[:100]}-{config_hash(config)[:8]}"
-
-
-def identity(
-    config: Config,
-    *,
-    steps: int | None,
-    device: str,
-    device_name: str | None = None,
-    model_size: int | None = None,
-    world_size: int = 1,
-) -> Identity:
-    """The flat facts of a run; what only a built run knows is passed in."""
-    precision = config.precision
-    return Identity(
-        experiment=config.name,
-        precision_mode=precision.mode,
-        dtype=precision.dtype if precision.autocast else precision.parameters,
-        model=component_name(config.model),
-        model_size=model_size,
-        task=component_name(config.task),
-        data=component_name(config.data),
-        batch_size=config.data["batch_size"],
-        grad_accum_steps=config.trainer.grad_accum_steps,
-        seq_len=config.data.get("seq_len"),
-        steps=steps,
-        optimizer=config.optimizer.name,
-        lr=config.optimizer.lr,
-        compile=config.trainer.compile,
-        channels_last=config.trainer.channels_last,
-        seed=config.seed,
-        device=device,
-        device_name=device_name,
-        world_size=world_size,
-    )
 
 
 def _result_settings(config: Config) -> dict[str, Any]:

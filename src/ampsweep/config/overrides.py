@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.resolved import COMPONENTS
 
 _OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")

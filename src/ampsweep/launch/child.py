@@ -1,6 +1,8 @@
 """The child's side of an isolated run: its environment, what it tells the parent, and how it ends."""
 
 import atexit
+import importlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -51,7 +53,7 @@ class _Outbox:
 
 
 def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, preloaded: bool) -> None:
-    """The main function of a child: calls the pickled `(target, args)` of `order` and reports through `pipe`.
+    """Call what the pickled `order`, the name of a target and its arguments, asks for, and report through `pipe`.
 
     A `preloaded` child, forked from a server that has imported torch, declines an environment it can no longer honour.
     """
@@ -86,9 +88,13 @@ def _call(order: bytes, outbox: _Outbox, stop: StopRequest) -> None:
     def send(message: object) -> None:
         outbox.put("message", message)
 
-    # Unpickled only now: it imports the target's module, which must see the environment and the stop request in place.
-    target, args = pickle.loads(order)
-    outbox.put("result", target(*args, send=send, stop=stop))
+    # Only now, for these imports must see the environment and the stop request in place.
+    name, args = pickle.loads(order)
+    module, _, function = name.partition(":")
+    target = getattr(importlib.import_module(module), function)
+    offered: dict[str, object] = {"send": send, "stop": stop}
+    asked_for = inspect.signature(target).parameters
+    outbox.put("result", target(*args, **{key: value for key, value in offered.items() if key in asked_for}))
 
 
 def _changed_too_late(environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """One process a run: a training gets a fresh process, and whatever becomes of that process becomes a fact."""
 
+import importlib
 import logging
 import os
 import pickle
@@ -10,13 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
+from typing import Generic, TypeVar, cast
 
 from ampsweep.launch.child import serve
 from ampsweep.launch.oom_kills import num_oom_kills
 from ampsweep.launch.processes import METHODS, PRELOAD, Method, start_process, warm_up
 from ampsweep.launch.signals import StopRequest
 
-__all__ = ["PRELOAD", "ChildExit", "run_isolated", "warm_up"]
+__all__ = ["PRELOAD", "ChildError", "ChildExit", "Target", "run_isolated", "warm_up"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -27,13 +29,38 @@ _TICK_S = 0.2
 _SERVER_LOST = 255
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
-class ChildExit:
-    """How an isolated run ended."""
+class Target(Generic[Result]):
+    """A function for a process of its own, by name: only that process imports its module, and what that imports.
+
+    Where the function has parameters `send` or `stop`, it gets them by keyword: `send(message)` hands a small picklable
+    message to the caller and returns at once; `stop` is the StopRequest that it is to look at.
+    """
+
+    name: str
+    """`package.module:function`."""
+
+    def load(self) -> Callable[..., Result]:
+        """The function, imported here and now."""
+        module, _, function = self.name.partition(":")
+        loaded: Callable[..., Result] = getattr(importlib.import_module(module), function)
+        return loaded
+
+
+class ChildError(RuntimeError):
+    """An isolated call came to no result; the text is how its process ended, in one line."""
+
+
+@dataclass(frozen=True)
+class ChildExit(Generic[Result]):
+    """How an isolated call ended."""
 
     exitcode: int
     """0 fine, above 0 an exit code, below 0 killed by the signal of that number."""
-    result: object | None
+    result: Result | None
     """What the target returned; it stands even if the process died on its way out afterwards."""
     error: str | None
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
@@ -42,32 +69,44 @@ class ChildExit:
     oom_killed: bool = False
     """Whether SIGKILL ended it while the kernel counted a process killed for lack of memory."""
 
+    def unpacked(self) -> Result:
+        """The result.
+
+        Raises:
+            KeyboardInterrupt: this process was asked to stop.
+            ChildError: there is none.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.result is None and self.error is not None:
+            raise ChildError(self.error.strip().splitlines()[-1])
+        return cast("Result", self.result)
+
 
 def run_isolated(
-    target: Callable[..., object],
+    target: Target[Result],
     args: tuple[object, ...],
     *,
     on_message: Callable[[object], None] | None = None,
     environment: Mapping[str, str] | None = None,
     grace_s: float = 60.0,
-) -> ChildExit:
-    """Calls `target(*args, send=..., stop=...)` in a process of its own and waits for that process's end.
+) -> ChildExit[Result]:
+    """Call `target` with `args` in a process of its own and wait for that process's end.
 
-    `target` is a function of a module; `send(message)` hands a small picklable message to `on_message` and returns at
-    once; `stop` is the StopRequest that the target is to look at. The child has this process's working directory and
-    output streams, and `environment` (by default this process's own) in place of any other.
+    What the target sends is handed to `on_message`. The child has this process's working directory and output streams,
+    and `environment` (by default this process's own) in place of any other.
 
     A stop signal to this process is passed on once. A child that has not ended `grace_s` seconds after it, after its
     own result or after this process's death is killed, and at a second signal it is killed at once. Whatever happens to
     the child is returned; only what `on_message` raises is raised, when the child has ended.
     """
-    order = pickle.dumps((target, args))
+    order = pickle.dumps((target.name, args))
     environment = dict(os.environ if environment is None else environment)
     fault = ""
     with StopRequest() as stop:
         for method in METHODS:
             try:
-                child = _Child(method, order, environment, grace_s)
+                child: _Child[Result] = _Child(method, order, environment, grace_s)
             except (EOFError, OSError) as error:
                 _LOGGER.warning("no process by %s: %r", method, error)
                 fault = repr(error)
@@ -79,14 +118,14 @@ def run_isolated(
     return ChildExit(_SERVER_LOST, None, f"no process could be started: {fault}", stop.requested)
 
 
-class _Child:
+class _Child(Generic[Result]):
     def __init__(self, method: Method, order: bytes, environment: Mapping[str, str], grace_s: float) -> None:
         self.declined: list[str] = []
         self._grace_s = grace_s
         self._deadline: float | None = None
         self._killed_here = False
         self._returned = False
-        self._result: object | None = None
+        self._result: Result | None = None
         self._error: str | None = None
         self._kills_before = num_oom_kills()
         preloaded = method == "forkserver"
@@ -116,7 +155,7 @@ class _Child:
             self._process.join()
             self._end_orphan()
 
-    def exit(self, interrupted: bool) -> ChildExit:
+    def exit(self, interrupted: bool) -> ChildExit[Result]:
         exitcode = self._process.exitcode
         assert exitcode is not None
         error = self._error

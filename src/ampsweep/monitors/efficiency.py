@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.monitors.environment import device_name
-from ampsweep.monitors.peaks import dense_peak
 
 
 class Efficiency:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import torch
 
 from ampsweep.monitors.host import peak_resident_bytes
-from ampsweep.monitors.host_allocator import Growth, host_growth
 from ampsweep.monitors.nvml import GIB, NvmlDevice
-from ampsweep.monitors.trace import TracedStep
+from ampsweep.tracing.host_allocator import Growth, host_growth
+from ampsweep.tracing.step import TracedStep
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""

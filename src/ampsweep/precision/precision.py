@@ -8,7 +8,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.precision_modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.precision.momentum import begin_momentum
@@ -34,7 +34,7 @@ class Precision:
     ...     precision.update()
 
     Args:
-        mode: a mode's name (`ampsweep.config.precision_modes.PRECISION_MODES`) or settings of one's own.
+        mode: a mode's name (`ampsweep.config.modes.PRECISION_MODES`) or settings of one's own.
         device: where the model trains.
 
     Raises:

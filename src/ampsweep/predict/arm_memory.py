@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.monitors.ledger import Category
 from ampsweep.predict.rehearsal import rehearse
 from ampsweep.predict.target import Target
 from ampsweep.predict.timeline import Interpolation, NotAffineError, Timeline
+from ampsweep.tracing.ledger import Category
 
 MAX_BATCH: Final = 2**20
 """No answer is looked for beyond it."""

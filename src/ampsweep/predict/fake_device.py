@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 
-from ampsweep.monitors.trace import Trace, trace_program, trace_step
 from ampsweep.predict.cuda_dispatch import cuda_dispatch
 from ampsweep.predict.cuda_scratch import scratch_bytes
 from ampsweep.predict.kernels import Kernels
 from ampsweep.predict.landing import Landing
 from ampsweep.predict.residents import Residents
 from ampsweep.predict.target import Target
+from ampsweep.tracing.step import Trace, trace_program, trace_step
 
 CPU: Final = torch.device("cpu")
 
@@ -68,7 +68,7 @@ class FakeDevice:
     def trace_step(
         self, model: nn.Module, *optimizers: Optimizer, with_residents: bool = False
     ) -> AbstractContextManager[Trace]:
-        """`ampsweep.monitors.trace.trace_step` on this device.
+        """`ampsweep.tracing.step.trace_step` on this device.
 
         `with_residents`: what is there and is not used by the step counts too, as it does for an allocator anyway.
         """
@@ -78,7 +78,7 @@ class FakeDevice:
         return trace_step(model, *optimizers, held=resident, counted=FakeTensor, scratch=scratch_bytes)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
-        """`ampsweep.monitors.trace.trace_program` on this device."""
+        """`ampsweep.tracing.step.trace_program` on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
         return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from ampsweep.monitors.ledger import CATEGORIES
 from ampsweep.predict.caching_allocator import CachingAllocator, DeviceFullError
 from ampsweep.predict.timeline import Timeline
+from ampsweep.tracing.ledger import CATEGORIES
 
 _STATE: Final = CATEGORIES.index("optimizer_state")
 

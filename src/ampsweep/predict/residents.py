@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsweep.monitors.ledger import tensors_in
+from ampsweep.tracing.ledger import tensors_in
 
 
 class Residents(TorchDispatchMode):  # type: ignore[no-untyped-call]

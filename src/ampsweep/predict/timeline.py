@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.monitors.ledger import CATEGORIES, Category, Lives
+from ampsweep.tracing.ledger import CATEGORIES, Category, Lives
 
 Integers = NDArray[np.int64]
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from ampsweep.batch_search import BatchSearch
-from ampsweep.out_of_memory import OutOfMemory
 from ampsweep.record.atomic import write_atomically
+from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.error import RecordError, read_file
+from ampsweep.record.outcome import OutOfMemory
 from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Prediction, Proof, Wandb
 from ampsweep.record.typed import WrongValueError, typed
 from ampsweep.redaction import hidden

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.quantities import plural
 from ampsweep.report.columns import ARM, Column, columns_for
 from ampsweep.report.console import empty_table
 from ampsweep.report.palette import arm_colour
 from ampsweep.report.searches import heading
+from ampsweep.text import plural
 
 _NUM_OTHER_LINES: Final = 4
 """Title, headers, rule, and the recommendation."""

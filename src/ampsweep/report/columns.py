@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.quantities import estimate, loss, milliseconds, num_bytes, percent
+from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.statistics import Estimate, Spread
+from ampsweep.text import loss, milliseconds, num_bytes, percent
 
 ABSENT: Final = "-"
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from ampsweep.analysis.quantities import plural
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.markup import Markup, join, json_script, name, tag
 from ampsweep.report.method import method
@@ -21,6 +20,7 @@ from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict import verdict_card
 from ampsweep.report.problems import Problem, problems_table
 from ampsweep.report.settings import arms_table, environment_tables
+from ampsweep.text import plural
 
 MAX_OPEN_WORKLOADS: Final = 4
 """With more workloads only the first one's panels are unfolded."""

@@ -8,12 +8,12 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.omissions import CONSEQUENCES, Omission
-from ampsweep.analysis.quantities import first_line, num_bytes
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.searches import SearchComparison
 from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
+from ampsweep.text import first_line, num_bytes
 
 _CONSEQUENCES: Final[dict[str, str]] = {
     "not readable": CONSEQUENCES["not readable"],

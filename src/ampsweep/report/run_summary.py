@@ -7,9 +7,9 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from ampsweep.analysis.quantities import loss, milliseconds, num_bytes, number, predicted_bytes
 from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord
+from ampsweep.text import loss, milliseconds, num_bytes, number, predicted_bytes
 
 _LABEL_WIDTH: Final = 12
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))

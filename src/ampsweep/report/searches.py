@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ampsweep.analysis.quantities import first_line, num_bytes, number, predicted_bytes, ratio, ratio_figure
+from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.analysis.searches import ArmSearch, SearchComparison
-from ampsweep.batch_search import Probe
+from ampsweep.record.batch_search import Probe
 from ampsweep.report.columns import ABSENT
 from ampsweep.report.table import Table
+from ampsweep.text import first_line, num_bytes, number, predicted_bytes, ratio
 
 T = TypeVar("T")
 

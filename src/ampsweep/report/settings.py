@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ampsweep.analysis.quantities import plural
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.report.table import Table
+from ampsweep.text import plural
 
 Facts = Mapping[str, Scalar]
 

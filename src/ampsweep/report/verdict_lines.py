@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.quantities import num_bytes, predicted_bytes
 from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.text import num_bytes, predicted_bytes
 
 Topic = Literal[
     "speed",

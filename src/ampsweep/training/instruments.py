@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.monitors.compilation import CompilationWatch
-from ampsweep.monitors.device import DeviceSampler
+from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.efficiency import Efficiency
 from ampsweep.monitors.energy import EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
-from ampsweep.monitors.neighbours import Neighbours
+from ampsweep.monitors.other_processes import Neighbours
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.monitors.stopwatch import Stopwatch
-from ampsweep.monitors.trace import TracedStep, trace_step
+from ampsweep.tracing.step import TracedStep, trace_step
 
 _NOTHING: Final = nullcontext()
 

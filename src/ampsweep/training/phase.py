@@ -5,8 +5,8 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from ampsweep.data.base import Data
-from ampsweep.out_of_memory import Phase
 from ampsweep.precision import Precision
+from ampsweep.record.outcome import Phase
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.trainer import Trainer

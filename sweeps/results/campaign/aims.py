@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ampsweep.analysis.quantities import percent
+from ampsweep.text import percent
 from campaign.beside import nanogpt_pairs
 from campaign.memory import WORKLOADS
 from campaign.results import Results, arms_of

@@ -8,7 +8,7 @@ bound is one that can be approached by a step of large matrix multiplications an
 
 from dataclasses import dataclass
 
-from ampsweep.monitors.peaks import dense_peak, memory_bytes_per_sec
+from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.record import RunRecord
 
 

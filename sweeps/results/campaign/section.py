@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampsweep.analysis.quantities import estimate, milliseconds, num_bytes, number, percent, ratio_figure
+from ampsweep.analysis.estimate_text import estimate, ratio_figure
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.columns import ABSENT
+from ampsweep.text import milliseconds, num_bytes, number, percent
 from campaign.ledger import Ledger
 from campaign.results import ArmRuns, num_warmup_steps
 

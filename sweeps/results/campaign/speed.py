@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ampsweep.analysis.quantities import milliseconds, number, percent, ratio
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR
+from ampsweep.text import milliseconds, number, percent, ratio
 from campaign.beside import beside_hand, beside_nanogpt, nanogpt_pairs
 from campaign.results import ArmRuns, Results, arms_of
 from campaign.roofline import moved_bytes

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.pairs import Pair
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.quantities import estimate, number, ratio
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
 from ampsweep.report.kinds.shown import (
     Absent,
@@ -25,6 +25,7 @@ from ampsweep.report.panels import Panel
 from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.text import number, ratio
 
 
 @dataclass(frozen=True)

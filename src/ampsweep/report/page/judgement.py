@@ -3,11 +3,12 @@
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.quantities import estimate, num_bytes, number, percent
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.kinds.pairs import gap
 from ampsweep.report.markup import Markup, tag
+from ampsweep.text import num_bytes, number, percent
 
 _GOOD: Final = ("▲", "good")
 _BAD: Final = ("▼", "bad")

@@ -1,0 +1,80 @@
+"""`ampsweep predict OVERRIDES`: what a training would take in memory, without a device and without running it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ampsweep.commands.arguments import Arguments, parse
+from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import Config
+from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
+from ampsweep.report.terminal import Terminal
+
+_FORMATS = ("console", "json")
+_HELP = """\
+usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json]
+
+What training with these overrides of train.py would take in memory, without running it: every precision mode, unless
+one is chosen. Questions of its own:
+  predict.target=cuda        the device: cpu, cuda, or auto, the kind that device= means
+  predict.capability=9.0     its CUDA compute capability: 7.5 a T4, 8.0 an A100, 8.9 an RTX 4090, 9.0 an H100
+  predict.memory_gib=16      the largest batch that fits
+  predict.batch_sizes=[8,64] the batch sizes of the table
+  predict.measure=true       measure a small step where the model cannot be traced without values
+  predict.write=true         leave a record (kind: predicted) for each mode below output_dir"""
+
+
+def predict_command(argv: Sequence[str]) -> int:
+    """Predict what this command line of train.py would take; returns the exit code.
+
+    Raises:
+        UserError: the input is wrong, or its model cannot be traced.
+    """
+    overrides, chosen = _without_format(argv)
+    with collector_at_rest():
+        arguments = parse(overrides, CONFIG_NAME)
+        if arguments.for_hydra:
+            print(_HELP)
+            return 0
+        workloads = _workloads(arguments)
+        # torch is imported here and not above: what is wrong with a command line is known without it.
+        from ampsweep.commands.prediction_tables import as_json, print_prediction
+        from ampsweep.predict.prediction import predict
+        from ampsweep.predict.prediction_record import write_records
+
+        resume_collector()
+        predictions = [predict(configs) for configs in workloads]
+    written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
+    if chosen == "json":
+        print(as_json(predictions))
+        return 0
+    console = Terminal()
+    for prediction in predictions:
+        print_prediction(prediction, console)
+    for directory in written:
+        console.print(str(directory), soft_wrap=True)
+    return 0
+
+
+def _without_format(argv: Sequence[str]) -> tuple[list[str], str]:
+    formats = [argument.partition("=")[2] for argument in argv if argument.startswith("format=")]
+    for given in formats:
+        if given not in _FORMATS:
+            raise UserError(f"format={given}: allowed are {', '.join(_FORMATS)}")
+    return [argument for argument in argv if not argument.startswith("format=")], (formats or ["console"])[-1]
+
+
+def _workloads(arguments: Arguments) -> list[list[Config]]:
+    """Configs that differ in precision only, together; every mode of a config whose precision was not chosen."""
+    points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
+    configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
+    if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.calls[0]):
+        configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
+    workloads: dict[str, dict[str, Config]] = defaultdict(dict)
+    for config in configs:
+        workload = config_hash(replace(config, precision=PRECISION_MODES["fp32"]))
+        workloads[workload].setdefault(config_hash(config), config)
+    return [list(arms.values()) for arms in workloads.values()]

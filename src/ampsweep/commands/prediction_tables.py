@@ -1,0 +1,140 @@
+"""Predictions as tables and as JSON."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ampsweep.config.resolved import component_name
+from ampsweep.predict.answers import sentences
+from ampsweep.predict.arm_memory import Memory
+from ampsweep.predict.prediction import ArmPrediction, Prediction
+from ampsweep.report.terminal import Terminal
+from ampsweep.text import num_bytes
+
+_PLAIN_WIDTH = 120
+
+
+def print_prediction(prediction: Prediction, console: Console) -> None:
+    """Print where the memory goes, how it grows with the batch, and the answers."""
+    if not console.is_terminal:
+        console = Terminal(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
+    if prediction.arms:
+        console.print(Text(f"\n{_title(prediction)}", style="bold"))
+        console.print(_categories(prediction), _curves(prediction), sep="\n")
+    for arm, reason in prediction.unsupported.items():
+        console.print(Text(f"{arm}: {reason}"))
+    for line in said(prediction):
+        console.print(Text(line))
+    for line in _reservations(prediction):
+        console.print(Text(line, style="dim"))
+
+
+def said(prediction: Prediction) -> list[str]:
+    """The answers in sentences."""
+    if not prediction.arms:
+        return []
+    return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib)]
+
+
+def as_json(predictions: Sequence[Prediction]) -> str:
+    """All of them as one object."""
+    return json.dumps({"schema": 1, "workloads": [_workload(prediction) for prediction in predictions]}, indent=1)
+
+
+def _title(prediction: Prediction) -> str:
+    arm = prediction.arms[0]
+    config = arm.config
+    facts = [
+        f"model {component_name(config.model)} ({arm.model_size:,} parameters)",
+        f"data {component_name(config.data)}",
+        config.optimizer.name,
+        f"batch_size {config.data['batch_size']}",
+        *([f"seq_len {config.data['seq_len']}"] if "seq_len" in config.data else []),
+        *([f"grad_accum_steps {config.trainer.grad_accum_steps}"] if config.trainer.grad_accum_steps > 1 else []),
+        *(["activation_checkpointing"] if config.trainer.activation_checkpointing else []),
+    ]
+    return f"{', '.join(facts)}: predicted for {prediction.target.name}"
+
+
+def _categories(prediction: Prediction) -> Table:
+    used = [key for key in prediction.arms[0].memory.peak if any(arm.memory.peak[key] for arm in prediction.arms)]
+    on_cuda = prediction.target.kind == "cuda"
+    table = _table("arm", "peak", *(["reserved"] if on_cuda else []), *(key.replace("_", " ") for key in used))
+    for arm in prediction.arms:
+        memory = arm.memory
+        reserved = [num_bytes(memory.reserved_bytes)] if memory.reserved_bytes is not None else []
+        table.add_row(arm.arm, num_bytes(memory.total_bytes), *reserved, *(num_bytes(memory.peak[key]) for key in used))
+    return table
+
+
+def _curves(prediction: Prediction) -> Table:
+    sizes = [memory.batch_size for memory in prediction.arms[0].curve]
+    table = _table("peak at batch", *map(str, sizes))
+    for arm in prediction.arms:
+        by_size = {memory.batch_size: memory for memory in arm.curve}
+        table.add_row(arm.arm, *(num_bytes(by_size[size].total_bytes) if size in by_size else "-" for size in sizes))
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _reservations(prediction: Prediction) -> Iterator[str]:
+    """What the figures leave out."""
+    if any(arm.is_measured for arm in prediction.arms):
+        yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
+    if any(arm.interpolation is None for arm in prediction.arms):
+        yield "Every batch size was traced: sizes do not grow evenly with the batch."
+    if prediction.target.kind == "cuda":
+        yield (
+            "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
+            "context (about 0.5 GiB) and cuDNN's workspaces for convolutions."
+        )
+    else:
+        yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
+
+
+def _workload(prediction: Prediction) -> dict[str, Any]:
+    target = prediction.target
+    cuda = {"capability": list(target.capability), "workspace_bytes": sum(target.workspaces)}
+    return {
+        "target": target.kind,
+        "torch": ".".join(map(str, target.torch_version)),
+        **(cuda if target.kind == "cuda" else {}),
+        "baseline": prediction.baseline,
+        "modes": [_arm(prediction, arm) for arm in prediction.arms],
+        "unsupported": prediction.unsupported,
+        "sentences": said(prediction),
+    }
+
+
+def _arm(prediction: Prediction, arm: ArmPrediction) -> dict[str, Any]:
+    config = arm.config
+    (answer,) = (answer for answer in prediction.answers if answer.arm == arm.arm)
+    return {
+        "arm": arm.arm,
+        "model": component_name(config.model),
+        "data": component_name(config.data),
+        "num_parameters": arm.model_size,
+        **_memory(arm.memory),
+        "memory_gib": config.predict.memory_gib,
+        "largest_batch": None if answer.largest is None else answer.largest.batch_size,
+        "saves_from_batch": answer.saves_from,
+        "is_measured": arm.is_measured,
+        "curve": [_memory(memory) for memory in arm.curve],
+    }
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    return {key: value for key, value in asdict(memory).items() if value is not None}

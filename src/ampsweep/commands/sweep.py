@@ -1,0 +1,32 @@
+"""`ampsweep sweep`: the points of a sweep file, each in a process of its own, without a W&B server."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ampsweep.commands.train import run_points, sigterm_as_interrupt
+from ampsweep.config.compose import compose_each
+from ampsweep.config.errors import UserError
+from ampsweep.config.sweep_file import sweep_points
+from ampsweep.launch.garbage_collection import collector_at_rest
+from ampsweep.launch.isolated import warm_up
+
+
+def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
+    """Train every point of the sweep in `file` with `overrides`, as `python train.py -m` would; the exit code.
+
+    Raises:
+        UserError: the file is no sweep that can be run here, or one of its points is wrong.
+    """
+    with sigterm_as_interrupt(), collector_at_rest():
+        points = [_with(point, overrides) for point in sweep_points(file, count)]
+        warm_up(["ampsweep.commands.fork_server"])
+        try:
+            composed = compose_each(points)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from error
+        return run_points(composed)
+
+
+def _with(point: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The point's overrides, those of the command line in place of its own for the same key."""
+    return list({override.partition("=")[0]: override for override in (*point, *overrides)}.values())

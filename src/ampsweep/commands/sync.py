@@ -1,0 +1,101 @@
+"""`ampsweep sync`: what W&B lacks of runs that have ended, and of the comparison of a multirun."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ampsweep.config.errors import UserError
+from ampsweep.record import Found, RecordError, RunRecord, find_records
+from ampsweep.report.wandb.comparison import complete_comparison
+from ampsweep.run.directories import is_running
+from ampsweep.tracking.wandb.place import group_of
+
+Runs = Sequence[tuple[Path, RunRecord]]
+
+
+def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
+    """Complete on W&B every run below `directories`; whether all can be read, have ended and are complete there.
+
+    A multirun that is among them gets its comparison. `say` takes a line for each run and comparison. What has been
+    sent stays sent, whatever becomes of the rest.
+
+    Raises:
+        UserError: a directory has no runs, or what it has is none; W&B cannot be reached, or refuses the key or all.
+    """
+    # Only here: wandb takes half a second to import, which no other command should wait for.
+    from ampsweep.tracking.wandb.sync import SyncError, wandb_server
+
+    found = [_found(directory) for directory in directories]
+    unreadable = [error for one in found for error in one.unreadable]
+    for error in unreadable:
+        say(f"{error.path.parent.name}: nothing sent, {error}")
+    runs = [run for one in found for run in one.records if run[1].kind == "measured"]
+    try:
+        with wandb_server():
+            left = _send_runs(runs, say)
+            for multirun in sorted(_multiruns(directories, runs) - {directory.parent for directory in left}):
+                url, was_there = complete_comparison(multirun)
+                say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
+    except SyncError as error:
+        raise UserError(str(error)) from error
+    return not unreadable and not left
+
+
+def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
+    """Complete every run; the directories of those of which nothing was sent.
+
+    Raises:
+        UserError: the server refuses all of them.
+        SyncError: it is lost.
+    """
+    from ampsweep.tracking.wandb.sync import SyncError, complete, require_server
+
+    left: list[Path] = []
+    refused: dict[Path, str] = {}
+    for directory, record in runs:
+        if is_running(record):
+            say(f"{directory.name}: still training, nothing sent")
+            left.append(directory)
+            continue
+        try:
+            done = complete(record, directory, group=_group(record, directory))
+        except RecordError as error:  # half a history would pass for a whole one there
+            refused[directory] = str(error)
+        except SyncError as error:
+            require_server()  # or there is no point in going on
+            refused[directory] = str(error)
+        else:
+            what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
+            say(f"{directory.name}: {what}, {done.url}")
+    if refused and len(refused) == len(runs):
+        others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
+        raise UserError(f"{refused[runs[0][0]]}{others}")
+    for directory, why in refused.items():
+        say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
+    return [*left, *refused]
+
+
+def _found(directory: Path) -> Found:
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such directory")
+    found = find_records(directory)
+    if not any(record.kind == "measured" for _, record in found.records):
+        raise UserError(str(found.unreadable[0]) if found.unreadable else f"{directory}: no runs (run.json) in it")
+    return found
+
+
+def _multiruns(directories: Sequence[Path], runs: Runs) -> set[Path]:
+    """Directories of multiruns that lie at or below those asked for, not above."""
+    return {
+        path
+        for path in {path.parent for path, _ in runs}
+        if _is_multirun(path) and any(path.is_relative_to(one) for one in directories)
+    }
+
+
+def _is_multirun(directory: Path) -> bool:
+    return (directory / "multirun.yaml").is_file()
+
+
+def _group(record: RunRecord, directory: Path) -> str | None:
+    place = directory.parent
+    return group_of(record.identity.experiment, place) if _is_multirun(place) else None

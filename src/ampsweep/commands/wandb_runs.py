@@ -1,0 +1,64 @@
+"""Runs of a W&B server as the input of a report."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ampsweep.config.errors import UserError
+from ampsweep.report.terminal import Terminal
+from ampsweep.text import plural
+
+WANDB: Final = "wandb://"
+"""How the address of runs on a W&B server begins."""
+
+_ROOT: Final = Path("wandb_reports")
+_SHOWN: Final = 3
+
+
+def copied_runs(address: str, directory: Path | None) -> Path:
+    """The directory that holds the runs at `address`, loaded there as far as they are not there yet.
+
+    `directory` is by default one below `wandb_reports` in the working directory. How far it is, and which runs cannot
+    be compared, is told on stderr.
+
+    Raises:
+        UserError: the address, the login or the server is at fault, or the directory.
+    """
+    # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
+    from ampsweep.tracking.wandb.api import WandbReadError
+    from ampsweep.tracking.wandb.copy import copy_runs
+    from ampsweep.tracking.wandb.selection import Selection
+
+    try:
+        selection = Selection.parse(address)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    console = Terminal(stderr=True)
+    place = (directory or _ROOT.joinpath(*selection.folders)).resolve()
+    try:
+        with _shown(console, str(selection)) as progress:
+            copied = copy_runs(selection, place, progress)
+    except WandbReadError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{error.filename or place}: cannot be written: {error.strerror}") from error
+    counts = f"{plural(copied.num_loaded, 'run')} loaded, {copied.num_kept} unchanged"
+    console.print(f"{selection}: {counts}, in {place}", soft_wrap=True)
+    for reason in dict.fromkeys(reason for _, reason in copied.skipped):
+        names = [name for name, why in copied.skipped if why == reason]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        console.print(f"left out: {', '.join(names[:_SHOWN])}{more}: {reason}", soft_wrap=True)
+    return place
+
+
+@contextmanager
+def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Takes how many runs of how many are there, and shows it while it goes on, on a terminal."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda number, of: bar.update(task, completed=number, total=of)

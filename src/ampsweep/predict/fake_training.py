@@ -1,0 +1,141 @@
+"""A training on a fake device: its own model, optimizer and step, at any batch size."""
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.config.schema import Config
+from ampsweep.data.base import Data
+from ampsweep.precision import Precision
+from ampsweep.predict.fake_device import CPU, FakeDevice
+from ampsweep.predict.landing import BEACON
+from ampsweep.predict.target import Target
+from ampsweep.predict.timeline import Timeline, timeline
+from ampsweep.tasks.base import Task
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import Built, build_around, build_data, build_model
+
+_VAL_BATCHES: Final = 2
+"""Of one, nothing is left alive while the next is made; the others take no more."""
+
+
+class FakeTraining:
+    """The training of `config` on `target`.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+
+    def __init__(self, config: Config, target: Target) -> None:
+        self._config, self._device = config, FakeDevice(target)
+        self.model_size = 0
+        built = self._built()
+        with self._device.furnishing():
+            self._trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
+            self._trainer.model.train()
+        with self._device():
+            self._take_first_step()
+
+    def trace_with_evaluation(self, batch_size: int) -> Timeline:
+        """The same and an evaluation after it, with all that lies on the device: what a memory limit counts."""
+        return self.trace(batch_size, evaluates=True)
+
+    def trace(self, batch_size: int, *, evaluates: bool = False) -> Timeline:
+        """One step with this micro-batch size, after the first: the optimizer has its state.
+
+        Raises:
+            UserError: the data does not have as much.
+            UntraceableError: the step depends on values.
+        """
+        trainer, device = self._trainer, self._device
+        del trainer.data  # what is resident for another batch size is none of this step's
+        trainer.data = self._data(batch_size)
+        trainer.next_batch = trainer.config.grad_accum_steps
+        norm_wanted = evaluates or 2 % trainer.config.log_every == 0
+        tracing = device.trace_step(trainer.model, trainer.optimizer, with_residents=evaluates)
+        with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
+            begins: list[int] = []
+            hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
+            step = trainer.train_step(norm_wanted=norm_wanted)
+            hook.remove()
+            if evaluates:
+                trainer.evaluate()  # beside what the step returned, as in a training
+            del step
+        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
+
+    def has_batch(self, batch_size: int) -> bool:
+        """Whether the data gives batches of this size."""
+        try:
+            self._data(batch_size).train_batch(0)
+        except ValueError:  # what data raises for settings it refuses
+            return False
+        return True
+
+    def _built(self) -> Built:
+        config = self._config
+        config = replace(config, trainer=replace(config.trainer, compile=False))
+        with torch.random.fork_rng(), torch.device("meta"):
+            model = build_model(config).to(getattr(torch, config.precision.parameters))
+        self.model_size = sum(parameter.numel() for parameter in model.parameters())
+        model = self._device.adopt(model)
+        data = self._data(config.data["batch_size"])
+        with self._device.furnishing():
+            # TF32 is arithmetic, and takes no byte.
+            precision = Precision(replace(config.precision, tf32=False), CPU)
+            built = build_around(config, precision, model, data)
+        if self._device.target.kind == "cuda":
+            for group in built.optimizer.param_groups:
+                group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
+        return replace(built, task=_FakeTask(built.task, self._device))
+
+    def _data(self, batch_size: int) -> Data:
+        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        with self._device.landing():
+            return _FakeData(build_data(config, BEACON), self._device)
+
+    def _take_first_step(self) -> None:
+        """What the first step leaves, at the cost of its end only."""
+        optimizer, kernels = self._trainer.optimizer, self._device.kernels
+        optimizer.register_step_pre_hook(lambda *_: kernels.answer(1))
+        optimizer.register_step_post_hook(lambda *_: kernels.answer(0))
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            parameter.grad = torch.zeros_like(parameter)
+        with self._trainer.instruments.watch_scale(self._trainer.precision.scale):
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+class _FakeTask:
+    def __init__(self, task: Task, device: FakeDevice) -> None:
+        self._task, self._device = task, device
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        with self._device.kernels.forward_of(model):
+            return self._task.loss(model, batch)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
+        return self._task.evaluate(model, batch)
+
+
+class _FakeData:
+    """Data that runs on the host with its values, and hands over sizes."""
+
+    def __init__(self, data: Data, device: FakeDevice) -> None:
+        self._data, self._device = data, device
+        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
+        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+
+    def train_batch(self, index: int) -> Any:
+        with self._device.landing():
+            return self._data.train_batch(index)
+
+    def val_batches(self) -> Any:
+        with self._device.landing():
+            yield from islice(self._data.val_batches(), _VAL_BATCHES)
+
+
+def _ignore(*_: object) -> None:
+    """Nothing of a fake training is kept."""

@@ -1,0 +1,136 @@
+"""Where runs go, and which earlier run a command line means."""
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash, run_directory_name
+from ampsweep.config.schema import Config
+from ampsweep.record import CHECKPOINTS, LAST, OUTCOMES, PREVIOUS, RecordError, RunRecord, find_records
+
+_MAX_PID: Final = 2**31
+
+
+def new_directory(config: Config) -> Path:
+    """Create `<output_dir>/<name>/<date_time>`; a number is added where that exists.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    parent = Path(config.output_dir).expanduser().resolve() / config.name
+    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 10_000):
+            directory = parent / (stamp if attempt == 1 else f"{stamp}-{attempt}")
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            return directory
+    except OSError as error:
+        raise UserError(f"output_dir={config.output_dir}: cannot be written: {error.strerror}") from error
+    raise AssertionError("ten thousand runs in one second")
+
+
+def existing_multirun(into: str) -> Path:
+    """The directory of an earlier multirun.
+
+    Raises:
+        UserError: it is none, or cannot be written.
+    """
+    directory = Path(into).expanduser().resolve()
+    if not directory.is_dir():
+        raise UserError(f"into={into}: no such directory")
+    if not (directory / "multirun.yaml").is_file():
+        raise UserError(f"into={into}: not the directory of a multirun (it has no multirun.yaml)")
+    if not os.access(directory, os.W_OK):
+        raise UserError(f"into={into}: cannot be written")
+    return directory
+
+
+def finished(directory: Path, config: Config) -> RunRecord | None:
+    """The record below `directory` of the point that `config` is, if it has an outcome.
+
+    A record that cannot be read is that of no point.
+    """
+    wanted = config_hash(config)
+    for _, record in find_records(directory, mentioning=wanted).records:
+        if record.config_hash == wanted and record.status in OUTCOMES:
+            return record
+    return None
+
+
+def finished_hashes(directory: Path) -> set[str]:
+    """Hashes of the configs below `directory` that have an outcome."""
+    return {record.config_hash for _, record in find_records(directory).records if record.status in OUTCOMES}
+
+
+def own_directory(directory: Path) -> Path:
+    """`directory`, or where the record in it cannot be read, one beside it: a newer version may know what it says."""
+    place, number = directory, 1
+    while _is_unreadable(place):
+        number += 1
+        place = directory.with_name(f"{directory.name}-{number}")
+    return place
+
+
+def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
+    """The newest unfinished run of this very config that left a checkpoint and is not still running.
+
+    Records that cannot be read are passed over; where the directory's name says that one is of this config, it is said.
+    """
+    root = Path(config.output_dir).expanduser().resolve() / config.name
+    wanted, name = config_hash(config), run_directory_name(config)
+    found = find_records(root)
+    for error in found.unreadable:
+        if error.path.parent.name == name:
+            say(f"resume=auto: passed over, {error}")
+    candidates = [
+        (record.attempts[-1].get("started_at", ""), path)
+        for path, record in found.records
+        if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
+        if not is_running(record) and checkpoint_of(path) is not None
+    ]
+    return max(candidates)[1] if candidates else None
+
+
+def checkpoint_of(run_directory: Path) -> Path | None:
+    """The newest checkpoint of a run, if it has one."""
+    for name in (LAST, PREVIOUS):
+        path = run_directory / CHECKPOINTS / name
+        if path.is_file():
+            return path
+    return None
+
+
+def _is_unreadable(run_directory: Path) -> bool:
+    try:
+        RunRecord.read(run_directory)
+    except FileNotFoundError:
+        return False
+    except RecordError:
+        return True
+    return False
+
+
+def is_running(record: RunRecord) -> bool:
+    """Whether the process that works on the run is alive, as far as this machine can tell."""
+    if not record.attempts:
+        return False
+    attempt = record.attempts[-1]
+    pid: int = attempt.get("pid", 0)
+    if attempt.get("host") != socket.gethostname() or not 0 < pid < _MAX_PID:
+        return False
+    try:
+        born: float = psutil.Process(pid).create_time()
+        started = datetime.fromisoformat(attempt.get("started_at", "")).timestamp()
+    except (psutil.NoSuchProcess, ValueError):
+        return False
+    return born <= started + 1  # given in whole seconds

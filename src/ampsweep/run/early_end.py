@@ -1,0 +1,67 @@
+"""The end of a run that never came to be built."""
+
+from collections.abc import Callable
+
+import torch
+
+from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.environment import device_name
+from ampsweep.record import RunRecord, Status
+from ampsweep.record.outcome import OutOfMemory
+from ampsweep.run.messages import Say
+from ampsweep.run.prediction import add_prediction
+from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.factory import make_trackers
+from ampsweep.training.build.instantiate import one_line
+from ampsweep.training.out_of_memory import out_of_memory
+
+
+def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
+    """Write the record of a run whose device cannot do its precision mode, and track it as one that is finished."""
+    return _track(_ended(request, device, "unsupported", reason), request, send)
+
+
+def end_without_memory(
+    request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
+) -> Status:
+    """Write the record of a run that there was no memory to build, and track it as one that is finished."""
+    record = _ended(request, device, "oom", oom.sentence)
+    record.oom = oom
+    add_prediction(record, request, device)
+    return _track(record, request, send)
+
+
+def oom_while_building(error: BaseException, device: torch.device, limit: MemoryLimit) -> OutOfMemory:
+    """What an error that `is_out_of_memory` tells of a run that was being built."""
+    return out_of_memory(error, device, phase="build", step=None, limit_bytes=limit.bytes, told=one_line(error))
+
+
+def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:
+    """The trackers of a run, whose lines for the user are sent, and who may ask it to stop."""
+    return make_trackers(
+        request.config.tracking,
+        group=request.group,
+        say=lambda text: send(Say(text)),
+        wandb=request.wandb,
+        on_stop=lambda reason: None if stop is None else stop.request(reason),
+    )
+
+
+def _ended(request: RunRequest, device: torch.device, status: Status, error: str) -> RunRecord:
+    name = device_name(device)
+    record = new_record(request.config, device=str(device), device_name=name, batch_search=request.batch_search)
+    record.status, record.error, record.ended_at = status, error, now()
+    return record
+
+
+def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
+    record.write(request.directory)
+    trackers = trackers_of(request, send)
+    try:
+        trackers.start(record, request.directory, resume_after=None)
+    finally:
+        trackers.finish(record)
+        record.write(request.directory)
+    return record.status

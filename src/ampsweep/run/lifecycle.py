@@ -1,0 +1,232 @@
+"""One run from config to record: build, train, record."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ampsweep.config.identity import code_version
+from ampsweep.config.resolved import component_name
+from ampsweep.data.base import Data
+from ampsweep.launch.device_lock import device_lock
+from ampsweep.launch.garbage_collection import resume_collector
+from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.environment import device_name, environment
+from ampsweep.monitors.other_processes import FirstLook
+from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.precision.support import unsupported_reason
+from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
+from ampsweep.run.early_end import end_unsupported, end_without_memory, oom_while_building, trackers_of
+from ampsweep.run.figures import add_figures
+from ampsweep.run.messages import Progress, Say
+from ampsweep.run.prediction import add_prediction
+from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import Built, build, build_data
+from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.instantiate import one_line
+from ampsweep.training.build.optimizer import is_fused
+from ampsweep.training.build.own_code import own_code
+from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.out_of_memory import is_out_of_memory, out_of_memory
+from ampsweep.training.phase import phase_of
+from ampsweep.training.resume import resume, take_checkpoint
+from ampsweep.training.trainer import Trainer
+
+Send = Callable[[object], None]
+
+_TOLD_EVERY_S = 0.2
+"""A display is drawn hardly more often, and to tell it of a step could take as long as the step."""
+
+
+def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
+    """Train in this process; everything about the run ends up in its record and history.
+
+    Raises:
+        Exception: what made the run fail, after it was recorded.
+    """
+    config = request.config
+    device = resolve_device(config.device)
+    reason = unsupported_reason(config.precision, device)
+    if reason is not None:
+        return end_unsupported(request, device, reason, send)
+    with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
+        return run_on(
+            device,
+            request,
+            data=None,
+            limit=limit_of(request, device),
+            first_look=FirstLook(device),
+            send=send,
+            stop=stop,
+        )
+
+
+def limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
+    """The run's memory limit. It would slow the answer of a search on a CPU, whose probe has stayed within it."""
+    config, search = request.config, request.batch_search
+    is_proved = search is not None and search.largest == config.data["batch_size"]
+    return MemoryLimit(device, None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib)
+
+
+def run_on(
+    device: torch.device,
+    request: RunRequest,
+    *,
+    data: Data | None,
+    limit: MemoryLimit,
+    first_look: FirstLook,
+    send: Send,
+    stop: StopRequest,
+) -> Status:
+    """Build and train on a device that can do the mode and is nobody else's; see `run_once`.
+
+    Args:
+        data: the data set on its device, if it was built before.
+        limit: the run's memory limit; what was built before was built within it.
+        first_look: at the device, begun before anything was built.
+    """
+    try:
+        with limit:
+            built = build(request.config, device, build_data(request.config, device) if data is None else data)
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        oom = oom_while_building(error, device, limit)
+    else:
+        return train_built(request, built, device, limit=limit, first_look=first_look, send=send, stop=stop)
+    return end_without_memory(request, device, oom, send)
+
+
+def train_built(
+    request: RunRequest,
+    built: Built,
+    device: torch.device,
+    *,
+    limit: MemoryLimit,
+    first_look: FirstLook,
+    send: Send,
+    stop: StopRequest,
+) -> Status:
+    """Train what is built; see `run_on`."""
+    directory = request.directory
+    record = _begin_record(request, built, device)
+    busy = first_look.told()  # late, as it may wait; before W&B begins in a process of another's
+    for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
+        send(Say(f"{record.arm}: {warning}"))
+    trackers = trackers_of(request, send, stop)
+    trainer = _trainer(request, built, device, record, trackers, send)
+    try:
+        _continue(trainer, request, record, send)
+        record.write(directory)
+        trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
+        record.write(directory)
+        resume_collector()
+        send(_progress(trainer))
+        with limit, trainer.instruments:
+            ending = trainer.train(stop)
+        record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
+    except SystemExit as error:  # of the user's own code, which has no word in how this process ends
+        record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
+        raise RuntimeError(record.error) from error
+    except Exception as error:
+        if not is_out_of_memory(error):
+            record.status, record.error = "failed", one_line(error)
+            raise
+        phase, told = phase_of(error), one_line(error)
+        record.oom = out_of_memory(error, device, phase=phase, step=trainer.step, limit_bytes=limit.bytes, told=told)
+        record.status, record.error = "oom", record.oom.sentence
+    finally:
+        add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
+        record.ended_at = now()
+        if stop.requested and record.attempts:
+            record.attempts[-1]["stopped_by"] = stop.reason
+        try:
+            record.write(directory)
+            add_prediction(record, request, device)
+        finally:  # on a full disk, too
+            trackers.finish(record)
+        settle_stop(record)
+        record.write(directory)
+    return record.status
+
+
+def _trainer(
+    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
+) -> Trainer:
+    told_s = -_TOLD_EVERY_S
+
+    def progress(trainer: Trainer) -> None:
+        nonlocal told_s
+        now_s = time.perf_counter()
+        if now_s - told_s >= _TOLD_EVERY_S or trainer.step == trainer.num_steps:
+            told_s = now_s
+            send(_progress(trainer))
+
+    def save(trainer: Trainer) -> None:
+        name = component_name(request.config.model)
+        take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+
+    wanted = request.config.trainer.memory_snapshot
+    snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
+    return assemble_trainer(
+        request.config, built, device, log=trackers.log, progress=progress, save=save, snapshot=snapshot
+    )
+
+
+def _progress(trainer: Trainer) -> Progress:
+    """How far the training is, by its latest row: nothing is read from the device."""
+    values = trainer.values
+    return Progress(
+        trainer.step,
+        trainer.num_steps,
+        loss=values.get("train/loss"),
+        scale=values.get("amp/scale"),
+        peak_memory_gib=values.get("memory/peak_allocated_gib", values.get("memory/peak_allocated_run_gib")),
+    )
+
+
+def _begin_record(request: RunRequest, built: Built, device: torch.device) -> RunRecord:
+    record = new_record(
+        request.config,
+        device=str(device),
+        device_name=device_name(device),
+        data_fingerprint=built.data.fingerprint,
+        steps=built.num_steps,
+        model_size=sum(parameter.numel() for parameter in built.model.parameters()),
+        batch_search=request.batch_search,
+    )
+    if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
+        earlier = RunRecord.read(request.directory)
+        record.run_id, record.started_at = earlier.run_id, earlier.started_at
+        record.attempts, record.wandb = earlier.attempts, earlier.wandb
+    precision = request.config.precision
+    with built.precision.flags():
+        own = own_code(request.config.model, request.config.data, request.config.task)
+        code = {"code_version": code_version()} | ({"own_code": own} if own else {})
+        record.environment = {**code, **environment(device)}
+        if precision.parameters == "float32":
+            record.proof["fp32_arithmetic"] = prove_arithmetic(device, convolutions=has_convolutions(built.model))
+    record.proof["contradictions"] = contradictions(precision, record.proof)
+    record.proof["optimizer_fused"] = is_fused(built.optimizer)
+    return record
+
+
+def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
+    """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
+    attempt: dict[str, Any] = {"started_at": now(), "host": socket.gethostname(), "pid": os.getpid()}
+    if request.checkpoint is not None:
+        notes = resume(trainer, load_checkpoint(request.checkpoint))
+        repaired = repair_history(request.directory)
+        notes += [] if repaired is None else [repaired]
+        attempt |= {"checkpoint": str(request.checkpoint), "notes": notes}
+        for note in attempt["notes"]:
+            send(Say(note))
+    record.attempts.append(attempt | {"from_step": trainer.step})

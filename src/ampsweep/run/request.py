@@ -1,0 +1,97 @@
+"""An order for one training, and the record it begins with."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ampsweep.config.identity import config_hash, pair_key, resolved_values
+from ampsweep.config.modes import arm_label
+from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import Config
+from ampsweep.launch.isolated import Target
+from ampsweep.record import Identity, RunRecord
+from ampsweep.record.batch_search import BatchSearch
+from ampsweep.tracking.wandb.process import WandbAddress
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One training to be done in `directory`."""
+
+    config: Config
+    directory: Path
+    group: str | None = None
+    checkpoint: Path | None = None
+    """File to continue from; of this very run when it lies in `directory`."""
+    wandb: WandbAddress | None = None
+    """Process that tracks the run in W&B; None: the process that trains."""
+    batch_search: BatchSearch | None = None
+    """The search that the batch size is the answer of."""
+    prediction: dict[str, Any] | None = None
+    """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
+    predictor: Target[dict[str, Any]] | None = None
+    """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
+
+
+def new_record(
+    config: Config,
+    *,
+    device: str,
+    device_name: str | None = None,
+    data_fingerprint: str = "",
+    steps: int | None = None,
+    model_size: int | None = None,
+    batch_search: BatchSearch | None = None,
+) -> RunRecord:
+    """The record of a run that has not begun; what only a device or a built run knows is passed in."""
+    return RunRecord(
+        run_id=secrets.token_hex(4),
+        arm=arm_label(config.precision),
+        pair_key=pair_key(config, device_name=device_name or device, world_size=1, data_fingerprint=data_fingerprint),
+        config_hash=config_hash(config),
+        identity=identity(config, steps=steps, device=device, device_name=device_name, model_size=model_size),
+        config=resolved_values(config),
+        started_at=now(),
+        batch_search=batch_search,
+    )
+
+
+def identity(
+    config: Config,
+    *,
+    steps: int | None,
+    device: str,
+    device_name: str | None = None,
+    model_size: int | None = None,
+    world_size: int = 1,
+) -> Identity:
+    """The flat facts of a run; what only a built run knows is passed in."""
+    precision = config.precision
+    return Identity(
+        experiment=config.name,
+        precision_mode=precision.mode,
+        dtype=precision.dtype if precision.autocast else precision.parameters,
+        model=component_name(config.model),
+        model_size=model_size,
+        task=component_name(config.task),
+        data=component_name(config.data),
+        batch_size=config.data["batch_size"],
+        grad_accum_steps=config.trainer.grad_accum_steps,
+        seq_len=config.data.get("seq_len"),
+        steps=steps,
+        optimizer=config.optimizer.name,
+        lr=config.optimizer.lr,
+        compile=config.trainer.compile,
+        channels_last=config.trainer.channels_last,
+        seed=config.seed,
+        device=device,
+        device_name=device_name,
+        world_size=world_size,
+    )
+
+
+def now() -> str:
+    """The time as records give it: ISO 8601, UTC, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

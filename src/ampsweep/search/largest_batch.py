@@ -1,0 +1,138 @@
+"""A point that searches: the largest batch that trains, and a training with it."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from omegaconf import DictConfig, OmegaConf
+
+from ampsweep.config.identity import resolved_values
+from ampsweep.config.resolved import to_config
+from ampsweep.config.schema import Config
+from ampsweep.launch.isolated import ChildError, ChildExit, Target, run_isolated
+from ampsweep.record import FILE_NAME, RunRecord, find_records
+from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.run.announcer import Speaker
+from ampsweep.run.isolated import OOM_KILLED, train_point
+from ampsweep.run.messages import Probed
+from ampsweep.run.request import RunRequest, new_record
+
+_PROBE: Final = Target[Probed]("ampsweep.search.probe:probe_batch")
+_PREDICT_BATCH: Final = Target[PredictedBatch | None]("ampsweep.predict.run_prediction:predict_batch")
+_NOT_THE_QUESTION: Final = (
+    *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
+)
+
+
+def search_point(request: RunRequest, composed: DictConfig, sweep: Path, display: Speaker) -> None:
+    """Search, a process a probe, and train with the answer: one record, that of the training.
+
+    It begins with what another seed has found or with what is predicted, else by doubling `data.batch_size`.
+
+    Args:
+        request: of the point, whose batch size is not decided yet.
+        composed: its config, to be resolved anew with each batch size.
+        sweep: the multirun's directory, where its other seeds are.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to stop; what was found is in the record.
+    """
+    search = _begun(request.directory)
+    if search is None:
+        search = _beginning(request.config, sweep)
+    prober = _Prober(composed, request.directory, display)
+    while True:
+        config = prober.answer(search)
+
+        def goes_on(record: RunRecord, tried: int = config.data["batch_size"], best: int = search.largest) -> bool:
+            return record.status == "oom" and tried == best
+
+        record = train_point(replace(request, config=config, batch_search=search), display, goes_on)
+        if not goes_on(record):
+            return
+        # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.
+        search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
+
+
+class _Prober:
+    """Asks the device."""
+
+    def __init__(self, composed: DictConfig, directory: Path, display: Speaker) -> None:
+        self._composed, self._directory, self._display = composed, directory, display
+
+    def answer(self, search: BatchSearch) -> Config:
+        """The config with the largest batch that trains; with 1 where none does.
+
+        A batch that fails otherwise ends the search: the training that follows fails as it did, and records it.
+        """
+        while (size := search.next_batch) is not None:
+            config = self._with_batch(size)
+            found = self._ask(config, search.largest)
+            if found.probe is None:
+                return config
+            search.add(found.probe)
+            record = new_record(config, device=found.device, device_name=found.device_name, batch_search=search)
+            record.write(self._directory)
+        return self._with_batch(max(search.largest, 1))
+
+    def _ask(self, config: Config, largest: int) -> Probed:
+        so_far = f", {largest} trains" if largest else ""
+        self._display.run_begins(config, f"trying batch {config.data['batch_size']}{so_far}")
+        ended = run_isolated(_PROBE, (config,), on_message=self._display.on_message)
+        if ended.interrupted:
+            raise KeyboardInterrupt
+        return _found(ended, config)
+
+    def _with_batch(self, size: int) -> Config:
+        composed = copy.deepcopy(self._composed)
+        OmegaConf.update(composed, "data.batch_size", size)
+        return to_config(composed)
+
+
+def _found(ended: ChildExit[Probed], config: Config) -> Probed:
+    if ended.result is None and ended.oom_killed:
+        size = config.data["batch_size"]
+        killed = Probe(batch_size=size, outcome="oom", oom=OOM_KILLED, error=OOM_KILLED.sentence)
+        return Probed(config.device, None, killed)
+    return Probed(config.device, None, None) if ended.result is None else ended.result
+
+
+def _begun(directory: Path) -> BatchSearch | None:
+    """What an interrupted search of this very point has found."""
+    return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
+
+
+def _beginning(config: Config, sweep: Path) -> BatchSearch:
+    other = _search_of_another_seed(sweep, config)
+    predicted = _predicted(config) if other is None else other.predicted
+    if other is not None:
+        first: int | None = other.largest
+    else:
+        first = None if predicted is None or predicted.batch_size is None else max(predicted.batch_size, 1)
+    batch_size = config.data["batch_size"]
+    stride = 1 if first else batch_size
+    return BatchSearch(limit=config.max_batch.limit, first=first or batch_size, stride=stride, predicted=predicted)
+
+
+def _search_of_another_seed(sweep: Path, config: Config) -> BatchSearch | None:
+    """One that has ended and differs in its seed alone."""
+    question = _question(resolved_values(config))
+    for _, record in find_records(sweep).records:
+        if record.status == "completed" and record.batch_search and _question(record.config) == question:
+            return record.batch_search
+    return None
+
+
+def _predicted(config: Config) -> PredictedBatch | None:
+    if not config.predict.with_runs:
+        return PredictedBatch(refused="predict.with_runs=false")
+    try:
+        return run_isolated(_PREDICT_BATCH, (config,)).unpacked()
+    except ChildError as error:  # a search can do without
+        return PredictedBatch(refused=str(error))
+
+
+def _question(settings: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in settings.items() if key not in _NOT_THE_QUESTION}
+    return kept | {"data": {key: value for key, value in settings["data"].items() if key != "batch_size"}}

@@ -1,0 +1,98 @@
+"""The runs of a command line as its display names them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ampsweep.config.compose import Point
+from ampsweep.config.identity import config_hash
+from ampsweep.config.modes import arm_label
+from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import Config
+
+_MAX_SETTING: Final = 32
+_SAID_OTHERWISE: Final = ("precision", "hydra", "tracking", "into")
+"""Overrides that tell no run from another: the arm says the first, the others change nothing that is computed."""
+_SHORT: Final = {"data.batch_size": "batch"}
+_NAMES: Final = ("model", "data", "task", "optimizer", "scheduler")
+"""Groups whose choices speak for themselves."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run before it begins."""
+
+    arm: str
+    setting: str
+    """What tells it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
+    kind: str
+    """Equal for runs that differ in nothing but the seed, and so take about the same time."""
+    max_seconds: float | None = None
+    """How long it trains at most."""
+
+
+class Plan:
+    """The runs of a command line, in their order.
+
+    Args:
+        points: what is known of them beforehand.
+        finished: hashes of configs of which there is nothing left to run.
+        all_known: there are no further points, which a sweeper would choose as it goes.
+    """
+
+    def __init__(self, points: Sequence[Point], finished: Collection[str] = (), *, all_known: bool = True) -> None:
+        self._all_known = all_known
+        varied = _varied(points)
+        planned = {config_hash(point.config): _planned(point.config, _setting(point, varied)) for point in points}
+        self.num_finished = sum(key in finished for key in planned)
+        self._runs = {key: run for key, run in planned.items() if key not in finished}
+
+    @property
+    def num_runs(self) -> int | None:
+        """The finished ones included; None where nobody knows."""
+        return self.num_finished + len(self._runs) if self._all_known else None
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        return tuple(self._runs.values())
+
+    def of(self, config: Config) -> PlannedRun:
+        """The run of `config`; one that was not planned (a sweeper chose it as it went) is named by what it is."""
+        setting = f"{component_name(config.model)} seed {config.seed}"
+        return self._runs.get(config_hash(config)) or _planned(config, setting)
+
+
+def _planned(config: Config, setting: str) -> PlannedRun:
+    kind = config_hash(replace(config, seed=0))
+    return PlannedRun(arm_label(config.precision), setting, kind, config.trainer.max_seconds)
+
+
+def _varied(points: Sequence[Point]) -> list[str]:
+    """Keys that the points give different values, the seed last; of a single point model and seed."""
+    if len(points) == 1:
+        return []
+    values: dict[str, set[str]] = {}
+    for point in points:
+        for key, value in _choices(point).items():
+            values.setdefault(key, set()).add(value)
+    found = [key for key, chosen in values.items() if len(chosen) > 1 and key.split(".")[0] not in _SAID_OTHERWISE]
+    return sorted(found, key=lambda key: key == "seed")
+
+
+def _setting(point: Point, varied: Sequence[str]) -> str:
+    if not varied:
+        return f"{component_name(point.config.model)} seed {point.config.seed}"
+    chosen = _choices(point)
+    words = [_words(key, chosen[key]) for key in varied if key in chosen]
+    text = " ".join(words)
+    return text if len(text) <= _MAX_SETTING else f"{text[: _MAX_SETTING - 1]}…"
+
+
+def _choices(point: Point) -> dict[str, str]:
+    """Override key -> value as written."""
+    pairs = (override.lstrip("+~").partition("=") for override in point.overrides)
+    return {key: value for key, _, value in pairs}
+
+
+def _words(key: str, value: str) -> str:
+    return value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}"

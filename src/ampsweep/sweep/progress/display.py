@@ -1,0 +1,188 @@
+"""What a command shows of its runs while they go on."""
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ampsweep.config.schema import Config
+from ampsweep.record import RunRecord
+from ampsweep.run.announcer import Speaker
+from ampsweep.run.messages import Progress
+from ampsweep.sweep.plan import Plan, PlannedRun
+from ampsweep.sweep.progress.lines import Part, Widths, ended_line, fitted, running_line
+from ampsweep.sweep.progress.pace import RunPace, SweepPace
+from ampsweep.sweep.progress.still import Still
+from ampsweep.text import duration, plural
+
+if TYPE_CHECKING:
+    from ampsweep.analysis.comparison import Comparison
+
+_DRAWN_PER_SECOND: Final = 2
+_BAR_WIDTH: Final = 24
+
+
+@dataclass
+class _Running:
+    """The run that goes on in a process of this command."""
+
+    run: PlannedRun
+    doing: str
+    pace: RunPace
+    told: Progress | None = None
+
+
+class ProgressDisplay(Speaker):
+    """A line for each run of a sweep that has ended and, on a terminal, below them what goes on.
+
+    That is the comparison so far, the run that goes on, and how far the sweep is; it is gone when the display is left.
+    Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
+
+    Args:
+        plan: the runs to come.
+        in_training_process: of a single training, by the process that trains: drawn only when that tells of a step, for
+            a thread that drew by the clock would do so within steps that are timed.
+    """
+
+    def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
+        super().__init__()
+        self._plan, self._pace = plan, SweepPace(list(plan.runs))
+        self._widths = Widths.of(plan.runs, plan.num_runs or 0)
+        self._outcomes: Counter[str] = Counter()
+        self._running: _Running | None = None
+        self._num_elsewhere = 0
+        self._comparison: Still | None = None
+        self._began_s = self._marked_s = time.monotonic()
+        # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
+        is_live = self._console.is_interactive and sys.stderr.isatty()
+        self._live = Live(
+            console=self._console,
+            get_renderable=lambda: self,
+            auto_refresh=is_live and not in_training_process,
+            refresh_per_second=_DRAWN_PER_SECOND,
+            transient=True,
+        )
+        self._is_alone = in_training_process
+        self._is_live, self._draws_when_told, self._drawn_s = is_live, is_live and in_training_process, -math.inf
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start(refresh=True)
+        if self._plan.num_finished:
+            total = "" if self._plan.num_runs is None else f" of {self._plan.num_runs}"
+            self.say(f"{self._plan.num_finished}{total} runs finished earlier")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def on_message(self, message: object) -> None:
+        """Take what a training process sent."""
+        super().on_message(message)
+        if isinstance(message, Progress) and (running := self._running) is not None:
+            now_s = time.monotonic()
+            running.told = message
+            running.pace.heard(message.step, message.num_steps, now_s)
+            if self._draws_when_told and now_s - self._drawn_s >= 1 / _DRAWN_PER_SECOND:
+                self._drawn_s = now_s if message.loss is not None else -math.inf  # the first row is not to wait
+                self._live.refresh()
+
+    def run_begins(self, config: Config, doing: str = "starting") -> None:
+        """The run of `config` starts, or starts with something else."""
+        run = self._plan.of(config)
+        began_s = time.monotonic() if self._running is None else self._running.pace.began_s
+        self._running = _Running(run, doing, RunPace(began_s, run.max_seconds))
+
+    def run_ends(self, config: Config, record: RunRecord) -> None:
+        """The run of `config` has ended with this record."""
+        run, running, now_s = self._plan.of(config), self._running, time.monotonic()
+        took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s
+        self._pace.ended(run, now_s - self._marked_s, trained=bool(record.summary))
+        self._running, self._marked_s = None, now_s
+        number = self._number()
+        self._outcomes[record.status] += 1
+        width = self._console.width if self._is_live else None
+        self._print(ended_line(number, run, record, took_s, self._widths, width))
+
+    def runs_elsewhere(self, num_running: int) -> None:
+        """So many runs go on in processes of a launcher."""
+        self._num_elsewhere = num_running
+
+    def compare(self, comparison: "Comparison", page: Path) -> None:
+        """Show this comparison of the runs so far from now on; the file `page` has all of it."""
+        if self._is_live:
+            from ampsweep.report.brief import BriefComparison
+
+            self.say(f"open while it grows: {page}")
+            self._comparison = Still(BriefComparison(comparison))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """What goes on, no higher than the terminal."""
+        below = list(self._below(options.max_width, time.monotonic()))
+        room = console.height - len(below) - 2
+        if self._comparison is not None and room > 0:
+            yield from console.render(self._comparison, options.update(height=room))
+            yield Text()
+        yield from below
+
+    def _below(self, width: int, now_s: float) -> Iterator[RenderableType]:
+        running = self._running
+        left_s = None if running is None else running.pace.seconds_left(now_s)
+        if running is not None:
+            yield running_line(self._number(), running.run, running.told or running.doing, left_s, self._widths, width)
+        if not self._is_alone:
+            elapsed_s = 0.0 if running is None else now_s - self._marked_s
+            sweep_left_s = self._pace.seconds_left(running.run if running else None, elapsed_s, left_s)
+            yield self._sweep(width, now_s, sweep_left_s)
+
+    def _sweep(self, width: int, now_s: float, left_s: float | None) -> RenderableType:
+        """How far the sweep is: counts, a bar where there is room, and times."""
+        done, total = self._num_ended, self._plan.num_runs
+        others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
+        counts = f"{done} of {plural(total, 'run')} done" if total else f"{plural(done, 'run')} done"
+        if others:
+            counts += f" ({', '.join(others)})"
+        times = f"{duration(now_s - self._began_s, whole=True)} so far"
+        if left_s is not None and total and done < total:
+            times += f", about {duration(left_s, whole=True)} left"
+        going_on = f"{self._num_elsewhere} going on" if self._num_elsewhere else ""
+        parts = [part for part in (Part(counts), Part(going_on, 1), Part(times, 2)) if part.text]
+        text = fitted(parts, None)
+        if not total or text.cell_len + _BAR_WIDTH + 2 > width:
+            return fitted(parts, width)
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_row(ProgressBar(total, done, width=_BAR_WIDTH), text)
+        return line
+
+    @property
+    def _num_ended(self) -> int:
+        return self._plan.num_finished + self._outcomes.total()
+
+    def _number(self) -> str:
+        """The place of the run that goes on among all of the sweep, as '4/12'."""
+        total = self._plan.num_runs
+        if self._is_alone:
+            return ""
+        return f"{self._num_ended + 1}/{total}" if total else f"{self._num_ended + 1}"
+
+
+def _recorded_seconds(record: RunRecord) -> float | None:
+    """How long the latest attempt took, by the record alone, which knows whole seconds; None for less than one."""
+    began = record.attempts[-1].get("started_at") if record.attempts else record.started_at
+    if began is None or record.ended_at is None:
+        return None
+    return (datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(began)).total_seconds() or None

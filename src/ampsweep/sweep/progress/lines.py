@@ -1,0 +1,133 @@
+"""A run in one line, while it goes on and when it has ended."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ampsweep.analysis.runs import GIB, Run
+from ampsweep.record import RunRecord
+from ampsweep.record.batch_search import LARGEST_BATCH
+from ampsweep.report.palette import arm_colour
+from ampsweep.run.messages import Progress
+from ampsweep.sweep.plan import PlannedRun
+from ampsweep.text import duration, first_line, loss, milliseconds, num_bytes, plural
+
+_GAP: Final = "  "
+_STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
+_ODD: Final = "yellow"
+"""An outcome that is an answer, but not the one hoped for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Words of a line. Where there is no room for all, the parts of the highest `rank` are given up first."""
+
+    text: str
+    rank: int = 0
+    style: str = ""
+    short: str | None = None
+    """What stands in its place in a narrower line."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide the columns of the lines about a set of runs are, so that figures stand below each other."""
+
+    number: int
+    arm: int
+    setting: int
+
+    @classmethod
+    def of(cls, runs: Sequence[PlannedRun], num_runs: int) -> "Widths":
+        arm = max((len(run.arm) for run in runs), default=0)
+        setting = max((len(run.setting) for run in runs), default=0)
+        return cls(len(str(num_runs)), arm, setting)
+
+
+def running_line(
+    number: str, run: PlannedRun, told: Progress | str, left_s: float | None, widths: Widths, width: int
+) -> Text:
+    """How far a run is; `told` is the latest that was heard of its training, or what it does instead."""
+    parts = [*_head(number, run, widths)]
+    if isinstance(told, str):
+        return fitted([*parts, Part(told, style="dim")], width)
+    step = f"{told.step:>{len(str(told.num_steps))}}/{told.num_steps}"
+    parts.append(Part(f"step {step}", 1, short=step))
+    if told.loss is not None:
+        parts.append(Part(f"loss {loss(told.loss)}", 3))
+    if told.scale is not None:
+        parts.append(Part(f"scale {told.scale:.10g}", 5))
+    if told.peak_memory_gib is not None:
+        peak = num_bytes(told.peak_memory_gib * GIB)
+        parts.append(Part(f"peak {peak}", 4, short=peak))
+    if told.step == told.num_steps:
+        parts.append(Part("finishing", 2, "dim"))
+    elif left_s is not None:
+        parts.append(Part(f"{duration(left_s, whole=True)} left", 2))
+    return fitted(parts, width)
+
+
+def ended_line(
+    number: str, run: PlannedRun, record: RunRecord, seconds: float | None, widths: Widths, width: int | None
+) -> Text:
+    """What became of a run; a `width` of None has room for everything."""
+    ended = Run(Path(), record)
+    style = _STYLES.get(ended.outcome, _ODD)
+    took = "" if seconds is None else duration(seconds)
+    parts = [*_head(number, run, widths), Part(f"{ended.outcome:<9}", 0, style), Part(f"{took:>8}", 4, "dim")]
+    if ended.contamination is not None:
+        parts.append(Part("contaminated", 1, _ODD))
+    parts += _figures(ended)
+    reason = record.error or "; ".join(ended.contradictions) or record.cut_short
+    if reason:
+        parts = [part for part in parts if part.text.strip()]  # a column that is empty is no room
+        parts.append(Part(first_line(reason) if width is None else _cut(first_line(reason), width, parts)))
+    return fitted(parts, width)
+
+
+def fitted(parts: Sequence[Part], width: int | None) -> Text:
+    """The parts in one line of `width` characters at most."""
+    shown = list(parts)
+    if width is not None and _length(shown) > width:
+        shown = [part if part.short is None else replace(part, text=part.short) for part in shown]
+        while _length(shown) > width and any(part.rank for part in shown):
+            shown.remove(max(shown, key=lambda part: part.rank))
+    text = Text(_GAP, no_wrap=True, overflow="ellipsis").join(Text(part.text, style=part.style) for part in shown)
+    text.rstrip()
+    if width is not None:
+        text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[Part]:
+    if number:
+        yield Part(f"{number:>{2 * widths.number + 1}}", style="dim")
+    yield Part(f"{run.arm:<{widths.arm}}", style=arm_colour(run.arm) or "")
+    yield Part(f"{run.setting:<{widths.setting}}")
+
+
+def _figures(run: Run) -> Iterator[Part]:
+    """Step time, peak memory, final loss and skipped steps, each as wide as it usually is."""
+    step_ms, peak = run.figure("perf/step_ms"), run.num_bytes("memory/peak_allocated_gib")
+    yield Part(f"{'' if step_ms is None else milliseconds(step_ms) + ' a step':>14}", 3)
+    yield Part(f"{'' if peak is None else 'peak ' + num_bytes(peak):>13}", 2)
+    if (value := run.figure(LARGEST_BATCH)) is not None:
+        yield Part(f"largest batch {value:.0f}", 0)
+    if (value := run.figure("val/loss")) is not None:
+        yield Part(f"val loss {loss(value)}", 1)
+    if skipped := run.figure("amp/skipped_steps"):
+        yield Part(plural(round(skipped), "skipped step"), 5)
+
+
+def _cut(reason: str, width: int, parts: Sequence[Part]) -> str:
+    """As much of a reason as has room beside the parts that cannot be given up."""
+    room = width - _length([part for part in parts if not part.rank]) - len(_GAP)
+    return reason if cell_len(reason) <= room else f"{reason[: max(room - 1, 0)]}…"
+
+
+def _length(parts: Sequence[Part]) -> int:
+    return sum(cell_len(part.text) for part in parts) + len(_GAP) * (len(parts) - 1)

@@ -1,0 +1,91 @@
+"""How numbers, bytes, durations and first lines are written: the same digits and units everywhere."""
+
+import math
+from typing import Final
+
+_BYTES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+MAX_DECIMALS: Final = 6
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits, never fewer than its whole part: 6.12, 61.2, 6120, 0.0612.
+
+    >>> number(6.1234), number(6123.4), number(0.000061234), number(0.0)
+    ('6.12', '6123', '6.12e-05', '0')
+    """
+    if value == 0:
+        return "0"
+    places = decimals(value, digits)
+    return f"{value:.{digits - 1}e}" if places > MAX_DECIMALS else f"{value:.{max(places, 0)}f}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """As `number`, with a plus sign where it is one."""
+    return f"+{number(value, digits)}" if value > 0 else number(value, digits)
+
+
+def milliseconds(value: float) -> str:
+    return f"{number(value)} ms"
+
+
+def ratio(value: float) -> str:
+    return f"{number(value)}x"
+
+
+def num_bytes(value: float) -> str:
+    """A number of bytes in the unit that suits it.
+
+    >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(0.0), num_bytes(-2048.0)
+    ('1.50 GiB', '1.00 MiB', '0 B', '-2.00 KiB')
+    """
+    for unit, size in _BYTES:
+        if abs(value) >= size:
+            return f"{number(value / size)} {unit}"
+    return f"{value:.0f} B"
+
+
+def predicted_bytes(value: float, error_pct: float | None) -> str:
+    """What was predicted, with its error where something was measured: '7.17 MiB (+0.11%)'."""
+    return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
+
+
+def percent(value: float) -> str:
+    return f"{number(value, 2 if abs(value) < 10 else 3)}%"
+
+
+def loss(value: float) -> str:
+    """A loss with four decimals, so that losses of a table can be read against each other; tiny ones with 3 digits."""
+    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else number(value)
+
+
+def decimals(value: float, digits: int) -> int:
+    """Decimals that show `digits` significant digits of `value`, which is not zero; negative before the point."""
+    return digits - 1 - math.floor(math.log10(abs(value)))
+
+
+def plural(count: int, noun: str) -> str:
+    """'1 run', '2 runs'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def first_line(text: str, limit: int = 200) -> str:
+    """The first line of an error, cut to `limit` characters, without its final stop."""
+    line = text.strip().splitlines()[0].strip().removesuffix(".") if text.strip() else ""
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def duration(seconds: float, *, whole: bool = False) -> str:
+    """A length of time in two units at most; tenths of short ones unless they are to be `whole` seconds.
+
+    >>> duration(4.24), duration(25.4), duration(75.0), duration(7500.0), duration(200_000.0)
+    ('4.2 s', '25 s', '1:15 min', '2:05 h', '2 d 7 h')
+    """
+    if seconds < 9.95 and not whole:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}:{minutes:02} h" if hours < 48 else f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,90 @@
+"""The run on W&B that holds a comparison: table, panels, page and verdict."""
+
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from ampsweep.redaction import hidden
+from ampsweep.tracking.wandb.comparison_page import ComparisonPage
+from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.place import WandbPlace
+from ampsweep.tracking.wandb.pulse import WandbPulse
+from ampsweep.tracking.wandb.remote import remote_run
+from ampsweep.tracking.wandb.watch import Patience, WandbWatch
+
+if TYPE_CHECKING:
+    import wandb
+
+JOB_TYPE: Final = "comparison"
+_OPENING_S: Final = 3.0
+"""How long the server may take to begin with it, at least."""
+_DIGEST: Final = "digest"
+
+
+def published(page: ComparisonPage, place: WandbPlace) -> str | None:
+    """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
+    path = (place.entity, place.project, page.id)
+    there = remote_run("/".join(part for part in path if part is not None))
+    if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
+        return None
+    return there.url
+
+
+def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, patience: Patience | None = None) -> str:
+    """Put the comparison on W&B, in place of an earlier one of the same id; its address there.
+
+    ``settings`` are those of a `WandbPlace`; wandb's own files go below ``directory``. Ends wandb in this process.
+
+    Raises:
+        `lost_errors`: the server cannot be had within ``patience``, or refuses it.
+    """
+    patience = patience or Patience()
+    began = time.monotonic()
+    try:
+        run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
+        with WandbWatch(run, patience, WandbPulse.here(), usual_s=time.monotonic() - began):
+            run.log(_media(page))
+            run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
+            run.finish()
+    except lost_errors():
+        kill_wandb_core()
+        raise
+    finally:
+        end_wandb()
+    return str(run.url)
+
+
+def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, within_s: float) -> "wandb.Run":
+    import wandb
+
+    is_open = Event()
+
+    def guard() -> None:
+        if not is_open.wait(within_s):
+            kill_wandb_core()
+
+    Thread(target=guard, name="opening", daemon=True).start()
+    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
+    try:
+        return wandb.init(
+            id=page.id,
+            name=page.name,
+            job_type=JOB_TYPE,
+            config=hidden(dict(page.config)),
+            dir=str(directory),
+            mode="online",
+            resume="allow",
+            settings=settings,
+        )
+    finally:
+        is_open.set()
+
+
+def _media(page: ComparisonPage) -> dict[str, Any]:
+    import plotly.graph_objects as go
+    import wandb
+
+    tables = {name: wandb.Table(list(table.columns), hidden(list(table.rows))) for name, table in page.tables.items()}
+    figures = {name: wandb.Plotly(go.Figure(figure)) for name, figure in page.figures.items()}
+    return {**tables, **figures, "comparison": wandb.Html(str(page.html), inject=False)}

@@ -1,0 +1,201 @@
+"""Runs of a W&B server as run directories on this machine, from which a report is made as from any others."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ampsweep.metrics import STEP
+from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
+from ampsweep.tracking.wandb.api import ANSWER_S, WandbReadError, wandb_api
+from ampsweep.tracking.wandb.content import RECORD_NAME
+from ampsweep.tracking.wandb.core import abandon_wandb
+from ampsweep.tracking.wandb.selection import Selection
+
+if TYPE_CHECKING:
+    import wandb
+    from wandb.apis.public import Run
+
+_SOURCE_NAME: Final = "wandb_source.json"
+_LOADING: Final = ".loading"
+_PARALLEL: Final = 8
+_PER_PAGE: Final = 100
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy came to: numbers of runs, and by their names those that cannot be compared, each with a clause."""
+
+    num_loaded: int
+    num_kept: int
+    skipped: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Beside a record that was loaded from W&B: of which run it is, and in which state that was."""
+
+    id: str
+    state: str
+
+    @classmethod
+    def of(cls, run: "Run") -> "_Source":
+        return cls(run.id, f"{run.state} {run.heartbeat_at} {run.history_line_count}")
+
+    def write(self, directory: Path) -> None:
+        (directory / _SOURCE_NAME).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, directory: Path) -> "_Source":
+        path = directory / _SOURCE_NAME
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise WandbReadError(f"{path} is damaged; delete {directory}, it will be loaded again") from error
+
+
+def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, int], None]) -> Copied:
+    """Make `directory` hold the selected runs, each with its `run.json` and `history.jsonl`, and no others.
+
+    Only runs that have changed on the server since the copy before are loaded; after a failure the next one goes on
+    from there. `progress` takes the number of runs that are there, and of all.
+
+    Raises:
+        WandbReadError: no login, no such project or sweep, no run in it that can be compared, a server that does not
+            answer, or a `directory` with runs of its own.
+        OSError: it cannot be written.
+    """
+    there = _copies(directory)
+    with wandb_api(selection) as api:
+        runs = _selected(selection, api)
+        changed = [run for run in runs if run.id not in there or _Source.read(there[run.id]) != _Source.of(run)]
+        num_kept = len(runs) - len(changed)
+        directory.mkdir(parents=True, exist_ok=True)
+        found = _load_into(directory, changed, there, lambda number: progress(num_kept + number, len(runs)))
+    for run_id in there.keys() - {run.id for run in runs}:
+        _remove(there[run_id])
+    skipped = tuple((str(run.name), reason) for run in changed if isinstance(reason := found[run.id], str))
+    if len(skipped) == len(runs):
+        name, reason = skipped[0]
+        raise WandbReadError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
+    return Copied(len(changed) - len(skipped), num_kept, skipped)
+
+
+def _copies(directory: Path) -> dict[str, Path]:
+    """Run directories in `directory` by the W&B run that they were loaded from."""
+    records = [path.parent for path in directory.glob(f"*/{FILE_NAME}") if path.parent.name != _LOADING]
+    own = [place for place in records if not (place / _SOURCE_NAME).is_file()]
+    if own or (directory / FILE_NAME).exists():
+        raise WandbReadError(f"{directory}: holds runs of its own; those of W&B need another place (--output)")
+    return {_Source.read(place).id: place for place in records}
+
+
+def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
+    """The runs in the order in which they began. Raises `lost_errors`."""
+    from wandb.errors import CommError
+
+    try:
+        if selection.sweep is not None:
+            api.sweep(f"{selection.path}/{selection.sweep}")  # type: ignore[no-untyped-call]
+        runs = list(api.runs(selection.path, selection.filters, per_page=_PER_PAGE))
+    except ValueError as error:
+        raise WandbReadError(f"{selection}: no such project, or not for this API key") from error
+    except CommError as error:
+        if not isinstance(error.exc, ValueError):
+            raise
+        raise WandbReadError(f"{selection}: no such sweep; it may have been deleted") from error
+    if not runs:
+        raise WandbReadError(f"{selection}: there are no runs in it")
+    return runs
+
+
+def _load_into(
+    directory: Path, runs: "Sequence[Run]", there: Mapping[str, Path], progress: Callable[[int], None]
+) -> dict[str, Path | str]:
+    """Load runs and, however that ends, put those that were loaded in their places; see `_load_all`."""
+    loading = directory / _LOADING
+    shutil.rmtree(loading, ignore_errors=True)
+    loading.mkdir()
+    found: dict[str, Path | str] = {}
+    try:
+        progress(0)
+        for run_id, result in _load_all(runs, loading):
+            found[run_id] = result
+            progress(len(found))
+    finally:
+        for run in runs:  # in their order, which decides over names
+            if isinstance(folder := found.get(run.id), Path):
+                _place(folder, directory, there.get(run.id))
+        shutil.rmtree(loading)
+    return found
+
+
+def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, Path | str]]:
+    """Load runs several at a time; of each its id and run directory, or why it cannot be compared, as a clause."""
+    pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
+    pending = {pool.submit(_load, run, directory / run.id) for run in runs}
+    try:
+        while pending:
+            done, pending = wait(pending, timeout=ANSWER_S, return_when=FIRST_COMPLETED)
+            if not done:
+                raise TimeoutError
+            for one in done:
+                yield one.result()
+    except BaseException:
+        abandon_wandb()  # some of its answers have no limit of their own, and threads wait for them
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
+    directory.mkdir()
+    files = list(run.files([RECORD_NAME]))
+    if not files:
+        return run.id, f"has no {RECORD_NAME}, as runs of this suite have"
+    files[0].download(root=str(directory), replace=True).close()
+    (directory / RECORD_NAME).rename(directory / FILE_NAME)
+    try:
+        record = RunRecord.read(directory)
+    except RecordError as error:
+        return run.id, str(error).removeprefix(f"{directory / FILE_NAME} ")
+    record.wandb = {"id": run.id, "mode": "online", "last_step": record.wandb.get("last_step", 0), "url": run.url}
+    record.wandb |= {"entity": run.entity, "project": run.project, "group": run.group}
+    record.write(directory)
+    with (directory / HISTORY_NAME).open("w", encoding="utf-8") as history:
+        for row in run.scan_history(use_cache=False):
+            if STEP in row:
+                history.write(history_line(_as_logged(row)))
+    _Source.of(run).write(directory)
+    return run.id, directory
+
+
+def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without what W&B adds to it; where it has been stored as a table, columns are of one type and have gaps."""
+    logged = {key: value for key, value in row.items() if not key.startswith("_") and value is not None}
+    return {STEP: int(logged.pop(STEP)), **logged}
+
+
+def _place(folder: Path, directory: Path, before: Path | None) -> None:
+    """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
+    if before is not None:
+        shutil.rmtree(before)
+        folder.rename(before)
+        return
+    record = RunRecord.read(folder)
+    readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
+    name = f"{re.sub(r'[^A-Za-z0-9_.+=-]', '_', readable)[:100]}-{record.config_hash[:8]}"
+    taken = (directory / name).exists()
+    folder.rename(directory / (f"{name}-{folder.name}" if taken else name))
+
+
+def _remove(copy: Path) -> None:
+    """Remove a copy of a run that the server has no more; files that somebody added stay."""
+    for name in (FILE_NAME, HISTORY_NAME, _SOURCE_NAME):
+        (copy / name).unlink(missing_ok=True)
+    if not any(copy.iterdir()):
+        copy.rmdir()

@@ -1,0 +1,96 @@
+"""What a training and the W&B process that tracks it tell each other."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.wandb.comparison_page import ComparisonPage
+from ampsweep.tracking.wandb.place import WandbPlace
+
+SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
+"""What a user is told whenever W&B is lost."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """To the W&B process: a run will come."""
+
+    config: TrackingConfig
+
+
+@dataclass(frozen=True)
+class Check:
+    """To the W&B process: could a run be tracked so?"""
+
+    config: TrackingConfig
+
+
+@dataclass(frozen=True)
+class Open:
+    """To the W&B process: a run is to be tracked so."""
+
+    config: TrackingConfig
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Its answer to both: the mode, a line that tells the user, where the run belongs; or why it refuses."""
+
+    mode: str = "disabled"
+    line: str | None = None
+    place: dict[str, Any] = field(default_factory=dict)
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """To the W&B process: the run begins. From here on it reads the rows in the directory's history file."""
+
+    record: RunRecord
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Started:
+    """From it, once W&B has the run: what the record is to say of W&B."""
+
+    wandb: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """From it: somebody has stopped the run on the server."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """To the W&B process: the run has ended."""
+
+    record: RunRecord
+
+
+@dataclass(frozen=True)
+class Publish:
+    """To the W&B process: a comparison belongs there; wandb's own files go below the directory."""
+
+    page: ComparisonPage
+    place: WandbPlace
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Published:
+    """Its answer: where it is, or why it is not there."""
+
+    url: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """Its answer: what the record is to say of W&B."""
+
+    wandb: dict[str, Any]

@@ -1,0 +1,172 @@
+"""Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, BinaryIO, Final
+
+from filelock import FileLock, Timeout
+
+from ampsweep.metrics import STEP
+from ampsweep.record import HISTORY_NAME, history_row, read_history
+from ampsweep.tracking.wandb.core import end_wandb, first_line, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.messages import SENDS, Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb.run import WandbRun
+from ampsweep.tracking.wandb.watch import GivenUpError
+
+_EVERY_S: Final = 0.5
+"""How often new rows are looked for."""
+
+_NOTICE_S: Final = 5.0
+"""How long W&B may take to begin before the user is told."""
+
+_BEGIN_S: Final = {"online": 10.0, "offline": 60.0}
+"""How long W&B may take to begin, from the run's start on, where there is something that could: a server that takes
+connections, or only wandb-core on this machine. A run that trains for longer waits for no more than its grace."""
+
+_FIRST_RETRY_S: Final = 0.5
+_LAST_RETRY_S: Final = 900.0
+"""Pause after a loss, doubled each time; wandb leaves a folder for every try."""
+
+_AGAIN: Final = 2 / 3
+"""Of its grace, what a run has that has ended, for a second try: the first has taken time, too."""
+
+_NO_ANSWER: Final = "the server does not answer"
+
+
+def sending_lock(directory: Path) -> FileLock:
+    """Held by the one process that sends the run in ``directory``; the operating system releases it with its holder."""
+    folder = directory / "wandb"
+    folder.mkdir(exist_ok=True)
+    return FileLock(folder / "sending.lock")
+
+
+class WandbMirror:
+    """Serves one client of the W&B process: from its `Start` to the answer to its `Finish`.
+
+    W&B is begun beside the training, which waits for nothing, and begun again after a loss; rows come from the history
+    file, so that none is lost in between. Once the training has ended it waits for what W&B takes without trouble.
+    """
+
+    def __init__(self, client: "Connection[Any, Any]", run: WandbRun, start: Start, *, grace_s: float) -> None:
+        """``grace_s`` is how long a run that has ended waits for W&B to begin, however hopeless."""
+        self._client, self._sends, self._grace_s = client, Lock(), grace_s
+        self._run, self._record, self._directory = run, start.record, start.directory
+        self._over, self._since_s = Event(), time.monotonic()
+        self._has_begun = self._gave_up = False
+        self._lost: str | None = None
+
+    def serve(self) -> None:
+        """Returns when the run has ended and W&B has what can be had in time."""
+        Thread(target=self._hear, name="training", daemon=True).start()
+        with self._locked() as is_ours:
+            if is_ours:
+                self._mirror()
+        facts = self._record.wandb
+        if self._lost is not None:
+            facts["error"] = self._lost
+            if not self._has_begun and self._run.mode == "online":
+                facts |= {"mode": "offline", "reason": self._lost}
+            self.send(f"W&B: lost ({self._lost}); {SENDS}")
+        self.send(Done(facts))
+
+    def send(self, message: object) -> None:
+        """Tell the client, from any thread; nobody may be there to be told."""
+        with self._sends, suppress(OSError):
+            self._client.send(message)
+
+    def _hear(self) -> None:
+        """Wait for the end of the run, which may be that of its process."""
+        with suppress(EOFError, OSError):
+            finish: Finish = self._client.recv()
+            facts, self._record = self._record.wandb, finish.record
+            self._record.wandb = facts
+        self._over.set()
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Whether nobody else is sending the run; waits for them for as long as it trains."""
+        lock = sending_lock(self._directory)
+        try:
+            while True:
+                with suppress(Timeout):
+                    lock.acquire(timeout=0)
+                if lock.is_locked or self._over.wait(_EVERY_S):
+                    break
+            if not lock.is_locked:
+                self._lost = "another process is sending the run"
+            yield lock.is_locked
+        finally:
+            lock.release()
+
+    def _mirror(self) -> None:
+        pause_s = _FIRST_RETRY_S
+        for num_tries in itertools.count():
+            is_last = self._over.is_set()
+            if is_last and num_tries:
+                self._grace_s *= _AGAIN
+            try:
+                self._attempt()
+            except lost_errors() as error:
+                self._lost = self._lost or _NO_ANSWER if self._gave_up else first_line(error)
+                # Once nothing was heard of the server, there is no point in trying again; errors may pass.
+                self._gave_up |= isinstance(error, TimeoutError) or (
+                    isinstance(error, GivenUpError) and error.is_silent
+                )
+                self._run.abandon()
+            else:
+                end_wandb()
+                return
+            if is_last or self._gave_up:
+                return
+            self._over.wait(pause_s)
+            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+
+    def _attempt(self) -> None:
+        """Have the run on W&B from here to its end; raises `lost_errors`."""
+        steps = [row[STEP] for row in read_history(self._directory)]
+        with self._guarded_opening():
+            self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
+        self._lost = None
+        self._has_begun = True
+        self.send(Started(dict(self._record.wandb)))
+        with (self._directory / HISTORY_NAME).open("rb") as history:
+            while not self._over.wait(_EVERY_S):
+                self._send_rows(history)
+            self._send_rows(history)
+        self._run.close(self._record, self._directory)
+
+    @contextmanager
+    def _guarded_opening(self) -> Iterator[None]:
+        """What begins inside is given up a moment after the run's end; before, the user is told if it takes long."""
+        settled = Event()
+
+        def guard() -> None:
+            if not self._over.wait(_NOTICE_S) and not settled.is_set():
+                self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
+            self._over.wait()
+            grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
+            if left_s > grace_s and not self._has_begun and self._run.may_begin():
+                grace_s = left_s
+            if not settled.wait(grace_s):
+                self._gave_up = True
+                kill_wandb_core()
+
+        Thread(target=guard, name="opening", daemon=True).start()
+        try:
+            yield
+        finally:
+            settled.set()
+
+    def _send_rows(self, history: BinaryIO) -> None:
+        while (line := history.readline()).endswith(b"\n"):
+            row = history_row(line.decode())
+            step = int(row.pop(STEP))
+            if self._run.log(row, step):
+                self._record.wandb["last_step"] = step
+        history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written

@@ -1,0 +1,147 @@
+"""A run on Weights & Biases, by the unmodified client."""
+
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ampsweep.metrics import STEP
+from ampsweep.record import OUTCOMES, RunRecord
+from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
+from ampsweep.tracking.wandb.content import (
+    define_metrics,
+    run_config,
+    run_end,
+    run_name,
+    run_notes,
+    send_end,
+    send_record,
+)
+from ampsweep.tracking.wandb.core import end_wandb, is_stopped, kill_wandb_core, takes_connections
+from ampsweep.tracking.wandb.pulse import WandbPulse
+from ampsweep.tracking.wandb.remote import steps_there
+from ampsweep.tracking.wandb.watch import Patience, WandbWatch
+
+if TYPE_CHECKING:
+    import wandb
+
+RunMode = Literal["online", "offline"]
+
+
+class WandbRun:
+    """One run on W&B, online or in files for later: opened, given rows, closed; opened again where it was lost.
+
+    Rows carry our own step axis, because W&B drops rows below its internal step. While the run goes on, its summary
+    shows minimum, maximum and last value of each metric (one NaN makes the first two NaN). What else W&B gets is in
+    `wandb_content`.
+
+    What is lost is raised, as `lost_errors`: the server, wandb-core, the disk. `end_wandb` is the caller's to call.
+    """
+
+    def __init__(self, settings: "wandb.Settings", mode: RunMode, patience: Patience | None) -> None:
+        """``settings`` are a `WandbPlace`'s; the end of the run waits as they say, but not beyond ``patience``."""
+        self.mode: RunMode = mode
+        self._settings, self._patience = settings, patience
+        self._run: wandb.Run | None = None
+        self._there: Container[int] = ()
+        self._started_s = 0.0
+        self._server: str | None = None
+        self._pulse: WandbPulse | None = None
+
+    def may_begin(self) -> bool:
+        """Whether there is hope for an `open` in another thread: not where nobody takes connections."""
+        return self.mode == "offline" or self._server is None or takes_connections(self._server)
+
+    def open(
+        self,
+        record: RunRecord,
+        directory: Path,
+        steps: Sequence[int],
+        *,
+        there: Container[int] | None = None,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the W&B run, or go on with it, and add its url or directory to what ``record.wandb`` says.
+
+        ``steps`` are those of the history so far, of which W&B may have some: those in ``there``, if that is known.
+        ``on_stop`` is called in another thread when somebody stops the run on the server.
+        """
+        import wandb
+
+        settings = self._settings.model_copy()  # init writes into it
+        settings.stop_fn = on_stop
+        # Init alone leaves what is said outside of runs.
+        self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
+        began = time.monotonic()  # wandb-core has started: what follows is the server's
+        run = wandb.init(
+            id=None if is_agents_run() else record.wandb["id"],
+            name=run_name(record),
+            notes=run_notes(record),
+            job_type=record.identity.precision_mode,
+            config=run_config(record),
+            dir=str(directory),
+            mode=self.mode,
+            resume="allow" if self.mode == "online" else None,
+            settings=settings,
+        )
+        define_metrics(run)
+        if self.mode == "offline":
+            self._there = range(record.wandb["last_step"] + 1)
+            place = Path(run.sync_dir)
+            inside = place.relative_to(directory) if place.is_relative_to(directory) else place
+            record.wandb["directory"] = inside.as_posix()
+        else:
+            self._there = (steps_there(run, steps) if run.resumed else ()) if there is None else there
+            record.wandb |= {"entity": run.entity, "project": run.project, "url": run.url}
+        record.wandb["id"] = run.id
+        send_record(run, record)
+        self._run, self._started_s = run, time.monotonic() - began
+        self._pulse = WandbPulse.here() if self.mode == "online" else None
+
+    def log(self, row: Mapping[str, float], step: int) -> bool:
+        """Send a row, unless W&B has it; whether it was sent."""
+        assert self._run is not None, "log before open or after close"
+        if step in self._there:
+            return False
+        self._run.log({STEP: step, **row})
+        return True
+
+    def save_files(self, files: Mapping[str, bytes]) -> None:
+        """Send files by these names with the run."""
+        assert self._run is not None, "save_files before open or after close"
+        for name, content in files.items():
+            path = Path(self._run.dir) / name
+            path.write_bytes(content)
+            self._run.save(path, base_path=path.parent, policy="now")
+
+    def close(self, record: RunRecord, directory: Path) -> None:
+        """Send status, figures and files and end the run, unless the server keeps us waiting for nothing."""
+        assert self._run is not None, "close before open"
+        run, self._run = self._run, None
+        if record.status == "interrupted" and self.mode == "online":
+            _settle_interruption(run, record)
+        end = run_end(run.id, record, directory)
+        with self._watch(run):
+            send_end(run, record, end)
+            run.finish(exit_code=0 if record.status in OUTCOMES else 1)
+
+    def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
+        if self._patience is None or self.mode == "offline":
+            return nullcontext()
+        return WandbWatch(run, self._patience, self._pulse, usual_s=self._started_s)
+
+    def abandon(self) -> None:
+        """Leave a lost run as it is."""
+        self._run = None
+        kill_wandb_core()
+        end_wandb()
+
+
+def _settle_interruption(run: "wandb.Run", record: RunRecord) -> None:
+    """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
+    if is_agents_run():
+        record.wandb["stopped"] = is_stopped(run.entity, run.project, run.id)
+        settle_stop(record)
+    if record.status == "interrupted" and record.attempts and record.attempts[-1].get("stopped_by") == "SIGTERM":
+        run.mark_preempting()

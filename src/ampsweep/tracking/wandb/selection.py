@@ -1,0 +1,69 @@
+"""Which runs of a W&B server are meant: `wandb://ENTITY/PROJECT[/SWEEP][?group=NAME...]`."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from ampsweep.tracking.wandb.comparison import JOB_TYPE
+
+SCHEME: Final = "wandb://"
+_FORM: Final = f"{SCHEME}ENTITY/PROJECT, {SCHEME}ENTITY/PROJECT/SWEEP or {SCHEME}ENTITY/PROJECT?group=NAME"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs of a project, or those of one sweep or of some groups in it."""
+
+    entity: str
+    project: str
+    sweep: str | None = None
+    groups: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """The selection that an address, which begins with `wandb://`, stands for.
+
+        Raises:
+            ValueError: it has another form.
+        """
+        assert address.startswith(SCHEME), address
+        parts = urlsplit(address)
+        names = [unquote(name) for name in (parts.netloc + parts.path).rstrip("/").split("/")]
+        asked = parse_qs(parts.query, keep_blank_values=True)
+        groups = asked.pop("group", [])
+        if not 2 <= len(names) <= 3 or not all(names) or asked or not all(groups) or parts.fragment:
+            raise ValueError(f"{address}: not of the form {_FORM}")
+        sweep = names[2] if len(names) == 3 else None
+        return cls(names[0], names[1], sweep, tuple(sorted(groups)))
+
+    def __str__(self) -> str:
+        """Its address."""
+        names = (self.entity, self.project, self.sweep)
+        path = "/".join(quote(name, safe="") for name in names if name is not None)
+        query = "&".join(f"group={quote(group, safe='')}" for group in self.groups)
+        return SCHEME + path + (f"?{query}" if query else "")
+
+    @property
+    def path(self) -> str:
+        """The project, as W&B's public API names it."""
+        return f"{self.entity}/{self.project}"
+
+    @property
+    def folders(self) -> tuple[str, str, str]:
+        """Names for a place of its own on disk: entity, project, and which of the project's runs."""
+        which = [] if self.sweep is None else [f"sweep-{self.sweep}"]
+        which += [f"group-{group}" for group in self.groups]
+        return _folder(self.entity), _folder(self.project), _folder("-".join(which) or "all")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The runs in W&B's query language, those that hold a comparison left out."""
+        wanted: list[dict[str, Any]] = [{"jobType": {"$ne": JOB_TYPE}}]
+        wanted += [] if self.sweep is None else [{"sweep": self.sweep}]
+        wanted += [{"group": {"$in": list(self.groups)}}] if self.groups else []
+        return {"$and": wanted}
+
+
+def _folder(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", name)[:100].lstrip(".") or "_"

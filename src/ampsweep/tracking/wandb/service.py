@@ -1,0 +1,159 @@
+"""The process behind `wandb_process`: it tracks one run after another, from their history files."""
+
+import gc
+import importlib
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+from threading import Event, Lock, Thread
+from typing import Any, Final
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.tracking.wandb.access import WandbAccess
+from ampsweep.tracking.wandb.comparison import publish
+from ampsweep.tracking.wandb.core import end_wandb, first_line, lost_errors, silence_libraries
+from ampsweep.tracking.wandb.messages import Check, Open, Opened, Prepare, Publish, Published, Start
+from ampsweep.tracking.wandb.mirror import WandbMirror
+from ampsweep.tracking.wandb.mode import Mode, online_login, resolve_mode
+from ampsweep.tracking.wandb.place import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.run import WandbRun
+from ampsweep.tracking.wandb.watch import Patience
+
+_GRACE_S: Final = 0.6
+"""How long a run that has ended waits for W&B to begin, where the user does not say."""
+
+_IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
+"""What the first wandb.init imports, together half a second; one that is not there is left out."""
+
+
+def main() -> None:
+    """Serve one client after another until the process at the other end of stdin is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        key, expected = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        return
+    busy, served = Lock(), Event()
+    with Listener(authkey=key) as listener:
+        print(listener.address, flush=True)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
+        Thread(target=_end_with_parent, args=(busy, served), name="parent", daemon=True).start()
+        _import_wandb()
+        silence_libraries()
+        service = _Service(expected)
+        while True:
+            # A client that goes away is not our fault, and a stranger is no client.
+            with suppress(EOFError, OSError, AuthenticationError), listener.accept() as client, busy:
+                served.set()
+                service.serve(client)
+
+
+def _end_with_parent(busy: Lock, served: Event) -> None:
+    sys.stdin.buffer.read()
+    with busy:
+        if served.is_set():
+            end_wandb()
+        os._exit(0)  # the other thread waits for clients, who will not come
+
+
+def _import_wandb() -> None:
+    gc.disable()
+    for name in _IMPORTS:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+
+
+class _Service:
+    """Answers what clients send; see `wandb_messages`."""
+
+    def __init__(self, expected: Sequence[TrackingConfig]) -> None:
+        """``expected`` is how runs will be tracked, as far as known."""
+        self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
+        self._accesses: dict[str | None, WandbAccess | None] = {}
+        for config in expected:
+            with suppress(ValueError):  # told to whoever asks for it
+                self._access(config)
+
+    def serve(self, client: "Connection[Any, Any]") -> None:
+        """One client, to its end."""
+        opening: Prepare | Check | Open | Publish = client.recv()
+        match opening:
+            case Publish():
+                client.send(_publish(opening))
+            case Prepare():
+                with suppress(ValueError):
+                    if self._mode(opening.config)[0] != "disabled":
+                        _start_core()
+            case Check():
+                client.send(Opened(refusal=self._refusal(opening.config)))
+            case Open():
+                self._track(client, opening)
+
+    def _track(self, client: "Connection[Any, Any]", opening: Open) -> None:
+        try:
+            mode, line = self._mode(opening.config)
+            if mode == "disabled":
+                client.send(Opened())
+                return
+            place, wait_s = WandbPlace.here(opening.config, opening.group), finish_timeout_s()
+            run = WandbRun(place.settings(opening.config.tags), mode, Patience() if wait_s is None else None)
+        except ValueError as error:
+            client.send(Opened(refusal=str(error)))
+            return
+        client.send(Opened(mode, line, place.facts()))
+        start: Start = client.recv()
+        WandbMirror(client, run, start, grace_s=_GRACE_S if wait_s is None else wait_s).serve()
+
+    def _refusal(self, config: TrackingConfig) -> str | None:
+        try:
+            if self._mode(config)[0] != "disabled":
+                WandbPlace.here(config, None).settings(config.tags)
+            access = self._access(config)
+        except ValueError as error:
+            return str(error)
+        return None if access is None else access.refusal()
+
+    def _access(self, config: TrackingConfig) -> WandbAccess | None:
+        """The question whether the server takes the run, asked once for each entity; None where there is none to ask.
+
+        Raises:
+            ValueError: as `resolve_mode`.
+        """
+        if self._mode(config)[0] != "online":
+            return None
+        entity = WandbPlace.here(config, None).entity
+        if entity not in self._accesses:
+            login = online_login()
+            self._accesses[entity] = None if login is None else WandbAccess(login, entity or login.entity)
+        return self._accesses[entity]
+
+    def _mode(self, config: TrackingConfig) -> tuple[Mode, str | None]:
+        """`resolve_mode`, asked once for each config, because to ask ends a wandb-core that was started for a run."""
+        for known, mode in self._modes:
+            if known == config:
+                return mode
+        self._modes.append((config, resolve_mode(config)))
+        return self._modes[-1][1]
+
+
+def _publish(order: Publish) -> Published:
+    try:
+        return Published(publish(order.page, order.place.settings([]), order.directory))
+    except lost_errors() as error:
+        return Published(problem=first_line(error))
+
+
+def _start_core() -> None:
+    """What a run waits for otherwise, a fifth of a second; a failure shows again where the run is started."""
+    import wandb
+
+    with suppress(*lost_errors()):
+        wandb.setup(settings=wandb.Settings(silent=True))

@@ -1,0 +1,210 @@
+"""Completes runs on W&B from their directories: what a dead server, a killed process, an offline machine left out."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import Timeout
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.metrics import STEP
+from ampsweep.record import OUTCOMES, RunRecord, read_history
+from ampsweep.tracking.wandb.core import (
+    abandon_wandb,
+    end_wandb,
+    first_line,
+    is_unanswered,
+    lost_errors,
+    mark_as_sent,
+    silence_libraries,
+)
+from ampsweep.tracking.wandb.mirror import sending_lock
+from ampsweep.tracking.wandb.mode import changed_environment, missing_login
+from ampsweep.tracking.wandb.place import WandbPlace
+from ampsweep.tracking.wandb.remote import ASK_S, RemoteRun, remote_run
+from ampsweep.tracking.wandb.run import WandbRun
+from ampsweep.tracking.wandb.watch import OF_COMMANDS
+
+_PATIENCE: Final = OF_COMMANDS
+
+_ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
+
+_METADATA: Final = "wandb-metadata.json"
+_FILES: Final = (_METADATA, "requirements.txt")
+
+_OF_NO_RUN: Final[Mapping[str, str | None]] = {
+    "WANDB_MODE": "online",
+    "WANDB_RUN_ID": None,
+    "WANDB_RUN_GROUP": None,
+    "WANDB_SWEEP_ID": None,
+    "WANDB_RESUME": None,
+}
+"""The environment of a process whose run is none of those it sends."""
+
+
+class SyncError(ValueError):
+    """Nothing can be sent: one sentence why."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What was done about a run."""
+
+    num_sent: int
+    """Rows."""
+    url: str
+    was_complete: bool = False
+    """W&B had everything; nothing was done."""
+
+
+@contextmanager
+def wandb_server() -> Iterator[None]:
+    """Inside, `complete` has a server to talk to.
+
+    Raises:
+        SyncError: nobody is logged in, the server cannot be reached, or refuses the API key.
+    """
+    silence_libraries()
+    with changed_environment(_OF_NO_RUN):
+        if (missing := missing_login({})) is not None:
+            raise SyncError(missing)
+        try:
+            require_server()
+            yield
+        finally:
+            end_wandb()
+
+
+def require_server() -> None:
+    """Raises SyncError where the server cannot be reached, or refuses the API key."""
+    import wandb
+
+    settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
+    try:
+        with urllib.request.urlopen(settings.base_url, timeout=ASK_S):
+            pass
+    except urllib.error.HTTPError:
+        pass  # an answer all the same
+    except OSError as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise SyncError(f"the W&B server {settings.base_url} cannot be reached: {reason}") from error
+    try:
+        wandb.Api(timeout=ASK_S)
+    except wandb.Error as error:
+        raise SyncError(first_line(error)) from error
+
+
+def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
+    """Send what W&B lacks of the run in ``directory``, which has ended, and note it in the record on disk.
+
+    A row that W&B has is not sent again. ``group`` is that of a run that has never been meant for W&B.
+
+    Raises:
+        SyncError: the server refuses the run or is lost; to be done again, then.
+    """
+    place, noted = place_of(record, group), dict(record.wandb)
+    rows = read_history(directory)
+    steps = [row[STEP] for row in rows]
+    try:
+        with sending_lock(directory).acquire(timeout=ASK_S):
+            there = remote_run(_path(record, place), steps)
+            if there is not None and _is_complete(there, record, steps):
+                _note(record, directory, steps, there.url, noted)
+                return Synced(0, there.url, was_complete=True)
+            num_sent = _send(record, directory, place, rows, () if there is None else there.steps)
+            there = _arrived(record, place, steps)
+            mark_as_sent(directory)
+    except Timeout as error:
+        raise SyncError(f"{directory}: another process is sending it") from error
+    except lost_errors() as error:
+        abandon_wandb()
+        what = "the server does not answer" if is_unanswered(error) else first_line(error)
+        raise SyncError(f"{directory}: W&B: {what}") from error
+    _note(record, directory, steps, there.url, noted)
+    return Synced(num_sent, there.url)
+
+
+def place_of(record: RunRecord, group: str | None) -> WandbPlace:
+    """Where on W&B the run is or would be; ``group`` is that of a run that has never been meant for W&B."""
+    if record.wandb.get("project") is not None:
+        return WandbPlace.recorded(record.wandb)
+    return WandbPlace.here(_tracking(record), group)
+
+
+def _tracking(record: RunRecord) -> TrackingConfig:
+    known, found = {field.name for field in fields(TrackingConfig)}, record.config["tracking"]
+    return TrackingConfig(**{name: value for name, value in found.items() if name in known})
+
+
+def _path(record: RunRecord, place: WandbPlace) -> str:
+    parts = (place.entity, place.project, _id(record))
+    return "/".join(part for part in parts if part is not None)
+
+
+def _id(record: RunRecord) -> str:
+    return str(record.wandb.get("id", record.run_id))
+
+
+def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
+    has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
+    says_so = there.summary.get("status") == record.status
+    # Made after its end for a run whose process died.
+    is_predicted = record.prediction is None or "prediction" in there.summary
+    return has_ended_so and says_so and is_predicted and all(step in there.steps for step in steps)
+
+
+def _send(
+    record: RunRecord, directory: Path, place: WandbPlace, rows: list[dict[str, Any]], there: Container[int]
+) -> int:
+    """Open the run, send what is missing, close it; the number of rows sent."""
+    settings = place.settings(_tracking(record).tags)
+    settings.finish_timeout = 0.0  # a long history may take its time
+    # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
+    settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
+    settings.git_commit = record.environment.get("git_commit")
+    run = WandbRun(settings, "online", _PATIENCE)
+    record.wandb = {"last_step": 0, **record.wandb, "id": _id(record), "mode": "online", **place.facts()}
+    run.open(record, directory, [row[STEP] for row in rows], there=there)
+    num_sent = sum([run.log({key: value for key, value in row.items() if key != STEP}, row[STEP]) for row in rows])
+    run.save_files(_machine(record, directory))
+    run.close(record, directory)
+    return num_sent
+
+
+def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
+    """W&B's files about the machine that trained: as it left them there, or from the record."""
+    found = {path.name: path for path in sorted(directory.glob("wandb/*run-*/files/*")) if path.name in _FILES}
+    files = {name: path.read_bytes() for name, path in found.items()}
+    if _METADATA not in files:
+        facts = {
+            "os": record.environment.get("os"),
+            "python": record.environment.get("python"),
+            "host": record.attempts[-1].get("host") if record.attempts else None,
+            "startedAt": record.started_at,
+        }
+        files[_METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
+    return files
+
+
+def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRun:
+    for pause_s in _ARRIVALS_S:
+        time.sleep(pause_s)
+        there = remote_run(_path(record, place), steps)
+        if there is not None and _is_complete(there, record, steps):
+            return there
+    raise OSError("the server took everything, but does not show all of it")
+
+
+def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: dict[str, Any]) -> None:
+    """Say in the record on disk, which has ``noted``, that W&B has the run."""
+    facts = {name: fact for name, fact in record.wandb.items() if name not in ("error", "reason")}
+    record.wandb = {**facts, "id": _id(record), "mode": "online", "url": url, "last_step": steps[-1] if steps else 0}
+    if record.wandb != noted:
+        record.write(directory)

@@ -1,0 +1,112 @@
+"""Everything one training is made of, from its config."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import Config
+from ampsweep.data.base import Data
+from ampsweep.precision import Precision
+from ampsweep.tasks.base import Task
+from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.build.optimizer import build_optimizer
+
+
+@dataclass(frozen=True)
+class Built:
+    """The parts of one training, on their device and ready to run."""
+
+    model: nn.Module
+    data: Data
+    task: Task
+    precision: Precision
+    optimizer: torch.optim.Optimizer
+    num_steps: int
+
+
+def build(config: Config, device: torch.device, data: Data) -> Built:
+    """Build the other parts around the data. The same seed gives the same initial weights and batches in every arm.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+    precision = Precision(config.precision, device)
+    seed_everything(config.seed)
+    return build_around(config, precision, precision.convert(build_model(config)), data)
+
+
+def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
+    """Build what is left around a model and data that are on their device.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+    num_steps = steps_of(config, data)
+    task: Task = build_component("task", config.task)
+    optimizer = build_optimizer(config.optimizer, model.parameters())
+    return Built(model, data, task, precision, optimizer, num_steps)
+
+
+def build_model(config: Config) -> nn.Module:
+    """The model as its constructor makes it, on the current default device, with the trainer's layout options."""
+    model: nn.Module = build_component("model", config.model)
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"model._target_={config.model['_target_']} gave a {type(model).__name__}, not a torch.nn.Module"
+        )
+    if config.trainer.activation_checkpointing:
+        enable = getattr(model, "gradient_checkpointing_enable", None)
+        if enable is None:
+            name = type(model).__name__
+            raise UserError(f"trainer.activation_checkpointing=true: {name} has no gradient_checkpointing_enable()")
+        enable()
+    if config.trainer.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.trainer.compile:
+        model.compile()
+    return model
+
+
+def build_data(config: Config, device: torch.device) -> Data:
+    """The data set.
+
+    Raises:
+        UserError: what `data._target_` gives has no batches; a torch Dataset goes into a MapDataset.
+    """
+    data = build_component("data", config.data, seed=config.seed, device=device)
+    if not isinstance(data, Data):
+        target, kind = config.data["_target_"], type(data).__name__
+        raise UserError(f"data._target_={target} gave a {kind} without train_batch(index) and val_batches()")
+    return data
+
+
+def steps_of(config: Config, data: Data) -> int:
+    """Optimizer steps of the whole run.
+
+    Raises:
+        UserError: a length in epochs for endless data, or an epoch shorter than one effective batch.
+    """
+    trainer = config.trainer
+    if trainer.epochs is None:
+        assert trainer.steps is not None
+        return trainer.steps
+    if data.num_train_batches is None:
+        raise UserError(f"trainer.epochs={trainer.epochs}: data={config.data['name']} has no epochs; use trainer.steps")
+    steps = trainer.epochs * data.num_train_batches // trainer.grad_accum_steps
+    if steps == 0:
+        raise UserError(
+            f"trainer.epochs={trainer.epochs}: {data.num_train_batches} batches an epoch make no step of "
+            f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches"
+        )
+    return steps
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on every device."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

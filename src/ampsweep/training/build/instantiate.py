@@ -1,0 +1,54 @@
+"""The one place that turns a `_target_` into an object."""
+
+import pkgutil
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from ampsweep.config.errors import UserError
+from ampsweep.training.out_of_memory import is_out_of_memory
+
+# Keys of a component that speak to the suite, not to its constructor.
+_NOT_ARGUMENTS = ("name", "provides")
+
+
+def locate(group: str, component: dict[str, Any]) -> Any:
+    """Import the class or function that `component` names, without calling it.
+
+    Raises:
+        UserError: it does not import, or cannot be called.
+    """
+    target = str(component["_target_"])
+    try:
+        found = pkgutil.resolve_name(target)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
+        raise UserError(f"{group}._target_={target} does not import: {one_line(error)}") from error
+    if not callable(found):
+        raise UserError(f"{group}._target_={target} is a {type(found).__name__}, not a class or function")
+    return found
+
+
+def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
+    """Call the component's `_target_` with its other keys and `more`.
+
+    Raises:
+        UserError: it does not import, or raised (in one line); a lack of memory is raised as it is.
+    """
+    locate(group, component)
+    arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
+    try:
+        return instantiate(arguments, **more, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        if is_out_of_memory(cause):
+            raise cause from error
+        raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(cause)}") from error
+    except SystemExit as error:
+        raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says; with its type, unless it is a ValueError, whose message is a sentence."""
+    text = " ".join(str(error).split())[:300]
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,181 @@
+"""Files that are damaged, of another version or not there: each is named once, and all the rest is used."""
+
+import json
+import random
+import shutil
+
+import pytest
+from command_line import all_runs
+from mutations import MUTATIONS, restore
+
+from ampsweep.commands.main import main
+from ampsweep.record import RecordError, RunRecord
+
+NUM_MUTATIONS = 200
+FIGURES = ("step_ms", "peak_memory_bytes", "val_loss", "val_accuracy", "skipped_steps")
+
+
+@pytest.fixture
+def report(capsys):
+    """Exit code, what the command prints, and the sentence on stderr."""
+
+    def report(*arguments):
+        code = main(["report", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return report
+
+
+def run_of(swept, arm, seed=0):
+    (run,) = [one for one in all_runs(swept.directory) if (one.record.arm, one.record.identity.seed) == (arm, seed)]
+    return run
+
+
+def change(run, **changes):
+    """Change values of a record at dotted keys."""
+    path = run.directory / "run.json"
+    content = json.loads(path.read_text())
+    for dotted, value in changes.items():
+        *parents, key = dotted.split(".")
+        node = content
+        for parent in parents:
+            node = node[parent]
+        node[key] = value
+    path.write_text(json.dumps(content))
+
+
+def page_text(directory):
+    return (directory / "comparison.html").read_text(encoding="utf-8")
+
+
+def test_each_trouble_is_named_once_everywhere(copied, report):
+    arms = {(arm, seed): run_of(copied, arm, seed) for arm in ("fp32", "amp_bf16", "tf32") for seed in (0, 1)}
+    name = {key: run.directory.name for key, run in arms.items()}
+    change(arms["amp_bf16", 1], schema=99)
+    change(arms["tf32", 0], **{"identity.seed": "<b>0</b>"})
+    (arms["tf32", 1].directory / "run.json").write_text('{"schema": 1,')
+    history = arms["fp32", 0].directory / "history.jsonl"
+    lines = history.read_text().splitlines(keepends=True)
+    history.write_bytes(b"".join([lines[0].encode(), b"\xff\n", *(line.encode() for line in lines[1:])]))
+    (arms["fp32", 1].directory / "history.jsonl").unlink()
+    expected = {
+        f"{name['amp_bf16', 1]}/run.json": "is of a newer version of ampsweep (record schema 99; this one reads 1)",
+        f"{name['tf32', 0]}/run.json": "is not a run record: identity.seed is '<b>0</b>', not a number",
+        f"{name['tf32', 1]}/run.json": "is cut off",
+        f"{name['fp32', 0]}/history.jsonl": "is damaged: line 2 is not JSON",
+        f"{name['fp32', 1]}/history.jsonl": "is not there",
+    }
+    code, out, err = report(copied.directory)
+    assert (code, err) == (0, "")
+    page = page_text(copied.directory)
+    markdown = (copied.directory / "comparison.md").read_text(encoding="utf-8").replace("\\", "")
+    for path, reason in expected.items():
+        assert out.count(f"Missing: {path} {reason}; ") == 1
+        assert markdown.count(f"{path} {reason}; ") == 1
+        shown = reason.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;")
+        assert page.count(f"{path} {shown}") == 1
+    omissions = json.loads((copied.directory / "comparison.json").read_text())["omissions"]
+    assert {one["path"]: one["reason"] for one in omissions} == expected
+    assert len(omissions) == len(expected)
+    assert "0 of 2 pairs completed" not in out
+    assert "1 of 2 pairs completed" in " ".join(out.split()), "what is whole is compared"
+
+
+def test_where_nothing_can_be_read_there_is_one_sentence(copied, report):
+    for run in all_runs(copied.directory):
+        (run.directory / "run.json").write_text("")
+    before = (copied.directory / "comparison.json").read_bytes()
+    code, out, err = report(copied.directory)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is no record that can be read: ")
+    assert err.endswith("run.json is empty (nor can 5 more of them)\n")
+    assert err.count("\n") == 1
+    assert (copied.directory / "comparison.json").read_bytes() == before
+
+
+def test_a_baseline_that_is_not_there_is_refused_or_said_once(copied, report):
+    code, out, err = report(copied.directory, "--baseline", "fp33")
+    assert (code, out) == (2, "")
+    assert err == "error: --baseline fp33: no run is of this arm; there are amp_bf16, fp32, tf32\n"
+    for seed in (0, 1):
+        shutil.rmtree(run_of(copied, "fp32", seed).directory)
+    code, out, _ = report(copied.directory)
+    assert code == 0
+    assert " ".join(out.split()).count("there is no fp32 run to compare with") == 1
+    assert "amp_bf16" in out
+
+
+def test_runs_of_several_devices_are_said_once_and_not_mixed(copied, report):
+    change(run_of(copied, "fp32", 1), **{"identity.device_name": "a GPU", "pair_key": "another"})
+    code, out, _ = report(copied.directory)
+    assert code == 0
+    assert " ".join(out.split()).count("runs of 2 devices are compared only with those of the same: ") == 1
+
+
+def test_a_record_without_settings_of_the_report_is_compared_by_the_defaults(copied, report):
+    for run in all_runs(copied.directory):
+        change(run, config={})
+    code, out, _ = report(copied.directory)
+    assert code == 0
+    assert "against fp32" in out
+
+
+def test_markup_in_bad_values_stays_text(copied, report):
+    hostile = "<script>alert(1)</script>"
+    change(run_of(copied, "fp32"), **{"identity.seed": hostile})
+    change(run_of(copied, "amp_bf16"), arm=hostile, summary={hostile: hostile}, error=hostile, cut_short=hostile)
+    code, _, _ = report(copied.directory)
+    assert code == 0
+    assert hostile not in page_text(copied.directory)
+
+
+def place_of(record):
+    """What decides which runs a run is compared with."""
+    return record.kind, record.arm, record.pair_key, record.identity, record.config
+
+
+def is_where_it_was(directory, before):
+    """Whether the record still says what it is compared with, or nothing at all."""
+    try:
+        return place_of(RunRecord.read(directory)) == place_of(before)
+    except (RecordError, FileNotFoundError):
+        return True
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def figures(directory):
+    """Each arm's own figures, in comparison.json, which is strict JSON."""
+    comparison = json.loads((directory / "comparison.json").read_text(), parse_constant=refuse_constant)
+    arms = [arm for workload in comparison["workloads"] for arm in workload["arms"]]
+    return {arm["arm"]: {key: arm[key] for key in FIGURES} for arm in arms}
+
+
+@pytest.mark.slow
+def test_no_damage_breaks_the_report_or_changes_figures_of_other_runs(copied, report):
+    """Damages one to three files in every way there is, over and over; what is drawn is the same in each test run."""
+    assert report(copied.directory)[0] == 0
+    expected = figures(copied.directory)
+    records = {run.directory: run.record for run in all_runs(copied.directory)}
+    whole = {path: path.read_bytes() for path in sorted(copied.directory.glob("*/*.json*"))}
+    refused = 0
+    for number in range(NUM_MUTATIONS):
+        drawn = random.Random(number)
+        damaged = drawn.sample(list(whole), drawn.choice((1, 1, 1, 2, 3)))
+        for path in damaged:
+            drawn.choice(MUTATIONS)(path, drawn)
+        code, _, err = report(copied.directory)
+        assert (code, err) == (0, "") or (code == 2 and err.count("\n") == 1), (number, damaged)
+        refused += code
+        touched = {path.parent for path in damaged if path.name == "run.json"}
+        if code == 0 and all(is_where_it_was(place, records[place]) for place in touched):
+            now = figures(copied.directory)
+            for arm in expected.keys() - {records[place].arm for place in touched}:
+                assert now[arm] == expected[arm], (number, damaged)
+        assert "<script>alert" not in page_text(copied.directory)
+        for path in damaged:
+            restore(path, whole[path])
+    assert refused == 0, "there is always a record that can be read"

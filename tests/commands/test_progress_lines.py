@@ -1,0 +1,173 @@
+"""What the lines about runs say, how they fit into a terminal, and how long runs are expected to take."""
+
+import io
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+
+from synthetic_records import contaminated, failed, run, sweep
+
+from ampsweep.analysis.comparison import compare
+from ampsweep.config.compose import Point, compose_points
+from ampsweep.run.messages import Progress
+from ampsweep.sweep.plan import Plan, PlannedRun
+from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.sweep.progress.lines import Widths, ended_line, running_line
+from ampsweep.sweep.progress.pace import RunPace, SweepPace
+from ampsweep.text import duration
+
+RUN = PlannedRun("amp_fp16", "gpt_tiny seed 0", "a kind")
+WIDTHS = Widths.of([RUN], 12)
+TOLD = Progress(120, 200, loss=2.51243, scale=65536.0, peak_memory_gib=5.56 / 1024)
+
+
+def plan(*overrides, **more):
+    return Plan(compose_points(overrides, multirun=True).points, **more)
+
+
+def test_runs_are_told_apart_by_what_was_swept_the_seed_last():
+    swept = plan("seed=0,1", "precision=amp_bf16", "model=gpt_tiny,mlp_small", "data.batch_size=8")
+    assert [(one.arm, one.setting) for one in swept.runs] == [
+        ("amp_bf16", "gpt_tiny seed 0"),
+        ("amp_bf16", "mlp_small seed 0"),
+        ("amp_bf16", "gpt_tiny seed 1"),
+        ("amp_bf16", "mlp_small seed 1"),
+    ]
+    kinds = [one.kind for one in swept.runs]
+    assert kinds[:2] == kinds[2:], "only the seed tells them apart"
+    assert kinds[0] != kinds[1]
+    assert [one.setting for one in plan("data.batch_size=8,16", "optimizer.lr=0.1").runs] == ["batch 8", "batch 16"]
+    assert plan("precision=fp32,amp_bf16").runs[1].setting == "gpt_tiny seed 0"
+
+
+def test_what_is_finished_and_what_is_given_twice_is_not_planned():
+    from ampsweep.config.identity import config_hash
+
+    points = compose_points(["seed=0,1,0"], multirun=True).points
+    resumed = Plan(points, {config_hash(points[1].config)})
+    assert ([one.setting for one in resumed.runs], resumed.num_finished, resumed.num_runs) == (["seed 0"], 1, 2)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_a_run_is_one_line_of_any_terminal_and_keeps_what_matters_most(width):
+    line = running_line("4/12", RUN, TOLD, 12.0, WIDTHS, width).plain
+    assert len(line) <= width
+    assert line.startswith(" 4/12  amp_fp16"[:width])
+    kept = ["120/200", "12 s left", "loss 2.5124", "5.56 MiB", "scale 65536"]
+    missing = [part not in line for part in kept]
+    assert missing == sorted(missing), "given up from the last on"
+    if width >= 100:
+        assert (
+            line == " 4/12  amp_fp16  gpt_tiny seed 0  step 120/200  loss 2.5124  scale 65536  peak 5.56 MiB  12 s left"
+        )
+    if width == 80:
+        assert "loss" in line
+
+
+def test_what_is_not_known_is_left_out():
+    assert running_line("1/2", RUN, "trying batch 8", None, WIDTHS, 80).plain.endswith("  trying batch 8")
+    line = running_line("1/2", RUN, Progress(0, 200), None, WIDTHS, 80).plain
+    assert re.search(r"step +0/200$", line)
+
+
+def test_an_ended_run_says_how_with_its_figures_or_the_reason():
+    def line(entry, width=None):
+        return ended_line("4/12", RUN, entry[1], 26.4, WIDTHS, width).plain
+
+    good = run("amp_fp16", 0, step_ms=8.88, peak_mib=5.56, val_loss=2.4183, skipped=3)
+    assert line(good) == (
+        " 4/12  amp_fp16  gpt_tiny seed 0  completed      26 s  8.88 ms a step  peak 5.56 MiB  val loss 2.4183"
+        "  3 skipped steps"
+    )
+    assert "contaminated" in line(contaminated("amp_fp16", 0))
+    lost = failed("amp_fp16", 0, "oom", "CUDA out of memory. Tried to allocate 2.00 GiB. " + 300 * "x")
+    assert "oom  " in line(lost)
+    assert "Tried to allocate 2.00 GiB" in line(lost)
+    for width in (40, 60, 80):
+        assert len(line(lost, width)) <= width
+        assert len(line(good, width)) <= width
+    assert "CUDA out" in line(lost, 60)
+
+
+def test_a_run_takes_as_long_as_its_steps_so_far():
+    pace = RunPace(began_s=100.0)
+    pace.heard(0, 50, 102.0)
+    assert pace.seconds_left(102.0) is None
+    pace.heard(10, 50, 104.0)
+    assert pace.seconds_left(104.0) == pytest.approx(8.0)
+    assert pace.seconds_left(105.0) == pytest.approx(7.0)
+    assert pace.seconds_left(200.0) == 0.0
+
+
+def test_a_run_that_will_be_cut_short_takes_no_longer_than_that():
+    pace = RunPace(began_s=0.0, max_seconds=25.0)
+    pace.heard(0, 1000, 1.0)
+    pace.heard(10, 1000, 11.0)
+    assert pace.seconds_left(11.0) == pytest.approx(15.0)
+
+
+def test_a_sweep_takes_what_like_runs_took():
+    runs = [PlannedRun(arm, f"seed {seed}", arm) for seed in (0, 1) for arm in ("fp32", "tf32", "amp_fp16")]
+    pace = SweepPace(list(runs))
+    assert pace.seconds_left(runs[0], 1.0, None) is None, "nothing tells"
+    assert pace.seconds_left(runs[0], 1.0, 3.0) == pytest.approx(3.0 + 5 * 4.0), "all like the first"
+    pace.ended(runs[0], 4.0, trained=True)
+    pace.ended(runs[1], 0.5, trained=False)
+    assert pace.seconds_left(runs[2], 0.0, None) == pytest.approx(4.0 + 4.0 + 0.5 + 4.0), "as those that trained"
+    pace.ended(runs[2], 20.0, trained=True)
+    assert pace.seconds_left(runs[3], 1.0, 3.0) == pytest.approx(3.0 + 0.5 + 20.0)
+    for one in runs[3:]:
+        pace.ended(one, 1.0, trained=True)
+    assert pace.seconds_left(None, 0.0, None) == 0.0
+
+
+def test_times_are_said_in_two_units_at_most():
+    assert [duration(seconds) for seconds in (0.0, 9.94, 9.96, 59.6, 3599.0, 3600.0, 172800.0)] == [
+        "0.0 s",
+        "9.9 s",
+        "10 s",
+        "1:00 min",
+        "59:59 min",
+        "1:00 h",
+        "2 d 0 h",
+    ]
+    assert duration(7.4, whole=True) == "7 s"
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 60), (80, 24), (80, 10), (40, 8), (30, 3)])
+def test_what_goes_on_is_no_higher_than_the_terminal_however_many_runs_and_workloads(width, height, monkeypatch):
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    (first,) = compose_points(["precision=amp_fp16"], multirun=True).points
+    points = [Point((f"seed={seed}",), replace(first.config, seed=seed)) for seed in range(300)]
+    display = ProgressDisplay(Plan(points))
+    entries = [
+        entry
+        for size in range(20)
+        for arm in ("fp32", "amp_bf16", "amp_fp16")
+        for entry in sweep(arm, [1.0 + size, 1.1, 1.2], facts={"batch_size": size})
+    ]
+    display._is_live = True
+    display._console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    for point, (_, record) in zip(points, entries[:50], strict=False):
+        display.run_begins(point.config)
+        display.run_ends(point.config, record)
+    display.compare(compare(entries, baseline="fp32", margin_pct=1.0), Path("comparison.html"))
+    display.run_begins(points[50].config)
+    display.on_message(TOLD)
+    screen = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    screen.print(display)
+    lines = screen.file.getvalue().splitlines()
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    assert lines[-2].lstrip().startswith("51/300  amp_fp16"[:width])
+    assert "50 of 300 runs" in lines[-1]
+    if height == 24:
+        assert "more workloads" in screen.file.getvalue()
+        assert screen.file.getvalue().count("so far, against fp32") == 2

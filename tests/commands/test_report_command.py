@@ -1,0 +1,79 @@
+"""`ampsweep report DIR`: the comparison from the records alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import all_runs
+
+from ampsweep.commands.main import main
+
+
+@pytest.fixture
+def report(capsys):
+    """What the command prints; it must end well."""
+
+    def report(*arguments):
+        assert main(["report", *map(str, arguments)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return report
+
+
+def test_a_deleted_comparison_is_rebuilt_as_it_was(copied, report):
+    files = sorted(copied.directory.glob("comparison.*"))
+    before = {path: path.read_bytes() for path in files}
+    assert before
+    for path in files:
+        path.unlink()
+    printed = report(copied.directory)
+    assert {path: path.read_bytes() for path in sorted(copied.directory.glob("comparison.*"))} == before
+    after_it = copied.ended.out.strip().removeprefix(printed.strip())
+    assert {Path(line).name for line in after_it.splitlines() if line} == {"comparison.html", "comparison.md"}
+
+
+def test_only_the_records_are_needed(copied, report):
+    """Without the histories it is the same but for a sentence, which says so once."""
+    whole = report(copied.directory)
+    for run in all_runs(copied.directory):
+        (run.directory / "history.jsonl").unlink(missing_ok=True)
+    (copied.directory / "multirun.yaml").unlink()
+    same, _, missing = report(copied.directory).partition("Missing: ")
+    assert same == whole
+    assert missing.count("history.jsonl") == 3
+    assert missing.endswith("and 1 more: each is not there; no curves, no time to a loss.\n")
+
+
+def test_json_is_one_object_and_nothing_else(copied, report):
+    """As in the file, where directories are relative to its own, so that all of it can be moved."""
+    printed = report(copied.directory, "--format", "json")
+    assert isinstance(json.loads(printed), dict)
+    assert printed.replace(f"{copied.directory}/", "") == (copied.directory / "comparison.json").read_text()
+
+
+def test_baseline_and_margin_can_be_chosen(copied, report):
+    assert "against amp_bf16" in report(copied.directory, "--baseline", "amp_bf16")
+    printed = json.loads(report(copied.directory, "--margin-pct", "7.5", "--format", "json"))
+    assert "7.5" in json.dumps(printed)
+
+
+def test_several_directories_are_one_comparison(swept, copied, report):
+    """Read only: there is no place that both belong to."""
+    before = {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")}
+    runs = all_runs(copied.directory)
+    printed = report(*(run.directory for run in runs))
+    assert "2 of 2 pairs completed" in " ".join(printed.split())
+    assert not [path for run in runs for path in run.directory.glob("comparison.*")]
+    assert {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")} == before
+
+
+def test_a_screenshot_without_a_browser_is_refused_in_one_sentence(copied, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["report", str(copied.directory), "--screenshot", str(tmp_path / "page.png")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: a screenshot is taken by Chromium or Chrome, and none is installed")
+    assert main(["report", str(copied.directory), "--screenshot", "nowhere/page.png"]) == 2
+    assert "there is no directory" in capsys.readouterr().err

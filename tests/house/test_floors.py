@@ -1,0 +1,103 @@
+"""The house: a room imports rooms of lower floors, and no two files import each other."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import ampsweep
+
+ROOT = Path(ampsweep.__file__).parent
+FLOORS = (
+    {"metrics", "text", "redaction"},
+    {"config", "record"},
+    {"tracing"},
+    {"precision", "models", "data", "tasks", "monitors", "launch", "tracking", "analysis"},
+    {"training", "report"},
+    {"run"},
+    {"predict"},
+    {"search", "sweep"},
+    {"commands"},
+)
+"""From the ground up. What is written below `run` and above `commands` are the features that stand on a run."""
+
+WHERE_WANDB_IS = ("tracking/wandb/", "report/wandb/")
+WHERE_HYDRA_IS = ("commands/", "config/", "training/build/instantiate.py")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below it."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Dotted names that a module imports anywhere in it, those under TYPE_CHECKING and in functions too."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, f"{module} imports relatively"
+            named |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(named)
+
+
+def own_imports(module: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    found = set()
+    for name in imports(module):
+        inner = name.removeprefix("ampsweep.")
+        if inner == name:
+            continue
+        found.add(inner if inner in MODULES else inner.rpartition(".")[0])
+    return found - {module, ""}
+
+
+def floor_of(module: str) -> int:
+    room = module.partition(".")[0]
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name])
+def test_a_room_imports_rooms_of_lower_floors_only(module):
+    room = module.partition(".")[0]
+    not_below = {
+        other
+        for other in own_imports(module)
+        if other.partition(".")[0] != room and floor_of(other) >= floor_of(module)
+    }
+    assert not not_below, f"{module} imports sideways or upward: {sorted(not_below)}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"a circle: {' -> '.join((*path[path.index(module) :], module))}"
+        if module not in done:
+            for other in own_imports(module):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(("library", "places"), [("wandb", WHERE_WANDB_IS), ("hydra", WHERE_HYDRA_IS)])
+def test_a_library_is_imported_in_its_rooms_only(library, places):
+    users = {
+        MODULES[module].relative_to(ROOT).as_posix()
+        for module in MODULES
+        if any(name.partition(".")[0] == library for name in imports(module))
+    }
+    assert users, f"nobody imports {library}"
+    assert not [user for user in users if not user.startswith(places)]

@@ -1,0 +1,291 @@
+"""A run proves its precision mode, whatever flags and variables say."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.models.gpt import GPT
+from ampsweep.models.mlp import MLP
+from ampsweep.monitors.environment import effective_flags
+from ampsweep.precision import Precision
+from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.tracing.step import trace_step
+
+CPU = torch.device("cpu")
+FP32, TF32, AMP_BF16 = (PRECISION_MODES[mode] for mode in ("fp32", "tf32", "amp_bf16"))
+EXACT, ROUNDED = {"matmul": "exact", "convolution": "exact"}, {"matmul": "rounded", "convolution": "rounded"}
+
+
+def rounded_matmul(a, b):
+    return a.bfloat16().float() @ b
+
+
+def rounded_conv2d(image, kernel, **options):
+    return F.conv2d(image.bfloat16().float(), kernel, **options)
+
+
+def test_float32_on_the_cpu_is_float32():
+    with Precision("fp32", "cpu").flags():
+        assert prove_arithmetic(CPU, convolutions=True) == EXACT
+        assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "exact"}
+
+
+def test_operands_that_lose_bits_are_seen_in_either_operation():
+    assert prove_arithmetic(CPU, convolutions=True, matmul=rounded_matmul) == EXACT | {"matmul": "rounded"}
+    assert prove_arithmetic(CPU, convolutions=True, conv2d=rounded_conv2d) == EXACT | {"convolution": "rounded"}
+
+
+def test_an_error_in_the_last_bits_is_no_rounding():
+    def matmul(a, b):
+        return a @ b * (1 + 2**-23)
+
+    assert prove_arithmetic(CPU, convolutions=False, matmul=matmul) == {"matmul": "exact"}
+
+
+def test_the_proof_leaves_no_trace_in_the_run():
+    before = torch.get_rng_state()
+    prove_arithmetic(CPU, convolutions=True)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.fixture
+def bfloat16_matmuls_allowed():
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    yield
+    matmul.fp32_precision = before
+
+
+@pytest.mark.usefixtures("bfloat16_matmuls_allowed")
+def test_a_flag_that_rounds_is_seen_and_undone_by_the_flags_of_the_mode():
+    x, y = torch.rand(256, 256, dtype=torch.float64), torch.rand(256, 256, dtype=torch.float64)
+    error = ((x.float() @ y.float()) - x @ y).abs().max()
+    if error < 1e-3:
+        pytest.skip("this processor multiplies float32 matrices in float32 whatever the flag says")
+    assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "rounded"}
+    with Precision("fp32", "cpu").flags():
+        assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "exact"}
+
+
+PROVE_IN_FLAGS = """
+import sys, torch
+from torch.nn import functional as F
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.monitors.environment import effective_flags
+from ampsweep.precision.proof import contradictions, prove_arithmetic
+from ampsweep.precision import Precision
+device, mode = torch.device(sys.argv[1]), sys.argv[2]
+with Precision(mode, device).flags():
+    x = torch.rand(4, 64, 32, 32, dtype=torch.float64, device=device)
+    w = torch.rand(64, 64, 3, 3, dtype=torch.float64, device=device)
+    error = (F.conv2d(x.float(), w.float()) - F.conv2d(x, w)).abs().max()
+    print("rounds" if error > 1e-3 else "does not round")
+    proof = {"fp32_arithmetic": prove_arithmetic(device, convolutions=True), "flags": effective_flags(device)}
+print(proof["fp32_arithmetic"]["convolution"])
+print(*contradictions(PRECISION_MODES[mode], proof), sep="; ")
+"""
+
+
+def proven_with(device, mode="fp32", **variables):
+    done = subprocess.run(
+        [sys.executable, "-c", PROVE_IN_FLAGS, device, mode],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_variable_that_bypasses_the_flags_is_seen():
+    independent, convolution, found = proven_with("cpu", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    if independent == "does not round":
+        pytest.skip("this processor convolves float32 in float32 whatever the variable says")
+    assert convolution == "rounded"
+    assert found == "a convolution in float32 lost bits, as TF32 does, although precision.tf32=false"
+
+
+@pytest.mark.parametrize(
+    ("precision", "arithmetic", "told"),
+    [
+        (FP32, EXACT, []),
+        (FP32, {"matmul": "rounded"}, ["a matmul in float32 lost bits"]),
+        (FP32, ROUNDED, ["a matmul and a convolution in float32 lost bits"]),
+        (AMP_BF16, {"matmul": "rounded"}, ["a matmul in float32 lost bits"]),
+        (TF32, ROUNDED, []),
+        (TF32, EXACT | {"matmul": "rounded"}, []),
+        (TF32, {"matmul": "exact"}, ["a matmul in float32 kept every bit"]),
+        (TF32, EXACT, ["a matmul and a convolution in float32 kept every bit"]),
+        (PRECISION_MODES["pure_bf16"], ROUNDED, []),
+        (FP32, {}, []),
+    ],
+)
+def test_arithmetic_is_held_against_what_the_settings_promise(precision, arithmetic, told):
+    found = contradictions(precision, {"fp32_arithmetic": arithmetic})
+    assert len(found) == len(told)
+    for sentence, beginning in zip(found, told, strict=True):
+        assert sentence.startswith(beginning)
+        assert sentence.endswith(f"although precision.tf32={str(precision.tf32).lower()}")
+
+
+def test_a_flag_that_a_model_changes_while_it_trains_contradicts():
+    matmul = torch.backends.mkldnn.matmul
+    with Precision("fp32", "cpu").flags():
+        assert contradictions(FP32, {"flags": effective_flags(CPU)}) == []
+        matmul.fp32_precision = "bf16"
+        flags = effective_flags(CPU)
+    assert contradictions(FP32, {"flags": flags}) == [
+        "mkldnn_matmul_fp32_precision is bf16 during training, although precision.tf32=false"
+    ]
+
+
+def test_tf32_wants_every_switch_on():
+    flags = {"matmul_fp32_precision": "tf32", "cudnn_conv_fp32_precision": "ieee", "cudnn_benchmark": True}
+    assert contradictions(TF32, {"flags": flags}) == [
+        "cudnn_conv_fp32_precision is ieee during training, although precision.tf32=true"
+    ]
+
+
+class Convolutional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.classify = nn.Conv2d(4, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.classify(self.convolution(x).mean((2, 3)))
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factors = nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return x * self.factors
+
+
+MODELS = {
+    "mlp": (lambda: MLP(in_features=16, hidden_size=16, out_features=16, num_layers=2), torch.randn(4, 16)),
+    "gpt": (lambda: gpt(dropout=0.0), torch.arange(32).reshape(2, 16)),
+    "gpt with dropout": (lambda: gpt(dropout=0.1), torch.arange(32).reshape(2, 16)),
+    "convolutions": (Convolutional, torch.randn(2, 4, 8, 8)),
+    "nothing but elementwise": (Scale, torch.randn(4, 16)),
+}
+
+
+def gpt(dropout):
+    return GPT(vocab_size=32, seq_len=16, num_layers=1, hidden_size=64, num_heads=2, dropout=dropout)
+
+
+def census(precision, model, x):
+    """What a step of `model` computed under `precision`."""
+    precision = Precision(precision, "cpu")
+    model = precision.convert(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = x.to(precision.parameters_dtype) if x.is_floating_point() else x
+    with precision.flags(), trace_step(model, optimizer) as trace:
+        with precision.autocast():
+            loss = model(x).float().square().mean()
+        precision.backward(loss)
+        precision.step(optimizer)
+        precision.update()
+    return {"flops": trace.result.flops}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"])
+def test_each_mode_keeps_its_promise_for_each_model(mode, model):
+    make, x = MODELS[model]
+    assert contradictions(PRECISION_MODES[mode], census(mode, make(), x)) == []
+
+
+def test_autocast_that_does_nothing_contradicts():
+    make, x = MODELS["mlp"]
+    assert contradictions(AMP_BF16, census("fp32", make(), x)) == [
+        "only 0% of the matmul and convolution operations ran in bfloat16, in which the mode computes"
+    ]
+
+
+def test_another_dtype_than_the_one_promised_contradicts():
+    make, x = MODELS["gpt"]
+    (found,) = contradictions(replace(AMP_BF16, dtype="float16"), census("amp_bf16", make(), x))
+    assert found.startswith("only 0% of the matmul")
+
+
+class HalfInside(nn.Module):
+    """A model that computes a part of itself in bfloat16, whatever mode it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.first(x)
+        return self.second(x.float())
+
+
+def test_a_model_that_computes_in_16_bit_by_itself_is_no_float32_arm():
+    (found,) = contradictions(FP32, census("fp32", HalfInside(), torch.randn(4, 16)))
+    assert found.endswith("ran in bfloat16, although the mode computes in float32")
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(1.0, "100%"), (0.997, "100%"), (0.5, "50%"), (0.012, "1%"), (2e-4, "0.02%")]
+)
+def test_a_share_is_said_in_plain_digits(share, said):
+    flops = {"bfloat16": round(share * 10**6), "float32": round((1 - share) * 10**6)}
+    (found,) = contradictions(FP32, {"flops": flops})
+    assert found.startswith(f"{said} of the matmul")
+
+
+def test_settings_count_and_not_the_name_of_the_mode_they_started_from():
+    changed = replace(FP32, autocast=True, dtype="bfloat16")
+    make, x = MODELS["mlp"]
+    assert contradictions(changed, census(changed, make(), x)) == []
+    assert contradictions(FP32, census(changed, make(), x)) != []
+
+
+def test_a_model_without_convolutions_needs_no_proof_of_them():
+    assert has_convolutions(Convolutional())
+    assert not has_convolutions(gpt(dropout=0.0))
+
+
+def with_tf32():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+@pytest.mark.parametrize(("mode", "proof"), [("fp32", EXACT), ("tf32", ROUNDED)])
+def test_on_cuda_the_modes_differ_in_their_arithmetic(mode, proof):
+    device = torch.device("cuda")
+    with Precision(mode, device).flags():
+        assert prove_arithmetic(device, convolutions=True) == proof
+        assert contradictions(PRECISION_MODES[mode], {"flags": effective_flags(device)}) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+def test_on_cuda_a_variable_that_forces_tf32_is_seen():
+    independent, convolution, found = proven_with("cuda", NVIDIA_TF32_OVERRIDE="1")
+    if independent == "does not round":
+        pytest.skip("cuDNN documents 0 alone, and this one does not listen to 1")
+    assert convolution == "rounded"
+    assert "a convolution in float32 lost bits" in found
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+def test_on_cuda_a_variable_that_forbids_tf32_is_seen():
+    independent, convolution, found = proven_with("cuda", "tf32", NVIDIA_TF32_OVERRIDE="0")
+    assert (independent, convolution) == ("does not round", "exact")
+    assert found == "a matmul and a convolution in float32 kept every bit, although precision.tf32=true"
