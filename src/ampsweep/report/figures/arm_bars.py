@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.figures.figure import (
     Layout,
+    NoFigure,
+    PanelFigure,
     Remarks,
-    Shown,
     Style,
     Trace,
     arm_axis,
@@ -20,27 +20,27 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import ArmRuns, Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.report.workload_data import ArmRuns, WorkloadData
 
 
-def show_by_arm(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
+def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFigure:
     """A bar an arm, the median over its runs, and a dot a run."""
     (key,) = panel.metrics
-    measured = {arm: values for arm in subject.names if (values := subject.values_of(arm, key))}
+    measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
     remarks = Remarks()
-    remarks.of_speed(subject, subject.measured_arms, key, measured)
+    remarks.of_speed(data, data.measured_arms, key, measured)
     if not measured:
-        is_disturbed = any(subject.contaminated(arm, key) for arm in subject.names)
-        return Absent(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
+        is_disturbed = any(data.contaminated(arm, key) for arm in data.names)
+        return NoFigure(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
     unit = axis_unit((value for values in measured.values() for _, value in values), panel.unit)
     traces: list[Trace] = []
     rows = []
     for arm, values in measured.items():
         figures = [value for _, value in values]
         median = statistics.median(figures)
-        traces.append(_bar(arm, median, subject.by_seed(arm, key), unit, panel.unit, style))
+        traces.append(_bar(arm, median, data.by_seed(arm, key), unit, panel.unit, style))
         traces.append(_dots(arm, [(run.seed, value) for run, value in values], unit, panel.unit, style))
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
@@ -52,13 +52,13 @@ def show_by_arm(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
         "bargap": 0.35,
     }
     table = figures_table("arm", ["median", "lowest", "highest", "runs"], rows)
-    return Shown(traces, layout, table, tuple(remarks.lines))
+    return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
 
-def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_chain(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
     """For each metric a bar an arm, medians over runs; each metric contains the one before."""
     medians = {
-        key: {one.arm: value for one in subject.arms if (value := subject.median_of(one.arm, key)) is not None}
+        key: {one.arm: value for one in data.arms if (value := data.median_of(one.arm, key)) is not None}
         for key in panel.metrics
     }
     present = [key for key in panel.metrics if medians[key]]
@@ -68,10 +68,10 @@ def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     missing = [key for key in panel.metrics if key not in present]
     if missing:
         remarks.lines.append(f"not measured: {', '.join(missing)}")
-    arms = [one.arm for one in subject.arms if any(one.arm in medians[key] for key in present)]
-    remarks.without([arm for arm in subject.measured_arms if arm not in arms])
+    arms = [one.arm for one in data.arms if any(one.arm in medians[key] for key in present)]
+    remarks.without([arm for arm in data.measured_arms if arm not in arms])
     unit = axis_unit((value for key in present for value in medians[key].values()), panel.unit)
-    traces = [_chain_bar(arm, present, subject, unit, panel.unit, style) for arm in arms]
+    traces = [_chain_bar(arm, present, data, unit, panel.unit, style) for arm in arms]
     names = [_link(key) for key in present]
     layout: Layout = {
         "xaxis": value_axis(f"peak ({unit.unit})", rangemode="tozero"),
@@ -82,7 +82,7 @@ def show_chain(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
         "legend": {"traceorder": "normal"},
     }
     rows = [(arm, *(_cell(medians[key].get(arm), panel.unit) for key in present)) for arm in arms]
-    return Shown(traces, layout, figures_table("arm", names, rows), tuple(remarks.lines))
+    return PanelFigure(traces, layout, figures_table("arm", names, rows), tuple(remarks.lines))
 
 
 def _bar(arm: str, median: float, seeds: Mapping[int, float], unit: AxisUnit, of: str, style: Style) -> Trace:
@@ -125,18 +125,18 @@ def _dots(arm: str, values: Sequence[tuple[int, float]], unit: AxisUnit, of: str
     }
 
 
-def _chain_bar(arm: str, keys: Sequence[str], subject: Subject, unit: AxisUnit, of: str, style: Style) -> Trace:
+def _chain_bar(arm: str, keys: Sequence[str], data: WorkloadData, unit: AxisUnit, of: str, style: Style) -> Trace:
     def lengths(values: Sequence[float | None]) -> Trace:
         xs = [None if value is None else value * unit.factor for value in values]
         return {"x": xs, "text": [_cell(value, of) for value in values]}
 
-    seeds = {key: subject.by_seed(arm, key) for key in keys}
+    seeds = {key: data.by_seed(arm, key) for key in keys}
     every = sorted({seed for values in seeds.values() for seed in values})
     of_seeds = {seed: lengths([seeds[key].get(seed) for key in keys]) for seed in every}
     return {
         "type": "bar",
         "orientation": "h",
-        **lengths([subject.median_of(arm, key) for key in keys]),
+        **lengths([data.median_of(arm, key) for key in keys]),
         "y": [_link(key) for key in keys],
         "name": plotly_text(arm),
         "textposition": "auto",

@@ -6,8 +6,8 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate
-from ampsweep.report.kinds.pairs import gap
-from ampsweep.report.markup import Markup, tag
+from ampsweep.report.figures.pair_effects import gap
+from ampsweep.report.page.markup import Markup, tag
 from ampsweep.text import num_bytes, number, percent
 
 _GOOD: Final = ("▲", "good")

@@ -1,4 +1,4 @@
-"""What panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
+"""The data that panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
 
 import statistics
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class ArmRuns(ABC):
     @property
     @abstractmethod
     def compared(self) -> WorkloadComparison | SearchComparison:
-        """What the runs came to; its entries are in the order of `runs`."""
+        """The comparison of these runs; its entries are in the order of `runs`."""
 
     @property
     def names(self) -> list[str]:
@@ -91,7 +91,7 @@ class ArmRuns(ABC):
 
 
 @dataclass(frozen=True)
-class Subject(ArmRuns):
+class WorkloadData(ArmRuns):
     """One workload of a comparison with the runs it was made from."""
 
     workload: WorkloadComparison
@@ -120,7 +120,7 @@ class Subject(ArmRuns):
 
 
 @dataclass(frozen=True)
-class SearchSubject(ArmRuns):
+class SearchData(ArmRuns):
     """One search for the largest batches, with the trainings with its answers."""
 
     found: SearchComparison
@@ -136,9 +136,9 @@ class SearchSubject(ArmRuns):
         return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
 
 
-def subjects(
+def compared_data(
     comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
-) -> tuple[list[Subject], list[SearchSubject]]:
+) -> tuple[list[WorkloadData], list[SearchData]]:
     """The workloads and searches of `comparison` with the `records` it was made from and their `histories`.
 
     Their run directories are named as seen from `directory`.
@@ -148,9 +148,9 @@ def subjects(
     found = []
     for workload, as_named in zip(comparison.workloads, named.workloads, strict=True):
         runs = tuple(by_directory[entry.directory] for entry in workload.runs)
-        found.append(Subject(as_named, runs, pair_runs(runs, comparison.baseline).pairs, histories))
+        found.append(WorkloadData(as_named, runs, pair_runs(runs, comparison.baseline).pairs, histories))
     searches = [
-        SearchSubject(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        SearchData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
         for one, as_named in zip(comparison.searches, named.searches, strict=True)
     ]
     return found, searches

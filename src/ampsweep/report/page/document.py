@@ -9,15 +9,14 @@ from typing import Final
 from plotly.offline import get_plotlyjs
 
 from ampsweep.report.dashboard import Dashboard
-from ampsweep.report.markup import Markup, join, json_script, name, tag
 from ampsweep.report.method import method
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
-from ampsweep.report.page.overview import overview
-from ampsweep.report.page.panels import Figures, across_panels, workload_panels
-from ampsweep.report.page.runs import runs_table
-from ampsweep.report.page.searches import search_cards
+from ampsweep.report.page.markup import Markup, join, json_script, name, tag
+from ampsweep.report.page.panel_figures import Figures, across_panels, workload_panels
+from ampsweep.report.page.run_table import runs_table
+from ampsweep.report.page.search_cards import search_cards
 from ampsweep.report.page.tables import html_table
-from ampsweep.report.page.verdict import verdict_card
+from ampsweep.report.page.verdict_cards import overview, verdict_card
 from ampsweep.report.problems import Problem, problems_table
 from ampsweep.report.settings import arms_table, environment_tables
 from ampsweep.text import plural
@@ -51,7 +50,7 @@ def _title(dashboard: Dashboard) -> str:
 
 def _body(dashboard: Dashboard, figures: Figures) -> Markup:
     comparison = dashboard.comparison
-    if not dashboard.subjects:
+    if not dashboard.compared:
         return tag(
             "main",
             tag("h1", _title(dashboard)),
@@ -78,11 +77,11 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
 
 
 def _header(dashboard: Dashboard) -> Markup:
-    num_runs = sum(len(subject.runs) for subject in dashboard.subjects)
+    num_runs = sum(len(data.runs) for data in dashboard.compared)
     counts = [
         plural(num_runs, "run"),
         plural(len(dashboard.styles), "arm"),
-        plural(len(dashboard.subjects), "workload"),
+        plural(len(dashboard.compared), "workload"),
     ]
     parts = [
         ("verdict", "Verdict", dashboard.workloads),
@@ -130,7 +129,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
     keys = filter_keys(dashboard.comparison.workloads)
     attributes = [_filtered_by(one, keys) for one in dashboard.problems]
     table = html_table(
-        problems_table(dashboard.problems, with_workload=len(dashboard.subjects) > 1),
+        problems_table(dashboard.problems, with_workload=len(dashboard.compared) > 1),
         dashboard.styles,
         caption="Problems",
         class_="problems",
@@ -157,7 +156,7 @@ def _panels(dashboard: Dashboard, figures: Figures) -> Markup:
 
 
 def _runs(dashboard: Dashboard) -> Markup:
-    runs = [run for subject in dashboard.subjects for run, _ in subject.listed]
+    runs = [run for data in dashboard.compared for run, _ in data.listed]
     return tag(
         "section",
         tag("h2", "Runs"),
@@ -168,7 +167,7 @@ def _runs(dashboard: Dashboard) -> Markup:
 
 
 def _environment(dashboard: Dashboard) -> Markup:
-    common, differing = environment_tables([run for subject in dashboard.subjects for run, _ in subject.listed])
+    common, differing = environment_tables([run for data in dashboard.compared for run, _ in data.listed])
     parts = [
         html_table(table, dashboard.styles, caption=caption)
         for table, caption in ((differing, "What differs between runs"), (common, "The same for all runs"))

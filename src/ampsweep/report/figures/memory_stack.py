@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping
 
 from ampsweep.analysis.runs import GIB
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.figures.figure import (
     Layout,
+    NoFigure,
+    PanelFigure,
     Remarks,
-    Shown,
     Style,
     Trace,
     arm_axis,
@@ -20,9 +20,9 @@ from ampsweep.report.kinds.shown import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.report.workload_data import ArmRuns
 
 Bar = tuple[str, bool]
 """An arm, and whether the bar is what was predicted for it."""
@@ -30,13 +30,13 @@ Parts = Mapping[str, float]
 """Metric key -> value, of those that are known."""
 
 
-def show_stack(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
+def show_stack(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFigure:
     """A bar an arm, its metrics stacked, medians over runs; below it, striped, what was predicted."""
-    bars = _bars(panel, subject)
+    bars = _bars(panel, data)
     if not bars:
         return not_measured(panel)
     remarks = Remarks()
-    remarks.without([arm for arm in subject.measured_arms if (arm, False) not in bars])
+    remarks.without([arm for arm in data.measured_arms if (arm, False) not in bars])
     unit = axis_unit((sum(parts.values()) for parts in bars.values()), panel.unit)
     used = [key for key in panel.metrics if any(parts.get(key) for parts in bars.values())]
     labels = {bar: f"{bar[0]} (predicted)" if bar[1] else bar[0] for bar in bars}
@@ -54,18 +54,18 @@ def show_stack(panel: Panel, subject: ArmRuns, style: Style) -> Shown | Absent:
         for bar, parts in bars.items()
     ]
     table = figures_table("arm", ["all", *(category(key) for key in used)], rows)
-    seeds = {seed: _bars(panel, subject.of_seed(seed)) for seed in subject.seeds}
+    seeds = {seed: _bars(panel, data.of_seed(seed)) for seed in data.seeds}
     traces = [_part(key, bars, seeds, labels, unit, panel.unit) for key in used]
-    return Shown(traces, layout, table, tuple(remarks.lines))
+    return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
 
-def _bars(panel: Panel, subject: ArmRuns) -> dict[Bar, Parts]:
+def _bars(panel: Panel, data: ArmRuns) -> dict[Bar, Parts]:
     bars: dict[Bar, Parts] = {}
-    for arm in subject.names:
-        parts = {key: value for key in panel.metrics if (value := subject.median_of(arm, key)) is not None}
+    for arm in data.names:
+        parts = {key: value for key in panel.metrics if (value := data.median_of(arm, key)) is not None}
         if parts:
             bars[arm, False] = parts
-        if predicted := _predicted(panel, subject, arm):
+        if predicted := _predicted(panel, data, arm):
             bars[arm, True] = predicted
     return bars
 
@@ -87,9 +87,9 @@ def _bare(key: str) -> str:
     return key.partition("/")[2].removesuffix("_gib")
 
 
-def _predicted(panel: Panel, subject: ArmRuns, arm: str) -> Parts:
+def _predicted(panel: Panel, data: ArmRuns, arm: str) -> Parts:
     """Medians over runs of what was predicted for them: bytes by category, in the shape of `RunRecord.memory`."""
-    peaks = [(run.record.prediction or {}).get("peak", {}) for run in subject.runs_of(arm)]
+    peaks = [(run.record.prediction or {}).get("peak", {}) for run in data.runs_of(arm)]
     found = {key: [peak[_bare(key)] / GIB for peak in peaks if _bare(key) in peak] for key in panel.metrics}
     return {key: statistics.median(values) for key, values in found.items() if values}
 

@@ -5,9 +5,8 @@ from urllib.parse import quote
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.report.dashboard import Dashboard
-from ampsweep.report.markup import Markup, name, tag
 from ampsweep.report.page.filters import facts_attribute, filter_keys
-from ampsweep.report.page.swatch import arm_name
+from ampsweep.report.page.markup import Markup, arm_name, name, tag
 from ampsweep.report.page.tables import grid
 from ampsweep.report.settings import differences
 from ampsweep.report.units import quantity
@@ -24,10 +23,10 @@ def runs_table(dashboard: Dashboard) -> Markup:
     keys = filter_keys(dashboard.comparison.workloads)
     rows: list[list[str]] = []
     attributes: list[dict[str, str]] = []
-    differing = iter(differences([run for subject in dashboard.subjects for run, _ in subject.listed]))
-    for subject in dashboard.subjects:
-        facts = facts_attribute(subject.compared.facts, keys)
-        for run, entry in subject.listed:
+    differing = iter(differences([run for data in dashboard.compared for run, _ in data.listed]))
+    for data in dashboard.compared:
+        facts = facts_attribute(data.compared.facts, keys)
+        for run, entry in data.listed:
             rows.append(_row(run, entry, next(differing), dashboard))
             attributes.append({"data_facts": facts, "data_arm": run.arm, "data_seed": str(run.seed)})
     headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")

@@ -1,4 +1,4 @@
-"""What becomes of a panel: a Plotly figure, where it makes sense a table, and what a reader must know."""
+"""The figure of a panel: Plotly's traces and layout, where it makes sense a table, and what a reader must know."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any, Final
 from ampsweep.metrics import METRICS
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
+from ampsweep.report.workload_data import ArmRuns
 
 Trace = dict[str, Any]
 Layout = dict[str, Any]
@@ -20,8 +20,8 @@ ROW_HEIGHT_PX: Final = 46
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A panel with something to show.
+class PanelFigure:
+    """A panel that has something to show, drawn.
 
     The traces are Plotly's. `meta` of a trace says what it belongs to, for the filters of the page: `arm` and `seed`
     of the whole trace, or `arms` and `seeds` of its points; `by_seed` (see there) has what takes the place of the
@@ -36,8 +36,8 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Absent:
-    """A panel without anything to show, and why."""
+class NoFigure:
+    """The reason why a panel has nothing to show."""
 
     reason: str
 
@@ -60,17 +60,17 @@ class Remarks:
         if arms:
             self.lines.append(f"{', '.join(arms)}: {why}")
 
-    def of_speed(self, subject: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
+    def of_speed(self, data: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
         """Which arms have no value of `key`, and whose runs are contaminated: that has no speed."""
-        disturbed = {arm: runs for arm in arms if (runs := subject.contaminated(arm, key))}
+        disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
         for arm, runs in disturbed.items():
             seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
             self.lines.append(f"{arm}: contaminated, hence left out (seed {seeds})")
 
 
-def not_measured(panel: Panel) -> Absent:
-    return Absent(f"no run measured {' or '.join(panel.metrics)}")
+def not_measured(panel: Panel) -> NoFigure:
+    return NoFigure(f"no run measured {' or '.join(panel.metrics)}")
 
 
 def by_seed(data: Mapping[int, Trace]) -> Trace:

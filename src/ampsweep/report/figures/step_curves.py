@@ -8,12 +8,12 @@ import numpy as np
 
 from ampsweep.analysis.runs import Run
 from ampsweep.metrics import METRICS
-from ampsweep.report.curves import Band, Curve, band
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.curves import Band, Curve, band, short_numbers
+from ampsweep.report.figures.figure import (
     Layout,
+    NoFigure,
+    PanelFigure,
     Remarks,
-    Shown,
     Style,
     Trace,
     axis_title,
@@ -21,16 +21,15 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.short_numbers import short_numbers
-from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import quantity
+from ampsweep.report.workload_data import WorkloadData
 
 MAX_LINES: Final = 8
 """An arm with more runs shows their band alone, and a single run's line when its seed is chosen."""
 
 
-def show_curves(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_curves(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
     """Each run a thin line; for an arm with several finished runs their mean, in the band from lowest to highest."""
     (key,) = panel.metrics
     remarks = Remarks()
@@ -38,17 +37,17 @@ def show_curves(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     rows: list[tuple[str, ...]] = []
     longest = 0
     absent = []
-    for arm in (one.arm for one in subject.arms):
-        drawn = [(run, curve) for run in subject.runs_of(arm) if (curve := subject.curve_of(run, key)) is not None]
+    for arm in (one.arm for one in data.arms):
+        drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
         finite = [(run, curve) for run, curve in drawn if np.isfinite(curve.values).any()]
         if not drawn:
-            absent += [arm] if arm in subject.measured_arms else []
+            absent += [arm] if arm in data.measured_arms else []
             continue
         if len(finite) < len(drawn):
             left = sorted({run.seed for run, _ in drawn} - {run.seed for run, _ in finite})
             remarks.lines.append(f"{arm}: never a finite value{_seeds(left)}")
         longest = max(longest, *(len(curve) for _, curve in drawn))
-        traces += _arm(arm, finite, subject.histories.partial, panel, style)
+        traces += _arm(arm, finite, data.histories.partial, panel, style)
         rows += [_row(arm, [curve for _, curve in finite], panel)] if finite else []
     if not any(len(trace["x"]) > 1 for trace in traces):
         return _nothing(panel, key, bool(traces))
@@ -59,14 +58,14 @@ def show_curves(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
             "highest value of each stretch"
         )
     table = figures_table("arm", ["last value", "lowest", "highest", "runs"], rows)
-    return Shown(traces, _layout(panel), table, tuple(remarks.lines))
+    return PanelFigure(traces, _layout(panel), table, tuple(remarks.lines))
 
 
-def _nothing(panel: Panel, key: str, has_points: bool) -> Absent:
+def _nothing(panel: Panel, key: str, has_points: bool) -> NoFigure:
     if has_points:
-        return Absent(f"{key} was logged once a run: no curve")
+        return NoFigure(f"{key} was logged once a run: no curve")
     meaning = METRICS[key].meaning if key in METRICS else key
-    return Absent(f"no run logged {key} ({meaning})")
+    return NoFigure(f"no run logged {key} ({meaning})")
 
 
 def _arm(

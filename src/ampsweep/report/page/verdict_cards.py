@@ -6,18 +6,16 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.verdict import ArmVerdict, Verdict
 from ampsweep.report.columns import ARM, Cell, columns_for
 from ampsweep.report.dashboard import WorkloadPanels
-from ampsweep.report.markup import Markup, join, name, tag
+from ampsweep.report.page.arm_results import memory, parity, speed, word
 from ampsweep.report.page.filters import facts_attribute
-from ampsweep.report.page.judgement import memory, parity, speed, word
-from ampsweep.report.page.sentence import sentence
-from ampsweep.report.page.swatch import arm_name
+from ampsweep.report.page.markup import Markup, arm_name, join, name, sentence, tag
 from ampsweep.report.page.tables import details, grid
 from ampsweep.report.palette import ArmStyle
 
 
 def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
     """The answer first, then what it stands on."""
-    workload, verdict = one.subject.workload, one.subject.workload.verdict
+    workload, verdict = one.data.workload, one.data.workload.verdict
     figures = {arm.arm: arm for arm in workload.arms}
     return tag(
         "article",
@@ -145,3 +143,39 @@ def _cell(cell: Cell) -> Markup:
 def _notes(arms: Sequence[ArmComparison]) -> Markup | None:
     notes = [tag("li", join(name(arm.arm), ": ", name(f"{note}."))) for arm in arms for note in arm.notes]
     return tag("ul", *notes) if notes else None
+
+
+def overview(workloads: Sequence[WorkloadPanels], keys: Sequence[str]) -> Markup | None:
+    """The verdicts of several workloads below each other; nothing for a single one."""
+    if len(workloads) < 2:
+        return None
+    arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.data.workload.verdict.arms))
+    rows = [_overview_row(one, arms) for one in workloads]
+    return grid(
+        ("workload", "train in", *arms),
+        (False,) * (2 + len(arms)),
+        rows,
+        caption="All workloads: speed, peak memory and parity of each arm",
+        class_="overview",
+        attributes=[{"data_facts": facts_attribute(one.data.workload.facts, keys)} for one in workloads],
+    )
+
+
+def _overview_row(one: WorkloadPanels, arms: Sequence[str]) -> list[Markup]:
+    workload = one.data.workload
+    figures = {arm.arm: arm for arm in workload.arms}
+    verdicts = {arm.arm: arm for arm in workload.verdict.arms}
+    return [
+        name(workload.title),
+        name(workload.verdict.recommendation.arm or "not decidable yet"),
+        *(_in_short(verdicts[arm], figures[arm]) if arm in verdicts else name("-") for arm in arms),
+    ]
+
+
+def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Markup:
+    judged = arm.judgements
+    shown = [(speed(figures)[0], judged.speed), (memory(figures)[0], judged.memory), ("", judged.parity)]
+    if all(told == "not measured" for _, told in shown):
+        return name("no pair" if figures.status == "completed" else figures.status)
+    parts = [tag("span", f"{figure} ", word(told)) for figure, told in shown if told != "not measured"]
+    return tag("span", *parts, class_="in-short")

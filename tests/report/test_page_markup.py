@@ -3,7 +3,7 @@ import json
 import pytest
 from page_reader import read_page
 
-from ampsweep.report.markup import Markup, join, json_script, name, tag
+from ampsweep.report.page.markup import Markup, join, json_script, name, tag
 
 
 def test_text_and_attributes_are_escaped_and_markup_is_not():

@@ -7,11 +7,11 @@ from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.pairs import Pair
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.figures.figure import (
     Layout,
+    NoFigure,
+    PanelFigure,
     Remarks,
-    Shown,
     Style,
     Trace,
     arm_axis,
@@ -22,9 +22,9 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import number, ratio
 
 
@@ -37,20 +37,20 @@ class _Effects:
     mean: Estimate
 
 
-def show_pairs(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
     """An arm a row: a dot a pair, a diamond at their mean with its 95% interval, a line where there is no effect."""
-    others = [one.arm for one in subject.arms if not one.is_baseline]
-    found = [effects for arm in others if (effects := _effects(panel, subject, arm)) is not None]
+    others = [one.arm for one in data.arms if not one.is_baseline]
+    found = [effects for arm in others if (effects := _effects(panel, data, arm)) is not None]
     if not found:
-        return Absent(f"no arm has a pair of runs with the baseline that measured {panel.metrics[0]}")
+        return NoFigure(f"no arm has a pair of runs with the baseline that measured {panel.metrics[0]}")
     remarks = Remarks()
     shown = {one.arm for one in found}
-    remarks.without([arm for arm in subject.measured_arms if arm in others and arm not in shown], "no pair to compare")
+    remarks.without([arm for arm in data.measured_arms if arm in others and arm not in shown], "no pair to compare")
     unit = AxisUnit(1.0, "x")
     if panel.effect != "ratio":
         unit = axis_unit((effect for one in found for _, effect in one.by_seed), panel.unit)
     null = 1.0 if panel.effect == "ratio" else 0.0
-    parities = [_parity(panel, subject, one.arm) for one in found]
+    parities = [_parity(panel, data, one.arm) for one in found]
     traces = [trace for one in found for trace in _arm(one, panel, unit, style)]
     traces += [_decisive(one, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
     layout: Layout = {
@@ -66,12 +66,12 @@ def show_pairs(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
     rows = [_row(one, panel, parity) for one, parity in zip(found, parities, strict=True)]
     headers = ["mean", "95% interval", "pairs", *(["margin", "90% interval", "parity"] if any(parities) else [])]
     table = figures_table("arm", headers, rows)
-    return Shown(traces, layout, table, tuple(remarks.lines))
+    return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
 
-def _effects(panel: Panel, subject: Subject, arm: str) -> _Effects | None:
+def _effects(panel: Panel, data: WorkloadData, arm: str) -> _Effects | None:
     (key,) = panel.metrics
-    figures = [(pair.arm_runs[0].seed, both) for pair in subject.pairs_of(arm) if (both := _figures(pair, key))]
+    figures = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := _figures(pair, key))]
     if panel.effect == "ratio":
         figures = [(seed, both) for seed, both in figures if min(both) > 0]
     if not figures:
@@ -129,9 +129,9 @@ def _arm(effects: _Effects, panel: Panel, unit: AxisUnit, style: Style) -> list[
     return [middle, dots]
 
 
-def _parity(panel: Panel, subject: Subject, arm: str) -> Parity | None:
+def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """What the comparison says of the metric's parity, where it judges it."""
-    verdict = next((one for one in subject.workload.verdict.arms if one.arm == arm), None)
+    verdict = next((one for one in data.workload.verdict.arms if one.arm == arm), None)
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 
 

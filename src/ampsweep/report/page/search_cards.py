@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from ampsweep.report.dashboard import Dashboard, SearchPanels
-from ampsweep.report.markup import Markup, name, tag
 from ampsweep.report.page.filters import facts_attribute, filter_keys
-from ampsweep.report.page.panels import Figures, panel_figure
+from ampsweep.report.page.markup import Markup, name, tag
+from ampsweep.report.page.panel_figures import Figures, panel_figure
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.searches import HEADING, heading, probes_table, reasons, search_table
 
@@ -20,7 +20,7 @@ def search_cards(dashboard: Dashboard, figures: Figures) -> Markup | None:
 
 
 def _card(one: SearchPanels, prefix: str, dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -> Markup:
-    found = one.subject.found
+    found = one.data.found
     attributes = [{"data_arm": arm.arm} for arm in found.arms]
     tried = [{"data_arm": arm.arm} for arm in found.arms for _ in arm.probes]
     return tag(

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from ampsweep.analysis.runs import GIB
 from ampsweep.analysis.waterfall import Waterfall, waterfall
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.figures.figure import (
     Layout,
+    NoFigure,
+    PanelFigure,
     Remarks,
-    Shown,
     Style,
     Trace,
     arm_axis,
@@ -18,24 +18,24 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import Subject
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit
 from ampsweep.report.verdict_lines import category, change
+from ampsweep.report.workload_data import WorkloadData
 
 _ALL = "peak"
 _ROOM_FOR_LABELS = 0.2
 """Share of the axis on either side for the figures at the ends of the bars."""
 
 
-def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent:
+def show_changes(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
     """For each category of memory a bar an arm, left of zero what it saves; below them the change of the whole peak."""
-    found = {one.arm: one.waterfall for one in subject.workload.verdict.arms if one.waterfall is not None}
+    found = {one.arm: one.waterfall for one in data.workload.verdict.arms if one.waterfall is not None}
     if not found:
-        return Absent("no pair of runs has its memory by category")
+        return NoFigure("no pair of runs has its memory by category")
     remarks = Remarks()
     changes = {arm: _changes(one) for arm, one in found.items()}
-    seeds = {arm: _of_seeds(subject, arm) for arm in found}
+    seeds = {arm: _of_seeds(data, arm) for arm in found}
     all_changes = [*changes.values(), *(of_seed for of_arm in seeds.values() for of_seed in of_arm.values())]
     names = list(dict.fromkeys(one for of_one in all_changes for one in of_one if one != _ALL))
     names = [one for one in names if any(of_one.get(one) for of_one in all_changes)] + [_ALL]
@@ -60,16 +60,16 @@ def show_changes(panel: Panel, subject: Subject, style: Style) -> Shown | Absent
     rows = [(_label(one), *(change(of_arm.get(one, 0)) for of_arm in changes.values())) for one in names]
     table = figures_table("category", list(changes), rows)
     traces = [_bars(arm, names, of_arm, seeds[arm], unit, style) for arm, of_arm in changes.items()]
-    return Shown(traces, layout, table, tuple(remarks.lines))
+    return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
 
 def _changes(of: Waterfall) -> dict[str, int]:
     return {step.category: step.change_bytes for step in of.steps} | {_ALL: of.arm_bytes - of.baseline_bytes}
 
 
-def _of_seeds(subject: Subject, arm: str) -> dict[int, Mapping[str, int]]:
+def _of_seeds(data: WorkloadData, arm: str) -> dict[int, Mapping[str, int]]:
     """The changes in the pairs of each seed."""
-    found = {seed: waterfall(subject.of_seed(seed).pairs_of(arm)) for seed in subject.seeds}
+    found = {seed: waterfall(data.of_seed(seed).pairs_of(arm)) for seed in data.seeds}
     return {seed: _changes(one) for seed, one in found.items() if one is not None}
 
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.runs import Scalar
-from ampsweep.report.kinds.shown import (
-    Absent,
+from ampsweep.report.figures.figure import (
     Layout,
-    Shown,
+    NoFigure,
+    PanelFigure,
     Style,
     Trace,
     axis_title,
@@ -17,9 +17,9 @@ from ampsweep.report.kinds.shown import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
-from ampsweep.report.subject import Subject
 from ampsweep.report.table import Table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.report.workload_data import WorkloadData
 
 _BATCH = "batch_size"
 _FOLLOWS_BATCH = frozenset({_BATCH, "steps"})
@@ -32,18 +32,18 @@ class Series:
 
     title: str
     facts: dict[str, Scalar]
-    subjects: tuple[tuple[int, Subject], ...]
+    compared: tuple[tuple[int, WorkloadData], ...]
 
 
-def batch_series(subjects: Sequence[Subject]) -> list[Series]:
-    """The series among `subjects` that hold two batch sizes or more."""
-    groups: dict[tuple[tuple[str, Scalar], ...], list[tuple[int, Subject]]] = defaultdict(list)
-    for subject in subjects:
-        facts = subject.workload.facts
+def batch_series(compared: Sequence[WorkloadData]) -> list[Series]:
+    """The series among `compared` that hold two batch sizes or more."""
+    groups: dict[tuple[tuple[str, Scalar], ...], list[tuple[int, WorkloadData]]] = defaultdict(list)
+    for data in compared:
+        facts = data.workload.facts
         size = facts.get(_BATCH)
         if isinstance(size, int):
             rest = tuple((key, value) for key, value in facts.items() if key not in _FOLLOWS_BATCH)
-            groups[rest].append((size, subject))
+            groups[rest].append((size, data))
     found = [(dict(rest), members) for rest, members in groups.items() if len({size for size, _ in members}) > 1]
     varied = [key for key in _keys(found) if len({facts.get(key) for facts, _ in found}) > 1]
     return [
@@ -56,19 +56,19 @@ def batch_series(subjects: Sequence[Subject]) -> list[Series]:
     ]
 
 
-def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Absent:
+def show_against_batch(panel: Panel, series: Series, style: Style) -> PanelFigure | NoFigure:
     """A line an arm through the medians over runs; a cross where its runs ran out of memory."""
     (key,) = panel.metrics
-    arms = list(dict.fromkeys(one.arm for _, subject in series.subjects for one in subject.arms))
+    arms = list(dict.fromkeys(one.arm for _, data in series.compared for one in data.arms))
     medians = {
-        arm: [(size, value) for size, subject in series.subjects if (value := subject.median_of(arm, key)) is not None]
+        arm: [(size, value) for size, data in series.compared if (value := data.median_of(arm, key)) is not None]
         for arm in arms
     }
     values = [value for points in medians.values() for _, value in points]
     if not values:
-        return Absent(f"no run measured {key}")
+        return NoFigure(f"no run measured {key}")
     unit = axis_unit(values, panel.unit)
-    sizes = sorted({size for size, _ in series.subjects})
+    sizes = sorted({size for size, _ in series.compared})
     traces = [
         _line(arm, points, _of_seeds(arm, key, series), unit, panel, style) for arm, points in medians.items() if points
     ]
@@ -85,24 +85,24 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> Shown | Ab
     columns = [arm for arm in arms if medians[arm]]
     rows = [(str(size), *(_cell(dict(medians[arm]).get(size), panel.unit) for arm in columns)) for size in sizes]
     table = Table(("batch size", *columns), (True,) * (len(columns) + 1), tuple(rows))
-    measured = {arm for _, subject in series.subjects for arm in subject.measured_arms}
+    measured = {arm for _, data in series.compared for arm in data.measured_arms}
     remarks = [f"{arm}: {_why_none(arm, key, series)}" for arm in arms if not medians[arm] and arm in measured]
     for arm, where in lost.items():
         at = ", ".join(str(size) for size in sorted({size for size, _ in where}))
         remarks.append(f"{arm} ran out of memory at batch {at} (x)")
-    return Shown(traces, layout, table, tuple(remarks))
+    return PanelFigure(traces, layout, table, tuple(remarks))
 
 
 def _why_none(arm: str, key: str, series: Series) -> str:
-    disturbed = any(subject.contaminated(arm, key) for _, subject in series.subjects)
+    disturbed = any(data.contaminated(arm, key) for _, data in series.compared)
     return "every run is contaminated" if disturbed else "not measured"
 
 
 def _of_seeds(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:
     """The points of each seed."""
     points: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for size, subject in series.subjects:
-        for seed, value in subject.by_seed(arm, key).items():
+    for size, data in series.compared:
+        for seed, value in data.by_seed(arm, key).items():
             points[seed].append((size, value))
     return points
 
@@ -137,9 +137,7 @@ def _line(
 
 def _out_of_memory(arm: str, series: Series) -> list[tuple[int, int]]:
     """Batch sizes at which a run of the arm ended so, with its seed."""
-    found = {
-        (size, run.seed) for size, subject in series.subjects for run in subject.runs_of(arm) if run.outcome == "oom"
-    }
+    found = {(size, run.seed) for size, data in series.compared for run in data.runs_of(arm) if run.outcome == "oom"}
     return sorted(found)
 
 

@@ -15,9 +15,9 @@ from synthetic_records import contaminated, failed, run, sweep
 from ampsweep.analysis.comparison import compare
 from ampsweep.record import HISTORY_NAME
 from ampsweep.report.console import print_comparison
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.method import method
+from ampsweep.report.page.document import html
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
 from ampsweep.text import num_bytes
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampsweep.report.dashboard import Dashboard, PanelShown, WorkloadPanels
-from ampsweep.report.kinds import Shown
-from ampsweep.report.markup import Markup, join, name, tag
+from ampsweep.report.figures import PanelFigure
 from ampsweep.report.page.filters import facts_attribute
-from ampsweep.report.page.sentence import sentence
+from ampsweep.report.page.markup import Markup, join, name, sentence, tag
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.panels import SECTIONS, Panel
 
@@ -19,7 +18,7 @@ class Figures:
 
     drawn: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, shown: Shown) -> str:
+    def add(self, shown: PanelFigure) -> str:
         self.drawn.append({"traces": list(shown.traces), "layout": shown.layout})
         return str(len(self.drawn) - 1)
 
@@ -36,12 +35,12 @@ def workload_panels(
             sections.append(tag("section", tag("h4", heading), tag("div", *cards, class_="panels")))
     return tag(
         "details",
-        tag("summary", tag("h3", name(one.subject.workload.title))),
+        tag("summary", tag("h3", name(one.data.workload.title))),
         *sections,
         _absent(one),
         class_="workload",
         open=open_,
-        data_facts=facts_attribute(one.subject.workload.facts, keys),
+        data_facts=facts_attribute(one.data.workload.facts, keys),
     )
 
 

@@ -2,7 +2,10 @@
 
 import html
 import json
+from collections.abc import Iterable
 from typing import Any, Final
+
+from ampsweep.report.palette import ArmStyle
 
 _VOID: Final = frozenset({"br", "col", "hr", "input", "link", "meta"})
 
@@ -47,6 +50,22 @@ def json_script(identifier: str, value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return tag("script", Markup(text), type="application/json", id=identifier)
+
+
+def sentence(clause: str, arms: Iterable[str]) -> Markup:
+    """A clause with a capital letter and a stop; the name of an arm stays as it is."""
+    begins_with_arm = any(clause.startswith(arm) for arm in arms)
+    return name(f"{clause if begins_with_arm else clause[:1].upper() + clause[1:]}.")
+
+
+def swatch(style: ArmStyle) -> Markup:
+    """A patch of the arm's colour."""
+    return tag("span", class_="swatch", style=f"--arm:{style.colour}", aria_hidden="true")
+
+
+def arm_name(arm: str, style: ArmStyle) -> Markup:
+    """The arm's name after its colour, so that colour is never alone in telling arms apart."""
+    return tag("span", join(swatch(style), name(arm)), class_="arm-name")
 
 
 def _attribute(key: str, value: str | bool | None) -> str:
