@@ -22,7 +22,7 @@ from ampsweep.predict.kernels import UntraceableError
 from ampsweep.predict.measured_training import MeasuredTraining
 from ampsweep.predict.target import GIB, Target, resolve_target
 from ampsweep.predict.timeline import Interpolation, Timeline
-from ampsweep.training.build.instantiate import one_line
+from ampsweep.text import one_line
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from ampsweep.predict.prediction_record import as_prediction
 from ampsweep.predict.target import Target, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
 
 
 @dataclass(frozen=True)
