@@ -3,7 +3,8 @@
 import math
 from typing import Final
 
-_BYTES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+GIB: Final = 2**30
+_BYTES: Final = (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
 MAX_DECIMALS: Final = 6
 
 
