@@ -1,14 +1,21 @@
-"""Which attention kernel CUDA runs: each saves other tensors for backward.
+"""CUDA's operators on fake CPU tensors: those that CUDA casts, splits or implements in another way than the CPU.
 
-The conditions are those of ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.13), as far as a dense training meets
-them. Where that file prefers cuDNN's kernel (Hopper, Blackwell) flash stands for it: it keeps tensors of the same size.
+Attention has several kernels, and each saves other tensors for backward. The conditions under which CUDA picks one are
+those of ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.13), as far as a dense training meets them. Where that
+file prefers cuDNN's kernel (Hopper, Blackwell), flash stands for it: it keeps tensors of the same size.
 """
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ampsweep.predict.cuda_autocast import cuda_autocast_kernels
+from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
 
@@ -21,8 +28,29 @@ _MAX_FLASH_HEAD: Final = 256
 _BIAS_ALIGNMENT: Final = 16
 
 
-class Attention:
-    """`scaled_dot_product_attention` of a GPU of this compute capability."""
+@contextmanager
+def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
+    """Cast and split operators on CPU tensors inside as CUDA does; sizes are right, values are not.
+
+    Afterwards the replaced operators are torch's own again. Operators belong to the process, and so does the context.
+    """
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        # torch warns of overriding, which is the purpose here.
+        warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
+        for name, kernel in cuda_autocast_kernels():
+            library.impl(name, kernel, "AutocastCPU")
+        library.impl("dropout", _dropout, "AutogradCPU")
+        library.impl("rms_norm", _rms_norm, "AutogradCPU")
+        library.impl("scaled_dot_product_attention", CudaAttention(target.capability), "AutogradCPU")
+    try:
+        yield
+    finally:
+        del library  # which removes its kernels
+
+
+class CudaAttention:
+    """`scaled_dot_product_attention` on a GPU of this compute capability."""
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self._capability = capability
@@ -39,7 +67,7 @@ class Attention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """As `torch.nn.functional.scaled_dot_product_attention`."""
+        """Attend as `torch.nn.functional.scaled_dot_product_attention` does."""
         output: Tensor
         match self.backend(query, key, value, attn_mask, is_causal=is_causal):
             case "flash":
@@ -56,7 +84,7 @@ class Attention:
     def backend(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *, is_causal: bool
     ) -> Backend:
-        """The first of torch's kernels that takes these inputs and is not switched off (`torch.nn.attention`)."""
+        """The first of torch's kernels that accepts these inputs and is not switched off (`torch.nn.attention`)."""
         switches: Any = torch.backends.cuda
         if switches.flash_sdp_enabled() and attn_mask is None and self._can_flash(query, key, value, is_causal):
             return "flash"
@@ -94,7 +122,7 @@ def _is_dense(*tensors: Tensor) -> bool:
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
-    """Heads are padded to a multiple of 8 (`pad_last_dim` in ATen/native/transformers/attention.cpp)."""
+    """Flash attention; heads are padded to a multiple of 8 (`pad_last_dim`, ATen/native/transformers/attention.cpp)."""
     head = query.shape[-1]
     missing = -head % _FLASH_ALIGNMENT
     if missing:
@@ -123,13 +151,46 @@ def _efficient(
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A boolean mask as what is added to the scores."""
+    """A mask as values to add to the scores: 0 or -inf for a boolean one."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype))
 
 
 def _aligned(bias: Tensor) -> Tensor:
-    """The last dimension at a multiple of 16 in memory (`pad_bias`)."""
+    """Pad the last dimension to a multiple of 16 in memory (`pad_bias`)."""
     length = bias.shape[-1]
     return F.pad(bias, (0, -length % _BIAS_ALIGNMENT))[..., :length] if length % _BIAS_ALIGNMENT else bias
+
+
+def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
+    """Dropout that keeps a boolean mask as on CUDA; the CPU's has the input's dtype (ATen/native/Dropout.cpp)."""
+    if p == 0 or not train or tensor.numel() == 0:
+        return tensor
+    output: Tensor = aten.native_dropout(tensor, p, train)[0]
+    return output
+
+
+def _rms_norm(
+    tensor: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """RMS norm as one kernel that keeps one number a row; the CPU runs several operators, each with its own result."""
+    output: Tensor = _RMSNorm.apply(tensor, len(normalized_shape), weight)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _RMSNorm(torch.autograd.Function):
+    """The sizes of `_fused_rms_norm`, which has no CPU kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, num_dims: int, weight: Tensor | None) -> Tensor:
+        with torch.enable_grad():  # these results are saved: activations
+            output = torch.empty_like(tensor)
+            rstd = tensor.new_empty(tensor.shape[: tensor.dim() - num_dims], dtype=torch.float32)
+        ctx.save_for_backward(tensor, weight, rstd)
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        tensor, weight, _ = ctx.saved_tensors
+        return torch.empty_like(tensor), None, None if weight is None else torch.empty_like(weight)

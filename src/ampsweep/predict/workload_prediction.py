@@ -1,4 +1,4 @@
-"""Predictions of whole workloads: each arm traced on its fake device, and what follows from that."""
+"""The prediction of a workload: every precision mode traced on a fake device, with answers that compare them."""
 
 import multiprocessing
 import os
@@ -11,33 +11,34 @@ from functools import partial
 from typing import Protocol
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import PRECISION_MODES, arm_label
+from ampsweep.config.modes import arm_label
 from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import Config, PrecisionConfig
 from ampsweep.precision.support import missing_ability
-from ampsweep.predict.answers import Answer
-from ampsweep.predict.arm_memory import ArmMemory, LargestBatch, Memory, saves_from
+from ampsweep.predict.answers import ArmAnswer
+from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.kernels import UntraceableError
 from ampsweep.predict.measured_training import MeasuredTraining
-from ampsweep.predict.target import GIB, Target, resolve_target
-from ampsweep.predict.timeline import Interpolation, Timeline
-from ampsweep.text import one_line
+from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
+from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.timeline import Timeline
+from ampsweep.text import GIB, one_line
 
 
 @dataclass(frozen=True)
 class ArmPrediction:
-    """One arm: its memory at the configured batch size, and at others."""
+    """The prediction of one arm: its memory at the configured batch size and at others."""
 
     config: Config
     model_size: int
-    memory: Memory
-    curve: tuple[Memory, ...]
+    memory: StepMemory
+    curve: tuple[StepMemory, ...]
     largest: LargestBatch | None
-    """None: not asked."""
+    """None where it was not asked for."""
     interpolation: Interpolation | None
     is_measured: bool
-    """From real steps on the CPU, because values lead through them."""
+    """Whether real steps were taken on the CPU, because the model cannot be traced without values."""
 
     @property
     def arm(self) -> str:
@@ -46,19 +47,19 @@ class ArmPrediction:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The arms of one workload."""
+class WorkloadPrediction:
+    """The predictions of all arms of one workload."""
 
-    target: Target
+    target: TargetDevice
     arms: tuple[ArmPrediction, ...]
     unsupported: dict[str, str]
     """Arms that the target cannot run, with the reason."""
     baseline: str | None
-    answers: tuple[Answer, ...]
+    answers: tuple[ArmAnswer, ...]
 
 
-def predict(configs: Sequence[Config]) -> Prediction:
-    """The memory of configs that differ in their precision only.
+def predict(configs: Sequence[Config]) -> WorkloadPrediction:
+    """Predict the memory of configs that differ in precision only.
 
     Raises:
         UserError: a part refuses its settings, or a model cannot be traced.
@@ -75,11 +76,11 @@ def predict(configs: Sequence[Config]) -> Prediction:
     baseline = next((arm for arm in arms if arm.arm == first.report.baseline), None)
     answers = tuple(_answer(baseline, arm) for arm in arms)
     name = baseline.arm if baseline is not None and len(arms) > 1 else None
-    return Prediction(target, arms, unsupported, name, answers)
+    return WorkloadPrediction(target, arms, unsupported, name, answers)
 
 
-def predict_arm(config: Config, target: Target) -> ArmPrediction:
-    """The memory of one training.
+def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
+    """Predict the memory of one training.
 
     Raises:
         UserError: a part refuses its settings, or the model cannot be traced.
@@ -100,11 +101,6 @@ def predict_arm(config: Config, target: Target) -> ArmPrediction:
     )
 
 
-def all_modes(config: Config) -> list[Config]:
-    """The config in every precision mode."""
-    return [replace(config, precision=precision) for precision in PRECISION_MODES.values()]
-
-
 class _Training(Protocol):
     @property
     def model_size(self) -> int: ...
@@ -114,10 +110,10 @@ class _Training(Protocol):
     def has_batch(self, batch_size: int) -> bool: ...
 
 
-def _traced(config: Config, target: Target, batch_size: int) -> tuple[_Training, ArmMemory, bool]:
+def _traced(config: Config, target: TargetDevice, batch_size: int) -> tuple[_Training, MemoryByBatchSize, bool]:
     training = FakeTraining(config, target)
     try:
-        return training, ArmMemory(training.trace, training.has_batch, target, batch_size), False
+        return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size), False
     except UntraceableError as error:
         name = component_name(config.model)
         if not config.predict.measure:
@@ -125,19 +121,19 @@ def _traced(config: Config, target: Target, batch_size: int) -> tuple[_Training,
         if target.kind != "cpu":
             raise UserError(f"model={name}: {error}; a step is measured on the CPU, with predict.target=cpu") from error
         measured = MeasuredTraining(config, training.model_size)
-        return measured, ArmMemory(measured.trace, measured.has_batch, target, batch_size=2), True
+        return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
     except UserError:
         raise
     except Exception as error:  # the user's own model may raise anything
         raise UserError(f"model={component_name(config.model)} cannot be trained so: {one_line(error)}") from error
 
 
-def _predict_all(configs: Sequence[Config], target: Target) -> Iterator[ArmPrediction]:
-    """The arms in their order; those whose steps take the same are traced once, and in parallel where that is sound."""
+def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction]:
+    """Predict the arms in order; those that take the same bytes are traced once, in parallel where that is safe."""
     kinds = [_memory_settings(config.precision) for config in configs]
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
     trace = partial(predict_arm, target=target)
-    # A fork has torch imported already, and is sound where no other thread could hold a lock.
+    # A fork has torch imported already, and is safe where no other thread could hold a lock.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
     if workers > 1:
@@ -150,25 +146,25 @@ def _predict_all(configs: Sequence[Config], target: Target) -> Iterator[ArmPredi
 
 
 def _memory_settings(precision: PrecisionConfig) -> PrecisionConfig:
-    """What of a precision decides which bytes a step takes."""
+    """The settings of a precision that decide how many bytes a step takes, with the rest at their defaults."""
     stock = PrecisionConfig(mode="")
     kept = {name: getattr(precision, name) for name in ("parameters", "autocast", "cache_enabled", "grad_scaler")}
     return replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
 
 
 def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
-    """Powers of two up to a few times the batch size, and those that were asked about."""
+    """Batch sizes for the table: powers of two up to a few times the configured one, and that one itself."""
     most = max(4 * batch_size, 8)
     sizes = {2**power for power in range(1, most.bit_length()) if 2**power <= most} | {batch_size}
     return sorted(sizes)[-8:]
 
 
-def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> Answer:
+def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> ArmAnswer:
     if baseline is None or arm is baseline:
-        return Answer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
+        return ArmAnswer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
     if baseline.interpolation is None or arm.interpolation is None:
-        return Answer(arm.arm, arm.largest)
+        return ArmAnswer(arm.arm, arm.largest)
     if _memory_settings(arm.config.precision) == _memory_settings(baseline.config.precision):
-        return Answer(arm.arm, arm.largest, "same")
+        return ArmAnswer(arm.arm, arm.largest, "same")
     start = saves_from(baseline.interpolation, arm.interpolation)
-    return Answer(arm.arm, arm.largest, "takes_more" if start is None else "saves", start)
+    return ArmAnswer(arm.arm, arm.largest, "takes_more" if start is None else "saves", start)

@@ -1,10 +1,10 @@
-"""torch's CUDA caching allocator, on paper: how much it hands out and how much it takes from the device for that.
+"""A model of torch's CUDA caching allocator: the bytes it hands out, and those it takes from the device to do so.
 
-c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13 with their defaults (no expandable
-segments, no maximum split size): sizes are rounded up to 512 bytes; up to 1 MiB they come from segments of 2 MiB, up to
-10 MiB from segments of 20 MiB, above that each gets a segment rounded up to 2 MiB. The smallest free block that is
-large enough is taken, and split where enough remains; freed neighbours merge. Before it gives up, the allocator returns
-segments that are wholly free.
+It follows c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13 with their defaults (no
+expandable segments, no maximum split size): sizes are rounded up to 512 bytes; up to 1 MiB they come from segments of
+2 MiB, up to 10 MiB from segments of 20 MiB, and above that each gets its own segment, rounded up to 2 MiB. The smallest
+free block that is large enough is taken, and split where enough remains; adjacent free blocks merge. Before it gives
+up, the allocator returns segments that are entirely free.
 """
 
 from bisect import bisect_left, insort
@@ -21,11 +21,11 @@ _ROUND_SEGMENT: Final = 2 * MIB
 
 
 class DeviceFullError(Exception):
-    """An allocation that does not fit below the limit."""
+    """Raised by an allocation that would exceed the limit."""
 
 
 class _Block:
-    """A part of a segment: in use, or in its pool's list of free blocks."""
+    """A part of a segment, in use or in its pool's list of free blocks."""
 
     __slots__ = ("address", "after", "before", "is_free", "pool", "size")
 
@@ -36,30 +36,30 @@ class _Block:
         self.is_free = False
 
 
-class CachingAllocator:
-    """Allocations are known by numbers of the caller's choice."""
+class CudaAllocatorModel:
+    """The allocator's state and counters. Callers name each allocation by a number of their choice."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit`: bytes that may be taken from the device at most."""
+        """`limit`: the most bytes that may be taken from the device."""
         self._limit = limit
         self._small: list[tuple[int, int]] = []
         self._large: list[tuple[int, int]] = []
         self._blocks: dict[int, _Block] = {}
-        """Free blocks by address, whose sizes with their addresses stand in order in the pools."""
+        """Free blocks by address; the pools list their (size, address) in order."""
         self._used: dict[int, _Block] = {}
         self._next_address = 0
         self.allocated = 0
-        """Bytes handed out; `torch.cuda.memory_allocated`."""
+        """Bytes handed out, as `torch.cuda.memory_allocated` tells."""
         self.reserved = 0
-        """Bytes taken from the device; `torch.cuda.memory_reserved`."""
+        """Bytes taken from the device, as `torch.cuda.memory_reserved` tells."""
         self.max_allocated = 0
         self.max_reserved = 0
 
     def allocate(self, number: int, num_bytes: int) -> None:
-        """Hand out at least so many bytes.
+        """Hand out at least `num_bytes`.
 
         Raises:
-            DeviceFullError: they would have to be taken from the device, beyond the limit.
+            DeviceFullError: the device would have to give more than the limit.
         """
         size = max(_ROUND, -(-num_bytes // _ROUND) * _ROUND)
         pool = self._small if size <= _SMALL else self._large
@@ -74,21 +74,21 @@ class CachingAllocator:
         self.max_allocated = max(self.max_allocated, self.allocated)
 
     def free(self, number: int) -> None:
-        """Take back what was handed out under this number."""
+        """Take back the allocation with this number."""
         block = self._used.pop(number)
         self.allocated -= block.size
-        for neighbour in (block.before, block.after):
-            if neighbour is not None and neighbour.is_free:
-                self._unlist(neighbour)
-                block = self._merged(block, neighbour)
+        for adjacent in (block.before, block.after):
+            if adjacent is not None and adjacent.is_free:
+                self._unlist(adjacent)
+                block = self._merged(block, adjacent)
         self._list(block)
 
     def holds(self, number: int) -> bool:
-        """Whether something is handed out under this number."""
+        """Tell whether an allocation with this number is in use."""
         return number in self._used
 
     def reset_peaks(self) -> None:
-        """Count the peaks from what is there now."""
+        """Restart the peaks from the current counts."""
         self.max_allocated, self.max_reserved = self.allocated, self.reserved
 
     def _segment(self, size: int, pool: list[tuple[int, int]]) -> _Block:

@@ -1,4 +1,4 @@
-"""Fake kernels: sizes put right, numbers given to the host, complaints made clear."""
+"""Kernels of the fake device: results of the right size, numbers for the host to read, and clear errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-# What the first FakeTensorMode would import, while a training is being built, whose stack those modules would keep.
+# The first FakeTensorMode imports this: here, not while a training is being built, whose stack the modules would keep.
 import torch._dynamo.config
 from torch import nn
 from torch._subclasses.fake_tensor import (
@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampsweep.predict.kernel_results import corrections
-from ampsweep.predict.target import Target
+from ampsweep.predict.kernel_sizes import corrections
+from ampsweep.predict.target_device import TargetDevice
 
 _UNTRACEABLE: Final = (
     DataDependentOutputException,
@@ -33,32 +33,33 @@ _NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class UntraceableError(Exception):
-    """A step whose shapes or course depend on values cannot be traced without any."""
+    """Raised by a step whose shapes or control flow depend on values, which a fake tensor does not have."""
 
     def __init__(self, operator: str, module: str | None) -> None:
         where = "" if module is None else f" in {module}"
         super().__init__(f"{operator}{where} depends on values of tensors, and a prediction has none")
 
 
-class Kernels(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """torch's fake tensors, with the sizes of the target's kernels.
+class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """torch's fake tensor mode, with the sizes of the target's kernels.
 
-    Not a mode of its own above them: each costs an operator as much again. `FakeTensorMode.dispatch` is not public.
+    It extends that mode, because a second mode on top would double an operator's cost. `FakeTensorMode.dispatch` is not
+    public.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TargetDevice) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._corrections = corrections(target)
         self._names: dict[nn.Module, str] | None = None
-        self._at_work: list[nn.Module] = []
+        self._running: list[nn.Module] = []
         self._number = 0.0
 
     @contextmanager
     def forward_of(self, model: nn.Module) -> Iterator[None]:
-        """What runs inside is the user's: no number can be given to it, and a complaint names its module."""
+        """Run the user's model inside: it gets no number to read, and an error names the module that asked for one."""
         self._names = {module: name or type(model).__name__ for name, module in model.named_modules()}
-        self._at_work.clear()
-        begin = register_module_forward_pre_hook(lambda module, _: self._at_work.append(module))
+        self._running.clear()
+        begin = register_module_forward_pre_hook(lambda module, _: self._running.append(module))
         end = register_module_forward_hook(lambda *_: self._leave())
         try:
             yield
@@ -67,17 +68,18 @@ class Kernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             end.remove()
             self._names = None
 
-    def answer(self, number: float) -> None:
-        """What the host reads from now on, outside the model, is `number`.
+    def set_host_value(self, number: float) -> None:
+        """Set the number that the host reads from any tensor from now on, outside the model.
 
-        0 says to a gradient scaler that nothing overflowed; an optimizer divides by powers of its count of steps.
+        0 tells a gradient scaler that nothing overflowed; an optimizer needs 1, as it divides by powers of its count of
+        steps.
         """
         self._number = number
 
     def dispatch(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_KEYWORDS
     ) -> Any:
-        """What an operator returns."""
+        """Run one operator on fake tensors, as FakeTensorMode calls it."""
         try:
             result = super().dispatch(func, types, args, kwargs)
         except _UNTRACEABLE as error:
@@ -88,13 +90,13 @@ class Kernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         return result if correct is None else correct(result, args)
 
     def _leave(self) -> None:
-        self._at_work.pop()
+        self._running.pop()
 
     def _module(self) -> str | None:
-        """The innermost module at work."""
-        if self._names is None or not self._at_work:
+        """The innermost module whose forward is running, by name and class."""
+        if self._names is None or not self._running:
             return None
-        module = self._at_work[-1]
+        module = self._running[-1]
         return f"{self._names.get(module, '?')} ({type(module).__name__})"
 
 

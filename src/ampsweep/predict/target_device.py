@@ -1,4 +1,4 @@
-"""The device a prediction is made for, which need not exist here."""
+"""The device a prediction is made for. It need not exist on this machine."""
 
 import os
 import re
@@ -12,7 +12,6 @@ from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.support import Abilities
 
 KINDS: Final = ("cpu", "cuda")
-GIB: Final = 2**30
 
 _AMPERE = (8, 0)
 _LARGE_WORKSPACES = (9, 10, 12)
@@ -20,8 +19,8 @@ _HANDLES_PER_STEP = 2
 
 
 @dataclass(frozen=True)
-class Target:
-    """A kind of device, and on CUDA what decides which kernels run and how much they take."""
+class TargetDevice:
+    """A kind of device; for CUDA also the properties that decide which kernels run and how much memory they take."""
 
     kind: Literal["cpu", "cuda"]
     capability: tuple[int, int] = _AMPERE
@@ -31,40 +30,41 @@ class Target:
 
     @property
     def name(self) -> str:
-        """As people write it: `cpu`, `cuda 8.0`."""
+        """The device as people write it: `cpu`, `cuda 8.0`."""
         return self.kind if self.kind == "cpu" else f"{self.kind} {_dotted(self.capability)}"
 
     @property
     def abilities(self) -> Abilities:
-        """What decides which precision modes it can run."""
+        """The abilities that decide which precision modes it can run."""
         is_ampere = self.kind == "cuda" and self.capability >= _AMPERE
         return Abilities(self.name, tf32=is_ampere, bfloat16=is_ampere or self.kind == "cpu", autocast=True)
 
     @property
     def workspaces(self) -> tuple[int, ...]:
-        """Bytes that matrix multiplications keep for good: cuBLAS, and cuBLASLt with it, takes one from torch's
-        allocator for each handle, the forward pass's thread and the backward pass's.
+        """Bytes of each workspace that matrix multiplications keep for good.
 
-        ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`); in torch's allocator since 2.0. What cuDNN takes
-        for convolutions depends on algorithms it chooses as it runs, and is not known here.
+        cuBLAS (and cuBLASLt with it) takes one from torch's allocator for each handle: that of the forward pass's
+        thread and that of the backward pass's. See ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`); they
+        come from torch's allocator since 2.0. Workspaces of cuDNN's convolutions depend on the algorithms it chooses at
+        run time and are not predicted.
         """
         if self.kind == "cpu" or self.torch_version < (2, 0):
             return ()
         return (_workspace_bytes(self.capability),) * _HANDLES_PER_STEP
 
 
-def resolve_target(config: PredictConfig, device: str) -> Target:
-    """The target of `config`; `device` is what `device=` says, for `predict.target=auto`.
+def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
+    """The target device of `config`; `device` is the value of `device=`, used by `predict.target=auto`.
 
     Raises:
-        UserError: no such target, capability or version.
+        UserError: there is no such target, capability or version.
     """
     kind = _device_type(device) if config.target == "auto" else config.target
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
     capability = _capability(config) if kind == "cuda" else _AMPERE
     version = _pair("predict.torch", config.torch or ".".join(torch.__version__.split(".")[:2]))
-    return Target("cuda" if kind == "cuda" else "cpu", capability, version)
+    return TargetDevice("cuda" if kind == "cuda" else "cpu", capability, version)
 
 
 def _device_type(device: str) -> str:
