@@ -45,7 +45,7 @@ _PATTERNS: Final = ("", "/", "x", ".", "-")
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """How an arm is drawn. Arms of one mode share its colour and differ in dash and pattern.
+    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and pattern.
 
     `beneath` counts the arms drawn over it: it is drawn larger by that, so that it shows where they cover it.
     """
