@@ -7,7 +7,7 @@ import pytest
 from chromium import EXECUTABLE, Page
 from shown_runs import dashboard_of
 
-from ampsweep.report.html import html
+from ampsweep.report.page.document import html
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,9 +3,9 @@ from page_reader import panel, read_page
 from shown_runs import dashboard_of
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.html import html
-from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD
+from ampsweep.report.figures import ACROSS_WORKLOADS, OF_WORKLOAD
 from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 
 

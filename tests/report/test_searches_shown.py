@@ -14,8 +14,8 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
 from ampsweep.report.wandb.comparison_page import comparison_page
 
 SENTENCE = (

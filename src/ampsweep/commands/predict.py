@@ -42,8 +42,8 @@ def predict_command(argv: Sequence[str]) -> int:
         workloads = _workloads(arguments)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.commands.prediction_tables import as_json, print_prediction
-        from ampsweep.predict.prediction import predict
         from ampsweep.predict.prediction_record import write_records
+        from ampsweep.predict.workload_prediction import predict
 
         resume_collector()
         predictions = [predict(configs) for configs in workloads]

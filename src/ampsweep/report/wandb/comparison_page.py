@@ -10,7 +10,7 @@ from ampsweep.analysis.searches import ArmSearch, SearchComparison
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.record import RunRecord
 from ampsweep.report.dashboard import Dashboard, PanelShown
-from ampsweep.report.kinds import Shown
+from ampsweep.report.figures import PanelFigure
 from ampsweep.tracking.wandb.comparison import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
@@ -160,5 +160,5 @@ def _named(name: str, several: Sequence[Sequence[PanelShown]]) -> dict[str, Sequ
     return {name if len(several) == 1 else f"{name} {number}": one for number, one in enumerate(several, start=1)}
 
 
-def _figure(shown: Shown) -> dict[str, Any]:
+def _figure(shown: PanelFigure) -> dict[str, Any]:
     return {"data": list(shown.traces), "layout": dict(shown.layout)}

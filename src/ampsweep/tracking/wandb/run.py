@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ampsweep.metrics import STEP
-from ampsweep.record import OUTCOMES, RunRecord
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import exit_code
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.api import steps_there
 from ampsweep.tracking.wandb.content import (
@@ -124,7 +125,7 @@ class WandbRun:
         end = run_end(run.id, record, directory)
         with self._watch(run):
             send_end(run, record, end)
-            run.finish(exit_code=0 if record.status in OUTCOMES else 1)
+            run.finish(exit_code=exit_code(record.status))
 
     def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
         if self._patience is None or self.mode == "offline":
