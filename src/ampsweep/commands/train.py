@@ -28,7 +28,7 @@ from ampsweep.record import RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, WRONG_INPUT, exit_code
 from ampsweep.redaction import hide
 from ampsweep.report.terminal import Terminal
-from ampsweep.report.wandb.comparison import publish_after
+from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, unfinished_run
 from ampsweep.run.request import RunRequest
 from ampsweep.sweep.checked import CHECK_POINTS, Checked

@@ -1,18 +1,20 @@
-"""Pages as a W&B server keeps them, which calls both workspaces and reports views.
+"""Views, as a W&B server calls workspaces and reports: found there, and saved, with the runs that they show.
 
 Neither wandb nor wandb-workspaces has a public call that finds a page by its name, or one that saves a page without
-losing what it does not know of it: hence GraphQL, for which wandb 0.31 has no public call either.
+losing what it does not know of it: hence GraphQL.
 """
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from ampsweep.report.wandb.views.marks import Json
-from ampsweep.report.wandb.views.selected import title
-from ampsweep.tracking.wandb.api import WandbReadError
+from ampsweep.report.wandb.view_merge import Json
+from ampsweep.tracking.wandb.api import WandbError
+from ampsweep.tracking.wandb.comparison import JOB_TYPE
+from ampsweep.tracking.wandb.library import execute_graphql
 from ampsweep.tracking.wandb.selection import Selection
 
 if TYPE_CHECKING:
@@ -64,10 +66,10 @@ class Views:
         return hashlib.sha256(f"ampsweep {self.selection}".encode()).hexdigest()[:11]
 
     def find(self, kind: Kind) -> View | None:
-        """Raises `lost_errors`, and WandbReadError where there is no such project."""
+        """The saved page, if there is one. Raises `lost_errors`, and WandbError where there is no such project."""
         answer = self._ask(_FIND, kind=kind, name=self.name(kind))
         if answer["project"] is None:
-            raise WandbReadError(f"{self.selection}: no such project, or not for this API key")
+            raise WandbError(f"{self.selection}: no such project, or not for this API key")
         nodes = [edge["node"] for edge in answer["project"]["allViews"]["edges"]]
         return View(nodes[0]["id"], nodes[0]["displayName"], json.loads(nodes[0]["spec"])) if nodes else None
 
@@ -78,7 +80,7 @@ class Views:
         return View(answer["upsertView"]["view"]["id"], known["title"], spec)
 
     def url(self, kind: Kind, view: View) -> str:
-        """Where people find the page."""
+        """The address where people find the page."""
         import wandb
 
         place = f"{wandb.setup().settings.app_url.rstrip('/')}/{quote(self.selection.path)}"
@@ -88,5 +90,25 @@ class Views:
 
     def _ask(self, query: str, **variables: str) -> dict[str, Any]:
         place = {"entity": self.selection.entity, "project": self.selection.project}
-        answer: dict[str, Any] = self.api._service_api.execute_graphql(query, place | variables)
-        return answer
+        return execute_graphql(self.api, query, **place, **variables)
+
+
+def title(selection: Selection) -> str:
+    """A name for people; W&B takes neither emojis nor signs such as a plus."""
+    runs = ", ".join(selection.groups) or selection.sweep or selection.project
+    return re.sub(r"[^\w .,:/()-]", "_", f"Precision of {runs}")[:120]
+
+
+def run_filter(selection: Selection) -> str:
+    """The runs, those that hold a comparison left out, in wandb-workspaces' own language of filters."""
+    wanted = [f'Metric("JobType") != {_literal(JOB_TYPE)}']
+    if selection.sweep is not None:
+        wanted.append(f'Metric("Sweep") == {_literal(selection.sweep)}')
+    if selection.groups:
+        wanted.append(f'Metric("Group") in [{", ".join(map(_literal, selection.groups))}]')
+    return " and ".join(wanted)
+
+
+def _literal(text: str) -> str:
+    """A string with every sign escaped: wandb-workspaces 0.4 replaces `=`, `<` and `>` even within strings."""
+    return '"' + "".join(sign if sign.isascii() and sign.isalnum() else f"\\U{ord(sign):08x}" for sign in text) + '"'

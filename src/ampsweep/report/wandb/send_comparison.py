@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
 from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.place import WandbPlace, group_of
 from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.settings import WandbPlace, group_of
 
 if TYPE_CHECKING:
     from ampsweep.report.dashboard import Dashboard
-    from ampsweep.tracking.wandb.comparison_page import ComparisonPage
+    from ampsweep.tracking.wandb.comparison import ComparisonPage
 
 Records = Sequence[tuple[Path, RunRecord]]
 
@@ -40,13 +40,13 @@ def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> st
         UserError: nobody is logged in to W&B, or its server is not there or refuses.
     """
     # Only here: wandb takes half a second to import, which no other command should wait for.
+    from ampsweep.tracking.wandb.api import wandb_server
     from ampsweep.tracking.wandb.comparison import publish
-    from ampsweep.tracking.wandb.sync import wandb_server
-    from ampsweep.tracking.wandb.watch import OF_COMMANDS
+    from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 
     with _sentences(directory), wandb_server():
         page, place = _page(directory, dashboard, records), _place(directory, records)
-        return publish(page, place.settings([]), directory, OF_COMMANDS)
+        return publish(page, place.settings([]), directory, COMMAND_PATIENCE)
 
 
 def complete_comparison(directory: Path) -> tuple[str, bool]:
@@ -61,7 +61,7 @@ def complete_comparison(directory: Path) -> tuple[str, bool]:
     from ampsweep.report.dashboard import arrange
     from ampsweep.report.files import write_comparison
     from ampsweep.tracking.wandb.comparison import publish, published
-    from ampsweep.tracking.wandb.watch import OF_COMMANDS
+    from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 
     compared = compare_directories([directory])
     made_of = (compared.comparison, compared.records, compared.histories, directory)
@@ -70,22 +70,21 @@ def complete_comparison(directory: Path) -> tuple[str, bool]:
         if (url := published(page, place)) is not None:
             return url, True
         write_comparison(*made_of)
-        return publish(page, place.settings([]), directory, OF_COMMANDS), False
+        return publish(page, place.settings([]), directory, COMMAND_PATIENCE), False
 
 
 @contextmanager
 def _sentences(directory: Path) -> Iterator[None]:
-    """What goes wrong with the server as a UserError."""
-    from ampsweep.tracking.wandb.core import first_line, is_unanswered, lost_errors
-    from ampsweep.tracking.wandb.sync import SyncError
+    """Raise what goes wrong with the server as a UserError."""
+    from ampsweep.tracking.wandb.api import WandbError
+    from ampsweep.tracking.wandb.library import error_clause, lost_errors
 
     try:
         yield
-    except SyncError as error:
+    except WandbError as error:
         raise UserError(str(error)) from error
     except lost_errors() as error:
-        what = "the server does not answer" if is_unanswered(error) else first_line(error)
-        raise UserError(f"{directory}: W&B: {what}") from error
+        raise UserError(f"{directory}: W&B: {error_clause(error)}") from error
 
 
 def _place(directory: Path, records: Records) -> WandbPlace:
@@ -98,7 +97,7 @@ def _place(directory: Path, records: Records) -> WandbPlace:
 
 def _page(directory: Path, dashboard: "Dashboard", records: Records) -> "ComparisonPage":
     from ampsweep.report.files import HTML_NAME
-    from ampsweep.report.wandb.page import comparison_page
+    from ampsweep.report.wandb.comparison_page import comparison_page
 
     group = group_of(records[0][1].identity.experiment, directory)
     return comparison_page(dashboard, records, group=group, html=directory / HTML_NAME)

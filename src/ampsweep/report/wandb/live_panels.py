@@ -1,14 +1,40 @@
-"""The panels of the specification as panels of W&B."""
+"""The panels of a comparison as live panels of W&B, made by the optional package wandb-workspaces.
 
+What of that package is not public is used here and nowhere else: `_to_model`, the one way to see what a page would
+save, and the `_id` of a panel or run set, by which it is found again.
+"""
+
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # wandb-workspaces 0.4 uses pydantic's older validators
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
 
 from ampsweep.metrics import STEP
 from ampsweep.report.panels import SECTIONS, Kind, Panel, Section
-from ampsweep.report.wandb.views.library import identified, wr
-from ampsweep.report.wandb.views.marks import PREFIX
+from ampsweep.report.wandb.view_merge import PREFIX
+
+__all__ = ["by_section", "expr", "identified", "saved_spec", "wr", "ws"]
 
 HEADINGS: Final[Mapping[Section, str]] = SECTIONS | {"learning": "Parity"}
+
+T = TypeVar("T")
+
+
+def identified(part: T, id: str) -> T:
+    """The panel or run set `part`, with an id of our own."""
+    part._id = id  # type: ignore[attr-defined]
+    return part
+
+
+def saved_spec(page: "ws.Workspace | wr.Report") -> dict[str, Any]:
+    """The JSON that would be saved of `page`."""
+    spec: dict[str, Any] = page._to_model().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return spec
 
 
 def _curves(panel: Panel) -> Any:

@@ -11,7 +11,7 @@ from ampsweep.analysis.statistics import Estimate
 from ampsweep.record import RunRecord
 from ampsweep.report.dashboard import Dashboard, PanelShown
 from ampsweep.report.figures import PanelFigure
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage, PageTable, Scalar
+from ampsweep.tracking.wandb.comparison import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
 """Of more workloads only the first have their panels in W&B; the page has all."""

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
-from ampsweep.report.wandb.views.library import identified, saved_spec, wr
-from ampsweep.report.wandb.views.marks import ABOUT, PREFIX, Json, key_in, marked
-from ampsweep.report.wandb.views.merge import Part
-from ampsweep.report.wandb.views.panels import by_section
-from ampsweep.report.wandb.views.selected import run_filter, title
+from ampsweep.report.wandb.live_panels import by_section, identified, saved_spec, wr
+from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, Part, key_in, marked
+from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
 
 _VERDICT: Final = "verdict"
@@ -20,7 +18,7 @@ _ABOUT: Final = """The verdict is computed by `ampsweep report` from {selection}
 
 
 @dataclass(frozen=True)
-class ReportPage:
+class ReportView:
     """The JSON of a report. Its parts are its blocks."""
 
     spec: Json

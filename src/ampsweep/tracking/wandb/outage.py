@@ -1,4 +1,4 @@
-"""Gives up on a W&B run that cannot be finished because its server does not take what it is sent."""
+"""Outages: a W&B run that cannot be finished, because its server does not take what it is sent, is given up."""
 
 import time
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ampsweep.tracking.wandb.core import Sending, kill_wandb_core, lost_errors, sendings
-from ampsweep.tracking.wandb.pulse import WandbPulse
+from ampsweep.tracking.wandb.library import NO_ANSWER, Sending, kill_wandb_core, lost_errors, sendings
+from ampsweep.tracking.wandb.server import Heartbeat
 
 if TYPE_CHECKING:
     import wandb
@@ -20,7 +20,7 @@ _LONGER_THAN_AN_ANSWER: Final = 4
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is waited for."""
+    """The time that a server is waited for, in seconds."""
 
     errors_s: float = 0.25
     """While all it has are errors: a second try may do better."""
@@ -30,7 +30,7 @@ class Patience:
     """The same at most, for a server that was slow before; and while it answers, but nothing moves."""
 
 
-OF_COMMANDS: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
+COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
 """Where nothing but W&B is waited for."""
 
 
@@ -42,30 +42,30 @@ class GivenUpError(OSError):
         self.is_silent = is_silent
 
 
-class WandbWatch:
-    """Watches, inside `with`, over the end of a run, and ends wandb-core where nothing comes of it.
+class OutageWatch:
+    """A watch, inside `with`, over the end of a run, which ends wandb-core where the server is out.
 
     wandb itself waits for a server as long as its finish_timeout, however hopeless, and for some answers longer. Here
-    an end is hopeless once the server has outlasted our patience. Much of what is sent takes several requests of which
-    nothing shows, so that the server's ``pulse`` counts, too; where it has none, ``usual_s`` is how long the start of
-    the run took.
+    that is over once the server has outlasted our patience. Much of what is sent takes several requests of which
+    nothing shows, so that the server's ``heartbeat`` counts, too; where it has none, ``usual_s`` is how long the run
+    took to start.
 
     Raises:
         GivenUpError: on leaving, in place of what wandb raises when its wandb-core has ended.
     """
 
     def __init__(
-        self, run: "wandb.Run", patience: Patience, pulse: WandbPulse | None = None, *, usual_s: float
+        self, run: "wandb.Run", patience: Patience, heartbeat: Heartbeat | None = None, *, usual_s: float
     ) -> None:
-        self._run, self._patience, self._pulse, self._usual_s = run, patience, pulse, usual_s
+        self._run, self._patience, self._heartbeat, self._usual_s = run, patience, heartbeat, usual_s
         self._over = Event()
         self._stack = ExitStack()
         self._given_up: GivenUpError | None = None
-        self._thread = Thread(target=self._watch, name="wandb watch", daemon=True)
+        self._thread = Thread(target=self._watch, name="wandb outage", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._pulse is not None:
-            self._stack.enter_context(self._pulse.beating())
+        if self._heartbeat is not None:
+            self._stack.enter_context(self._heartbeat.beating())
         self._thread.start()
         return self
 
@@ -95,14 +95,14 @@ class WandbWatch:
             if trouble is not None and now - healthy_at > self._patience.errors_s:
                 self._give_up(GivenUpError(trouble, is_silent=False))
             elif self._is_silent(now, moved_at):
-                self._give_up(GivenUpError("the server does not answer", is_silent=True))
+                self._give_up(GivenUpError(NO_ANSWER, is_silent=True))
 
     def _is_silent(self, now: float, moved_at: float) -> bool:
-        pulse, patience = self._pulse, self._patience
-        if pulse is None or pulse.heard_at is None:
+        heartbeat, patience = self._heartbeat, self._patience
+        if heartbeat is None or heartbeat.heard_at is None:
             heard_at, slow_s = moved_at, _LONGER_THAN_A_START * self._usual_s
         else:
-            heard_at, slow_s = max(moved_at, pulse.heard_at), _LONGER_THAN_AN_ANSWER * pulse.answer_s
+            heard_at, slow_s = max(moved_at, heartbeat.heard_at), _LONGER_THAN_AN_ANSWER * heartbeat.answer_s
         unheard_s = max(patience.silence_s, min(slow_s, patience.slow_s))
         return now - heard_at > unheard_s or now - moved_at > patience.slow_s
 

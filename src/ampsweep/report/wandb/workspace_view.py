@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
-from ampsweep.report.wandb.views.library import expr, identified, saved_spec, wr, ws
-from ampsweep.report.wandb.views.marks import ABOUT, PREFIX, Json, key_in, marked
-from ampsweep.report.wandb.views.merge import Part
-from ampsweep.report.wandb.views.panels import by_section
-from ampsweep.report.wandb.views.selected import run_filter, title
+from ampsweep.report.wandb.live_panels import by_section, expr, identified, saved_spec, wr, ws
+from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, Part, key_in, marked
+from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
 
 _COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
@@ -21,7 +19,7 @@ _ABOUT: Final = """Live panels of {selection}, grouped by precision mode; the ve
 
 
 @dataclass(frozen=True)
-class WorkspacePage:
+class WorkspaceView:
     """The JSON of a workspace. Its parts are panels, in sections, and the choice of runs."""
 
     spec: Json
@@ -97,5 +95,5 @@ class WorkspacePage:
 
 
 def _text(panel: Json) -> str:
-    """What a panel of text says."""
+    """The text of a panel; none of others."""
     return str(panel.get("config", {}).get("value", ""))

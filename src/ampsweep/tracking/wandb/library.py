@@ -1,29 +1,27 @@
-"""The wandb client's own process, wandb-core: what it is busy with, what is raised when it is lost, how to end it.
+"""The wandb library: its errors, its login, and wandb-core, the process that it starts beside ours.
 
-What wandb has no public name for is used here and nowhere else.
+What wandb has no public name for is used here and nowhere else, each with its reason.
 """
 
 import json
 import logging
 import re
-import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import psutil
 
 if TYPE_CHECKING:
     import wandb
 
+NO_ANSWER: Final = "the server does not answer"
+
 _ASK_S: Final = 2
 _ANSWER_S: Final = 1.0
 _MOMENT_S: Final = 0.5
-_CONNECT_S: Final = 0.5
 _ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
 _STOPPED: Final = """
 query RunStopped($entity: String!, $project: String!, $name: String!) {
@@ -103,13 +101,16 @@ def current_login() -> Login | None:
     )
 
 
-def is_unanswered(error: BaseException) -> bool:
-    """Whether what was raised for want of the server means that there was no answer at all, not one that refuses."""
+def error_clause(error: BaseException) -> str:
+    """A clause about one of `lost_errors`: what the server says, or that it says nothing."""
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return isinstance(error, TimeoutError) or (isinstance(error, WandbApiFailedError) and error.response is None)
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, TimeoutError) or (isinstance(cause, WandbApiFailedError) and cause.response is None):
+        return NO_ANSWER
+    return first_line(error)
 
 
 def end_wandb() -> None:
@@ -128,19 +129,6 @@ def kill_wandb_core() -> None:
             if child.name().startswith("wandb-core"):
                 child.kill()
                 child.wait()
-
-
-def takes_connections(url: str) -> bool:
-    """Whether somebody listens at `url`; of a server behind a proxy nobody here can tell, and it is believed to."""
-    there = urlsplit(url)
-    host, port = there.hostname or "", there.port or (443 if there.scheme == "https" else 80)
-    if there.scheme in getproxies() and not proxy_bypass(host):
-        return True
-    try:
-        with socket.create_connection((host, port), timeout=_CONNECT_S):
-            return True
-    except OSError:
-        return False
 
 
 def abandon_wandb() -> None:
@@ -190,16 +178,24 @@ def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
     return tuple(Sending(one.desc, one.progress, one.error_status) for all in found for one in (all, *all.subtasks))
 
 
-def is_stopped(entity: str, project: str, name: str) -> bool:
-    """Whether the server has asked the run to stop; False where it does not say so within seconds.
+def execute_graphql(api: "wandb.Api", query: str, **variables: str) -> dict[str, Any]:
+    """The data that the server answers a query with, or a mutation. Raises `lost_errors`.
 
-    wandb 0.31 has no public call for this, and its `stop_fn` setting is called only some 15 s later.
+    wandb 0.31 has no public call for questions that it does not ask itself.
+    """
+    data: dict[str, Any] = api._service_api.execute_graphql(query, variables)
+    return data
+
+
+def is_stopped(entity: str, project: str, name: str) -> bool:
+    """Tell whether the server has asked the run to stop; False where it does not say so within seconds.
+
+    The `stop_fn` setting of wandb 0.31 would be called only some 15 s later.
     """
     import wandb
 
-    variables = {"entity": entity, "project": project, "name": name}
     try:
-        answer: dict[str, Any] = wandb.Api(timeout=_ASK_S)._service_api.execute_graphql(_STOPPED, variables)
+        data = execute_graphql(wandb.Api(timeout=_ASK_S), _STOPPED, entity=entity, project=project, name=name)
     except lost_errors():
         return False
-    return bool(((answer["project"] or {}).get("run") or {}).get("stopped"))
+    return bool(((data["project"] or {}).get("run") or {}).get("stopped"))
