@@ -21,7 +21,7 @@ Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "agains
 """
 
 Effect = Literal["ratio", "saved", "gap"]
-"""The figure that a panel of kind `pairs` shows of a pair: baseline over arm, baseline minus arm, or arm minus baseline."""
+"""The figure of a pair in a panel of kind `pairs`: baseline over arm, baseline minus arm, or arm minus baseline."""
 
 Section = Literal["memory", "speed", "learning", "scaler", "device"]
 
