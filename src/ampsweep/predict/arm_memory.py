@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.metrics import MemoryCategory
 from ampsweep.predict.rehearsal import rehearse
 from ampsweep.predict.target import Target
 from ampsweep.predict.timeline import Interpolation, NotAffineError, Timeline
-from ampsweep.tracing.ledger import Category
 
 MAX_BATCH: Final = 2**20
 """No answer is looked for beyond it."""
@@ -25,8 +25,8 @@ class Memory:
     batch_size: int
     peak_bytes: int
     """Of tensors, and by category at that moment and before backward."""
-    peak: dict[Category, int]
-    end_of_forward: dict[Category, int]
+    peak: dict[MemoryCategory, int]
+    end_of_forward: dict[MemoryCategory, int]
     allocated_bytes: int | None
     """As the CUDA allocator counts: rounded, and with workspaces. None on the CPU."""
     reserved_bytes: int | None

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from ampsweep.metrics import MEMORY_CATEGORIES
 from ampsweep.predict.caching_allocator import CachingAllocator, DeviceFullError
 from ampsweep.predict.timeline import Timeline
-from ampsweep.tracing.ledger import CATEGORIES
 
-_STATE: Final = CATEGORIES.index("optimizer_state")
+_STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
 
 @dataclass(frozen=True)

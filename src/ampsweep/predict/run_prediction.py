@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from ampsweep.predict.prediction_record import as_prediction
 from ampsweep.predict.target import Target, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.record.parts import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.device import resolve_device
@@ -49,16 +49,16 @@ def trace_run(config: Config, device: torch.device) -> TracedRun:
     return TracedRun(target, step, memory_of(step, target, batch_size))
 
 
-def predict_run(config: Config, device: torch.device) -> dict[str, Any]:
+def predict_run(config: Config, device: torch.device) -> StepPrediction:
     """`RunRecord.prediction` of a run; where nothing can be predicted it says why."""
     try:
         traced = trace_run(config, device)
     except UserError as error:
-        return {"refused": str(error)}
+        return StepPrediction(refused=str(error))
     return as_prediction(traced.memory, traced.target)
 
 
-def predict_run_apart(config: Config, *, stop: StopRequest) -> dict[str, Any]:
+def predict_run_apart(config: Config, *, stop: StopRequest) -> StepPrediction:
     """The same for a process of its own: it waits until nothing is measured on the device."""
     device = resolve_device(config.device)
     with device_lock(str(device), stop=stop):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.comparison_page import ComparisonPage
 from ampsweep.tracking.wandb.place import WandbPlace
 
@@ -57,7 +58,7 @@ class Start:
 class Started:
     """From it, once W&B has the run: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts
 
 
 @dataclass(frozen=True)
@@ -93,4 +94,4 @@ class Published:
 class Done:
     """Its answer: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.core import first_line
@@ -57,9 +58,9 @@ class WandbPlace:
         )
 
     @classmethod
-    def recorded(cls, facts: dict[str, Any]) -> Self:
+    def recorded(cls, facts: WandbFacts) -> Self:
         """What `facts` of an earlier place has become in a record."""
-        return cls(**{name: facts.get(name) for name in ("project", "entity", "group", "sweep")})
+        return cls(project=facts.project, entity=facts.entity, group=facts.group, sweep=facts.sweep)
 
     def facts(self) -> dict[str, Any]:
         """What a record says of it."""
