@@ -13,8 +13,9 @@ import torch
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.host import num_available_cores
 from ampsweep.monitors.host_load import HostUse, HostWindow, own_processes
-from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.monitors.other_processes import FirstLook, Neighbours
+from ampsweep.text import GIB
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 LOOP = "while True: pass"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.pairs import Pair
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, known_median, mean_difference, mean_ratio, spread
 from ampsweep.analysis.within_run import WithinRun, within_run
-from ampsweep.text import first_line, plural
+from ampsweep.text import GIB, first_line, plural
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"

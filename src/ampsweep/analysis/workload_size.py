@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ampsweep.analysis.arms import PEAK_MEMORY, STEP_MS
-from ampsweep.analysis.runs import GIB, Run
-from ampsweep.text import num_bytes, number
+from ampsweep.analysis.runs import Run
+from ampsweep.text import GIB, num_bytes, number
 
 NUM_OPERATORS: Final = "num_operators"
 """Key of the record's proof: aten operators dispatched in the traced step."""

@@ -10,7 +10,8 @@ import psutil
 import torch
 
 from ampsweep.monitors.host import num_available_cores
-from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.text import GIB
 
 _PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
 """What is summarized by its most; the rest by its mean."""

@@ -9,8 +9,9 @@ import torch
 
 from ampsweep.metrics import memory_key
 from ampsweep.monitors.host import peak_resident_bytes
-from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.record.parts import MemoryUse
+from ampsweep.text import GIB
 from ampsweep.tracing.host_allocator import Growth, host_growth
 from ampsweep.tracing.step import TracedStep
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import torch
 
-GIB: Final = 2**30
+from ampsweep.text import GIB
 
 
 class NvmlDevice:

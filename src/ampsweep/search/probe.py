@@ -16,6 +16,7 @@ from ampsweep.monitors.environment import device_name
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Probed, Say
+from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
@@ -86,7 +87,7 @@ def _peak_bytes(limit: MemoryLimit, trainer: Trainer) -> int | None:
     if limit.peak_bytes is not None:
         return limit.peak_bytes
     peak_gib = trainer.instruments.summary().get("memory/peak_allocated_run_gib")
-    return None if peak_gib is None else round(peak_gib * 2**30)
+    return None if peak_gib is None else round(peak_gib * GIB)
 
 
 class _FewValBatches:

@@ -1,16 +1,15 @@
 """A smaller device than the one at hand: training on it runs out of memory where it would there."""
 
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampsweep.text import GIB
 from ampsweep.tracing.ledger import Ledger, tensors_in
-
-_GIB: Final = 2**30
 
 
 class MemoryLimitError(torch.OutOfMemoryError):
@@ -35,7 +34,7 @@ class MemoryLimit:
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:
         """The limit must be one that `why_no_limit` has nothing against."""
-        self.bytes = None if limit_gib is None else round(limit_gib * _GIB)
+        self.bytes = None if limit_gib is None else round(limit_gib * GIB)
         self._device = device
         self._watch = _Watch(device, self.bytes) if self.bytes is not None and device.type == "cpu" else None
 
@@ -71,15 +70,15 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
         return f"the memory of {device.type} cannot be limited, that of cuda and cpu can"
     if device.type == "cpu" and compiles:
         return "on the CPU tensors are counted operator by operator, which compiled code has not: trainer.compile=false"
-    if limit_gib * _GIB > (total := _total(device)):
-        return f"{device} itself has {total / _GIB:.2f} GiB"
+    if limit_gib * GIB > (total := _total(device)):
+        return f"{device} itself has {total / GIB:.2f} GiB"
     return None
 
 
 def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
     """What a run on `device` can take: the limit, without one the device's memory; None where that is not known."""
     if limit_gib is not None:
-        return round(limit_gib * _GIB)
+        return round(limit_gib * GIB)
     return _total(device) if device.type in ("cpu", "cuda") else None
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ampsweep.analysis.estimate_text import ratio_figure
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.report.columns import ABSENT
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
-from ampsweep.text import num_bytes, ratio
+from ampsweep.text import GIB, num_bytes, ratio
 from campaign.results import ArmRuns, Results, arms_of, searches_of
 from campaign.section import DEVICE, Section, arms_table, commands, signed_percent, table, thousands, told
 from campaign.svg import Bar, Line, bars, lines, stacked

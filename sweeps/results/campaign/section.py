@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ampsweep.analysis.estimate_text import estimate, ratio_figure
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.columns import ABSENT
-from ampsweep.text import milliseconds, num_bytes, number, percent
+from ampsweep.text import GIB, milliseconds, num_bytes, number, percent
 from campaign.ledger import Ledger
 from campaign.results import ArmRuns, num_warmup_steps
 
@@ -153,4 +153,4 @@ def _joined(key: Sequence[str], values: Mapping[str, Sequence[str]]) -> str:
 
 
 def _gib(value: float | None) -> float | None:
-    return None if value is None else value * 2**30
+    return None if value is None else value * GIB
