@@ -1,14 +1,13 @@
 """`history.jsonl`: the rows of a run on disk, the source of truth for everything that shows them elsewhere."""
 
 import errno
-import json
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, history_line, write_atomically
+from ampsweep.record import HISTORY_NAME, RunRecord, history_line, repair_history, write_atomically
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk, the quota or the largest size of a file has no room left."""
@@ -37,10 +36,13 @@ class HistoryFile:
         """Open the file, where a run that starts from nothing finds no rows of another.
 
         Raises:
-            RecordError: the file holds something else than history rows.
+            RecordError: the file is none, or may not be read.
         """
         path = directory / HISTORY_NAME
-        self.reached = _repair(path, keep_rows=resume_after is not None) if path.exists() else 0
+        if resume_after is not None:
+            self.reached = repair_history(directory).last_step
+        elif path.exists():
+            write_atomically(path, "")
         self._last_step = resume_after or 0
         self._file = path.open("ab", buffering=0)
 
@@ -79,20 +81,3 @@ class HistoryFile:
         assert self._file is not None
         while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
             self._waiting = self._waiting[self._file.write(self._waiting) :]
-
-
-def _repair(path: Path, *, keep_rows: bool) -> int:
-    """Atomically drop a torn last line of ``path``, or all of them; the last step that is left."""
-    content = path.read_bytes()
-    kept, reached = [], 0
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n") or not keep_rows:
-            break
-        try:
-            reached = max(reached, int(json.loads(line)[STEP]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(path, f"line {number} is not a history row") from error
-        kept.append(line)
-    if (whole := b"".join(kept)) != content:
-        write_atomically(path, whole.decode())
-    return reached
