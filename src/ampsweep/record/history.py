@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record.atomic import write_atomically
-from ampsweep.record.error import RecordError, read_file
+from ampsweep.record.files import RecordError, read_file, write_atomically
 
 HISTORY_NAME: Final = "history.jsonl"
 _DAMAGED_NAME: Final = "history.jsonl.damaged"
