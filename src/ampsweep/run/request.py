@@ -10,7 +10,7 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label
 from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import Target
+from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -31,7 +31,7 @@ class RunRequest:
     """The search that the batch size is the answer of."""
     prediction: dict[str, Any] | None = None
     """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
-    predictor: Target[dict[str, Any]] | None = None
+    predictor: NamedFunction[dict[str, Any]] | None = None
     """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
 
 

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import ChildError, Target, run_isolated
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import RunRecord
-from ampsweep.run.prediction import beside_measured, is_predicted
+from ampsweep.run.prediction_error import beside_measured, is_predicted
 
-PREDICT_RUN: Final = Target[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run")
+PREDICT_RUN: Final = NamedFunction[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run")
 """For a run to call itself, once it has trained (`RunRequest.predictor`)."""
-_PREDICT_RUN_APART: Final = Target[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run_apart")
+_PREDICT_RUN_APART: Final = NamedFunction[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run_apart")
 
 
 class SharedPredictions:
