@@ -26,7 +26,7 @@ from recipe_loop import recipe
 from steps import measured_memory, predicted
 from test_published_figures import max_memory_allocated
 
-from ampsweep.predict.target import Target
+from ampsweep.predict.target_device import TargetDevice
 
 WORKLOADS = {
     "mlp": ("model=mlp_small", "data=digits", "data.batch_size=64"),
@@ -88,7 +88,7 @@ def against_traced(names: list[str], modes: list[str]) -> Iterator[dict[str, Any
 
 def published() -> list[dict[str, Any]]:
     """The PyTorch AMP recipe on a T4 with torch 1.11: printed by it, and predicted."""
-    target = Target("cuda", (7, 5), torch_version=(1, 11))
+    target = TargetDevice("cuda", (7, 5), torch_version=(1, 11))
     peaks = max_memory_allocated(lambda mark: recipe(mark, num_steps=3), target)
     printed = {"default precision": (1_350_681_600, peaks[1]), "mixed precision": (1_577_232_384, peaks[3])}
     return [

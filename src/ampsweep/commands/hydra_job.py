@@ -26,8 +26,8 @@ from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
-from ampsweep.tracking.wandb.place import group_of
 from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.settings import group_of
 
 if TYPE_CHECKING:
     from ampsweep.run.lifecycle import PreparedRun

@@ -13,6 +13,7 @@ from typing import NoReturn
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
 from ampsweep.redaction import hide
 
 
@@ -35,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
     except UserError as error:
         print(f"error: {hide(str(error))}", file=sys.stderr)
-        return 2
+        return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 1
+        return SOME_FAILED
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

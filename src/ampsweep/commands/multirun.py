@@ -13,8 +13,9 @@ from ampsweep.config.identity import config_hash
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
 from ampsweep.record import find_records
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.terminal import Terminal
-from ampsweep.report.wandb.comparison import publish_after
+from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory
 from ampsweep.sweep.live_comparison import LiveComparison
 from ampsweep.sweep.plan import Plan
@@ -65,14 +66,15 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     left = find_records(directory)
     if interrupted and into is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
-        return 1
+        return SOME_FAILED
     if left.records:
         _show(comparison, directory)
         if address is not None and (
             line := publish_after(directory, comparison.dashboard, comparison.records, address)
         ):
             print(line, file=sys.stderr)
-    return 1 if interrupted or not {config_hash(config) for config in configs} <= finished_hashes(directory) else 0
+    all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
+    return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
 
 
 def _show(comparison: LiveComparison, directory: Path) -> None:

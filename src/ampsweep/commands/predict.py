@@ -7,7 +7,7 @@ from dataclasses import replace
 from ampsweep.commands.arguments import Arguments, parse
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.errors import UserError
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
@@ -42,8 +42,8 @@ def predict_command(argv: Sequence[str]) -> int:
         workloads = _workloads(arguments)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.commands.prediction_tables import as_json, print_prediction
-        from ampsweep.predict.prediction import predict
         from ampsweep.predict.prediction_record import write_records
+        from ampsweep.predict.workload_prediction import predict
 
         collect_new_garbage_only()
         predictions = [predict(configs) for configs in workloads]
@@ -75,6 +75,5 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:
-        workload = config_hash(replace(config, precision=PRECISION_MODES["fp32"]))
-        workloads[workload].setdefault(config_hash(config), config)
+        workloads[workload_hash(config)].setdefault(config_hash(config), config)
     return [list(arms.values()) for arms in workloads.values()]

@@ -54,7 +54,7 @@ def report_command(arguments: Namespace) -> int:
         shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
         print_comparison(shown, Terminal())
     if arguments.wandb:
-        from ampsweep.report.wandb.comparison import publish_now
+        from ampsweep.report.wandb.send_comparison import publish_now
 
         print(f"W&B: {publish_now(directories[0], dashboard, compared.records)}", file=sys.stderr)
     if arguments.publish:

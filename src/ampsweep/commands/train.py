@@ -17,7 +17,8 @@ from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.signals import sigterm_as_interrupt
-from ampsweep.record import OUTCOMES, RunRecord
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, WRONG_INPUT, exit_code
 from ampsweep.redaction import hide
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
@@ -26,8 +27,6 @@ from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
-
-USER_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,16 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(parse(arguments, CONFIG_NAME), arguments)
     except UserError as error:
         print(f"error: {hide(str(error))}", file=sys.stderr)
-        return USER_ERROR
+        return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 1
+        return SOME_FAILED
 
 
 def _run(arguments: Arguments, argv: Sequence[str]) -> int:
     if arguments.for_hydra:
         hand_over(SweepJob(), argv, arguments.config_name)
-        return 0
+        return ALL_ENDED
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,
@@ -107,4 +106,4 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
 
     record = RunRecord.read(directory)
     print_run_summary(directory, record, Terminal())
-    return 0 if record.status in OUTCOMES else 1
+    return exit_code(record.status)

@@ -10,18 +10,14 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.metrics import MEASURED
 from ampsweep.monitors.environment import device_name
 from ampsweep.precision.proof import contradictions
-from ampsweep.record import RunRecord, Status
+from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.training.build.instantiate import one_line
-from ampsweep.training.out_of_memory import out_of_memory
-from ampsweep.training.phase import phase_of
 from ampsweep.training.trainer import Trainer
 
 _OF_TIME: Final = ("perf/", "instrumentation/")
@@ -64,20 +60,6 @@ def end_without_memory(
     record.oom = oom
     add_prediction(record, request, device)
     return _track(record, request, send)
-
-
-def oom_facts(
-    error: BaseException, device: torch.device, limit: MemoryLimit, trainer: Trainer | None = None
-) -> OutOfMemory:
-    """The facts in an error that `is_out_of_memory`, raised by `trainer` or, where that is None, while building."""
-    return out_of_memory(
-        error,
-        device,
-        phase="build" if trainer is None else phase_of(error),
-        step=None if trainer is None else trainer.step,
-        limit_bytes=limit.bytes,
-        told=one_line(error),
-    )
 
 
 def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:

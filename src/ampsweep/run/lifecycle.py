@@ -20,23 +20,23 @@ from ampsweep.monitors.other_processes import FirstLook
 from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
-from ampsweep.record.outcome import OutOfMemory
-from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, oom_facts, trackers_of
+from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
+from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, trackers_of
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.wandb.agent import settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.build.own_code import own_code
 from ampsweep.training.checkpoint import load_checkpoint
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
@@ -103,9 +103,10 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
         with prepared.limit:
             return build(config, device, build_data(config, device) if prepared.data is None else prepared.data)
     except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
+        oom = out_of_memory(error, device, prepared.limit)
+        if oom is None:
             raise
-        return oom_facts(error, device, prepared.limit)
+        return oom
 
 
 def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest) -> Status:
@@ -132,10 +133,10 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
         raise RuntimeError(record.error) from error
     except Exception as error:
-        if not is_out_of_memory(error):
+        record.oom = out_of_memory(error, device, limit, trainer)
+        if record.oom is None:
             record.status, record.error = "failed", one_line(error)
             raise
-        record.oom = oom_facts(error, device, limit, trainer)
         record.status, record.error = "oom", record.oom.sentence
     finally:
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)

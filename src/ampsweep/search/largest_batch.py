@@ -14,8 +14,9 @@ from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.record.outcome import OOM_KILLED
 from ampsweep.run.messages import MessagePrinter
-from ampsweep.run.own_process import OOM_KILLED, run_in_own_process
+from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest, new_record
 
 _PROBE: Final = NamedFunction["Probed"]("ampsweep.search.probe:probe_batch")

@@ -13,14 +13,13 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record.batch_search import Probe
-from ampsweep.run.ending import oom_facts
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3
@@ -56,9 +55,9 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
     except UserError as error:
         return Probe(batch_size=size, outcome="refused", error=str(error))
     except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
+        oom = out_of_memory(error, device, limit, trainer)
+        if oom is None:
             raise
-        oom = oom_facts(error, device, limit, trainer)
         return Probe(batch_size=size, outcome="oom", oom=oom, error=oom.sentence)
     return Probe(batch_size=size, outcome="trains", peak_bytes=_peak_bytes(limit, trainer))
 

@@ -16,7 +16,6 @@ from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.other_processes import FirstLook
 from ampsweep.monitors.snapshot import why_no_snapshot
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.run.ending import oom_facts
 from ampsweep.run.lifecycle import PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
@@ -30,7 +29,7 @@ from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import locate
 from ampsweep.training.build.optimizer import decide_fused
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.out_of_memory import out_of_memory
 
 
 def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
@@ -68,9 +67,10 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         with limit:
             data = _checked_data(config, device)
     except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
+        oom = out_of_memory(error, device, limit)
+        if oom is None:
             raise
-        prepared = replace(prepared, oom=oom_facts(error, device, limit))  # which is how the run will end
+        prepared = replace(prepared, oom=oom)  # which is how the run will end
     else:
         prepared = replace(prepared, data=data)
         checked = _with_size(config, device, _check_parts(config, device, data))
