@@ -6,14 +6,15 @@ from typing import Final
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import ChildError, Target, run_isolated
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import StepPrediction
-from ampsweep.run.prediction import beside_measured, is_predicted
+from ampsweep.run.prediction_error import beside_measured, is_predicted
 
-PREDICT_RUN: Final = Target[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
+PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
 """For a run to call itself, once it has trained (`RunRequest.predictor`)."""
-_PREDICT_RUN_APART: Final = Target[StepPrediction]("ampsweep.predict.run_prediction:predict_run_apart")
+_PREDICT_RUN_APART: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run_apart")
 
 
 class SharedPredictions:
