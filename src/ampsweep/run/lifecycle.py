@@ -15,8 +15,8 @@ from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import resume_collector
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
-from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
@@ -63,7 +63,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
             request,
             data=None,
             limit=limit_of(request, device),
-            first_look=FirstLook(device),
+            first_look=UseBeforeRun(device),
             send=send,
             stop=stop,
         )
@@ -82,7 +82,7 @@ def run_on(
     *,
     data: Data | None,
     limit: MemoryLimit,
-    first_look: FirstLook,
+    first_look: UseBeforeRun,
     send: Send,
     stop: StopRequest,
 ) -> Status:
@@ -111,14 +111,14 @@ def train_built(
     device: torch.device,
     *,
     limit: MemoryLimit,
-    first_look: FirstLook,
+    first_look: UseBeforeRun,
     send: Send,
     stop: StopRequest,
 ) -> Status:
     """Train what is built; see `run_on`."""
     directory = request.directory
     record = _begin_record(request, built, device)
-    busy = first_look.told()  # late, as it may wait; before W&B begins in a process of another's
+    busy = first_look.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
         send(Say(f"{record.arm}: {warning}"))
     trackers = trackers_of(request, send, stop)

@@ -11,7 +11,7 @@ from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.launch.signals import StopRequest
-from ampsweep.monitors.other_processes import FirstLook
+from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.run.early_end import end_unsupported, end_without_memory, oom_while_building
@@ -43,7 +43,7 @@ class SingleRun:
         if self._unsupported is not None and not is_agents_run():
             raise UserError(f"precision={arm_label(config.precision)}: {self._unsupported}")
         check_services(config, device, wandb)
-        self._first_look, self._device = FirstLook(device), device
+        self._first_look, self._device = UseBeforeRun(device), device
         self._limit = MemoryLimit(device, config.trainer.memory_limit_gib)
         self._data: Data | None = None
         self._oom: OutOfMemory | None = None

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from ampsweep.record.outcome import OutOfMemory, Phase
-from ampsweep.tracing.memory_limit import MemoryLimitError
+from ampsweep.tracing.tensor_bytes import MemoryLimitError
 
 _SIGNS: Final = (
     "DefaultCPUAllocator",
