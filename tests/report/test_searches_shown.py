@@ -14,9 +14,9 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.wandb.page import comparison_page
+from ampsweep.report.page.document import html
+from ampsweep.report.wandb.comparison_page import comparison_page
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput); tf32: unsupported."

@@ -12,9 +12,8 @@ import pytest
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb.client import WandbClient
 from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
-from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
 
 
 class Process:

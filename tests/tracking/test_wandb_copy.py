@@ -57,7 +57,7 @@ def refused(copy: Copy) -> Callable[..., str]:
     """The sentence about a selection that cannot be had."""
 
     def refused(selection: Selection = ALL) -> str:
-        with pytest.raises(wandb_api.WandbReadError) as caught:
+        with pytest.raises(wandb_api.WandbError) as caught:
             copy(selection)
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -172,7 +172,7 @@ def test_after_a_failure_the_rest_is_loaded(server, copy, refused):
 
 
 def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch):
-    monkeypatch.setattr("ampsweep.tracking.wandb.copy.ANSWER_S", 1.0)
+    monkeypatch.setattr("ampsweep.tracking.wandb.copy.LISTING_S", 1.0)
     with server.failing(Fault("RunParquetHistory", status=500)):
         assert refused() == "wandb://team/mine: the server does not answer"
 

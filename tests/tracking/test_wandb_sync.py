@@ -174,7 +174,7 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(
 ) -> None:
     train(record, tmp_path, shared, mode="offline")
     with online.server.failing(Fault(on="file_stream", status=0, is_heard=True)):
-        assert syncing(tmp_path).startswith(f"SyncError: {tmp_path}: W&B: retrying: ")
+        assert syncing(tmp_path).startswith(f"WandbError: {tmp_path}: W&B: retrying: ")
     assert "num_sent=" in syncing(tmp_path)
     assert online.run(record).rows == read_history(tmp_path)
     assert NOTHING in syncing(tmp_path)
@@ -185,14 +185,14 @@ def test_an_entity_that_the_server_does_not_know_costs_a_sentence(
 ) -> None:
     record.config["tracking"] |= {"entity": "nobody"}
     record.write(tmp_path)
-    assert syncing(tmp_path).startswith(f"SyncError: {tmp_path}: W&B: ")
+    assert syncing(tmp_path).startswith(f"WandbError: {tmp_path}: W&B: ")
     assert "wandb" not in (tmp_path / "run.json").read_text().replace('"wandb": {}', "")
 
 
 def test_who_sends_a_run_is_alone(record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
     record.write(tmp_path)
     with sending_lock(tmp_path):
-        assert syncing(tmp_path) == f"SyncError: {tmp_path}: another process is sending it"
+        assert syncing(tmp_path) == f"WandbError: {tmp_path}: another process is sending it"
 
 
 NOTHING = "num_sent=0, "

@@ -17,8 +17,8 @@ from ampsweep.run.isolated import train_point
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_point
 from ampsweep.sweep.predictions import PREDICT_RUN, SharedPredictions
-from ampsweep.tracking.wandb.place import group_of
 from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.settings import group_of
 
 
 class Job:

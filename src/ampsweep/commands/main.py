@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import collector_at_rest
+from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
 from ampsweep.redaction import hide
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
     except UserError as error:
         print(f"error: {hide(str(error))}", file=sys.stderr)
-        return 2
+        return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 1
+        return SOME_FAILED
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -146,7 +147,7 @@ def _report(arguments: argparse.Namespace) -> int:
         shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
         print_comparison(shown, Terminal())
     if arguments.wandb:
-        from ampsweep.report.wandb.comparison import publish_now
+        from ampsweep.report.wandb.send_comparison import publish_now
 
         print(f"W&B: {publish_now(directories[0], dashboard, compared.records)}", file=sys.stderr)
     if arguments.publish:

@@ -24,10 +24,11 @@ from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
 from ampsweep.launch.isolated import run_isolated, warm_up
-from ampsweep.record import OUTCOMES, RunRecord, find_records
+from ampsweep.record import RunRecord, find_records
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, WRONG_INPUT, exit_code
 from ampsweep.redaction import hide
 from ampsweep.report.terminal import Terminal
-from ampsweep.report.wandb.comparison import publish_after
+from ampsweep.report.wandb.send_comparison import publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, unfinished_run
 from ampsweep.run.request import RunRequest
 from ampsweep.sweep.checked import CHECK_POINTS, Checked
@@ -37,8 +38,6 @@ from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.sweep.progress.workers import watch
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
-
-USER_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,16 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(parse(arguments, CONFIG_NAME), arguments)
     except UserError as error:
         print(f"error: {hide(str(error))}", file=sys.stderr)
-        return USER_ERROR
+        return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 1
+        return SOME_FAILED
 
 
 def _run(arguments: Arguments, argv: Sequence[str]) -> int:
     if arguments.for_hydra:
         _call_hydra(Job(), argv, arguments.config_name)
-        return 0
+        return ALL_ENDED
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,
@@ -121,7 +120,7 @@ def _single(points: Points, config_name: str, wandb: WandbProcess | None) -> int
 
     record = RunRecord.read(directory)
     print_run_summary(directory, record, Terminal())
-    return 0 if record.status in OUTCOMES else 1
+    return exit_code(record.status)
 
 
 def _resumed(config: Config, display: ProgressDisplay) -> tuple[Path | None, Path | None]:
@@ -170,12 +169,13 @@ def _multirun(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     left = find_records(directory)
     if interrupted and into is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
-        return 1
+        return SOME_FAILED
     if left.records:
         _show(growing, directory)
         if address is not None and (line := publish_after(directory, growing.dashboard, growing.records, address)):
             print(line, file=sys.stderr)
-    return 1 if interrupted or not {config_hash(config) for config in configs} <= finished_hashes(directory) else 0
+    all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
+    return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
 
 
 def _checked(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:

@@ -20,9 +20,9 @@ from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, M
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
-from ampsweep.text import GIB
-from ampsweep.training.build.instantiate import one_line
+from ampsweep.text import GIB, one_line
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from ampsweep.record.atomic import write_atomically
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.error import RecordError, read_file
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Prediction, Proof, Wandb
 from ampsweep.record.typed import WrongValueError, typed
 from ampsweep.redaction import hidden
@@ -22,9 +22,6 @@ SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
 """A run directory's files; checkpoints are the newest and the one before. There is a snapshot only on request."""
 
 Kind = Literal["measured", "predicted"]
-Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
-OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
-"""Statuses that are an answer; `interrupted` and `failed` are the lack of one."""
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ampsweep.metrics import METRICS
 
 Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_batch"]
-"""How a panel shows its metrics:
+"""The way a panel shows its metrics:
 
 - `curves`: one metric of the history over the steps, an arm a colour, with the band of its seeds;
 - `by_arm`: one metric of the summary, a bar an arm (median over runs) and a dot a run;
@@ -21,7 +21,7 @@ Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "agains
 """
 
 Effect = Literal["ratio", "saved", "gap"]
-"""What a panel of kind `pairs` shows of a pair: baseline over arm, baseline minus arm, or arm minus baseline."""
+"""The figure of a pair in a panel of kind `pairs`: baseline over arm, baseline minus arm, or arm minus baseline."""
 
 Section = Literal["memory", "speed", "learning", "scaler", "device"]
 
@@ -47,11 +47,11 @@ class Panel:
     kind: Kind
     metrics: tuple[str, ...]
     effect: Effect = "gap"
-    """Of the kind `pairs`."""
+    """For the kind `pairs`."""
     log: bool = False
     """The axis of its metric is logarithmic."""
     note: str = ""
-    """How it is to be read, where that is not plain."""
+    """A hint how to read it, where that is not plain."""
 
     @property
     def unit(self) -> str:

@@ -1,4 +1,4 @@
-"""What tells runs apart, and where they ran: configs and environments, the common part said once."""
+"""Settings that tell runs apart, and where they ran: configs and environments, the common part said once."""
 
 import json
 from collections import defaultdict

@@ -6,16 +6,13 @@ import torch
 
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
-from ampsweep.record import RunRecord, Status
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.factory import make_trackers
-from ampsweep.training.build.instantiate import one_line
-from ampsweep.training.out_of_memory import out_of_memory
 
 
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
@@ -31,11 +28,6 @@ def end_without_memory(
     record.oom = oom
     add_prediction(record, request, device)
     return _track(record, request, send)
-
-
-def oom_while_building(error: BaseException, device: torch.device, limit: MemoryLimit) -> OutOfMemory:
-    """What an error that `is_out_of_memory` tells of a run that was being built."""
-    return out_of_memory(error, device, phase="build", step=None, limit_bytes=limit.bytes, told=one_line(error))
 
 
 def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:

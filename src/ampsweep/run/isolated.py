@@ -5,16 +5,13 @@ from typing import Final
 
 from ampsweep.config.identity import resolved_values
 from ampsweep.launch.isolated import ChildExit, Target, run_isolated
-from ampsweep.record import RecordError, RunRecord, Status
-from ampsweep.record.outcome import OutOfMemory
+from ampsweep.record import RecordError, RunRecord
+from ampsweep.record.outcome import OOM_KILLED, Status
 from ampsweep.redaction import hide
 from ampsweep.run.announcer import Speaker
 from ampsweep.run.request import RunRequest, new_record, now
 
 _TRAIN: Final = Target[Status]("ampsweep.run.lifecycle:run_once")
-OOM_KILLED: Final = OutOfMemory(
-    phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
-)
 _ERROR_NAME: Final = "error.txt"
 """Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
 

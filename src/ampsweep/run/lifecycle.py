@@ -19,24 +19,24 @@ from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import unsupported_reason
-from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, Status, repair_history
-from ampsweep.run.early_end import end_unsupported, end_without_memory, oom_while_building, trackers_of
+from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
+from ampsweep.record.outcome import Status
+from ampsweep.run.early_end import end_unsupported, end_without_memory, trackers_of
 from ampsweep.run.figures import add_figures
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.wandb.agent import settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.build.own_code import own_code
 from ampsweep.training.checkpoint import load_checkpoint
-from ampsweep.training.out_of_memory import is_out_of_memory, out_of_memory
-from ampsweep.training.phase import phase_of
+from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
 
@@ -97,9 +97,9 @@ def run_on(
         with limit:
             built = build(request.config, device, build_data(request.config, device) if data is None else data)
     except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
+        oom = out_of_memory(error, device, limit)
+        if oom is None:
             raise
-        oom = oom_while_building(error, device, limit)
     else:
         return train_built(request, built, device, limit=limit, first_look=first_look, send=send, stop=stop)
     return end_without_memory(request, device, oom, send)
@@ -137,11 +137,10 @@ def train_built(
         record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
         raise RuntimeError(record.error) from error
     except Exception as error:
-        if not is_out_of_memory(error):
+        record.oom = out_of_memory(error, device, limit, trainer)
+        if record.oom is None:
             record.status, record.error = "failed", one_line(error)
             raise
-        phase, told = phase_of(error), one_line(error)
-        record.oom = out_of_memory(error, device, phase=phase, step=trainer.step, limit_bytes=limit.bytes, told=told)
         record.status, record.error = "oom", record.oom.sentence
     finally:
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)

@@ -13,8 +13,9 @@ from ampsweep.config.schema import Config
 from ampsweep.launch.isolated import ChildError, ChildExit, Target, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
+from ampsweep.record.outcome import OOM_KILLED
 from ampsweep.run.announcer import Speaker
-from ampsweep.run.isolated import OOM_KILLED, train_point
+from ampsweep.run.isolated import train_point
 from ampsweep.run.messages import Probed
 from ampsweep.run.request import RunRequest, new_record
 

@@ -15,15 +15,12 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record.batch_search import Probe
-from ampsweep.run.early_end import oom_while_building
 from ampsweep.run.messages import Probed, Say
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
-from ampsweep.training.out_of_memory import is_out_of_memory, out_of_memory
-from ampsweep.training.phase import phase_of
+from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3
@@ -61,13 +58,9 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
     except UserError as error:
         return Probe(batch_size=size, outcome="refused", error=str(error))
     except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
+        oom = out_of_memory(error, device, limit, trainer)
+        if oom is None:
             raise
-        if trainer is None:
-            oom = oom_while_building(error, device, limit)
-        else:
-            phase, told = phase_of(error), one_line(error)
-            oom = out_of_memory(error, device, phase=phase, step=trainer.step, limit_bytes=limit.bytes, told=told)
         return Probe(batch_size=size, outcome="oom", oom=oom, error=oom.sentence)
     return Probe(batch_size=size, outcome="trains", peak_bytes=_peak_bytes(limit, trainer))
 

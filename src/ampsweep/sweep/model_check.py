@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.text import one_line
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
-from ampsweep.training.build.instantiate import build_component, one_line
+from ampsweep.training.build.instantiate import build_component
 
 _REHEARSE_UP_TO = 50_000_000
 """Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""

@@ -14,7 +14,7 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.run.early_end import end_unsupported, end_without_memory, oom_while_building
+from ampsweep.run.early_end import end_unsupported, end_without_memory
 from ampsweep.run.lifecycle import run_on
 from ampsweep.run.request import RunRequest
 from ampsweep.sweep.checks import build_checked_data, check_checkpoint, check_parts, check_services
@@ -22,7 +22,7 @@ from ampsweep.sweep.too_large import too_large
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.out_of_memory import out_of_memory
 
 
 class SingleRun:
@@ -81,9 +81,9 @@ class SingleRun:
             with self._limit:
                 self._data = build_checked_data(config, self._device)
         except (RuntimeError, MemoryError, OSError) as error:
-            if not is_out_of_memory(error):
+            self._oom = out_of_memory(error, self._device, self._limit)
+            if self._oom is None:
                 raise
-            self._oom = oom_while_building(error, self._device, self._limit)
         else:
             checked = check_parts(config, self._device, self._data)
             self.too_large = too_large(config, self._device, checked)

@@ -1,4 +1,4 @@
-"""What `wandb agent` and this process tell each other: a point to train, as a command line, and how that went."""
+"""`wandb agent`, which starts this process to train a point of its sweep, and may stop it."""
 
 import ast
 import os
@@ -8,7 +8,7 @@ from ampsweep.record import RunRecord
 
 
 def is_agents_run() -> bool:
-    """Whether a `wandb agent` has started this process for a point of its sweep."""
+    """Tell whether a `wandb agent` has started this process for a point of its sweep."""
     return "WANDB_SWEEP_ID" in os.environ
 
 
@@ -22,7 +22,7 @@ def settle_stop(record: RunRecord) -> None:
 
 
 def agent_overrides(arguments: Sequence[str]) -> list[str]:
-    """What an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
+    """The command line that an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
 
     An agent writes values as Python prints them: None, and nested parameters as one dict. Here they become null and an
     override for each value in the dict, `optimizer={'lr': 0.1}` thus `optimizer.lr=0.1`.

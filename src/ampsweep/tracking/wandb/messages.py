@@ -1,13 +1,15 @@
-"""What a training and the W&B process that tracks it tell each other."""
+"""The messages between a training and the W&B process that tracks it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb.place import WandbPlace
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.comparison import ComparisonPage
+    from ampsweep.tracking.wandb.settings import WandbPlace
 
 SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """What a user is told whenever W&B is lost."""
@@ -76,8 +78,8 @@ class Finish:
 class Publish:
     """To the W&B process: a comparison belongs there; wandb's own files go below the directory."""
 
-    page: ComparisonPage
-    place: WandbPlace
+    page: "ComparisonPage"
+    place: "WandbPlace"
     directory: Path
 
 

@@ -1,4 +1,4 @@
-"""Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
+"""The mirror of a run on W&B, kept equal to its history file while it trains, for as long as W&B can be had."""
 
 import itertools
 import os
@@ -14,10 +14,10 @@ from filelock import FileLock, Timeout
 
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
-from ampsweep.tracking.wandb.core import end_wandb, first_line, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.messages import SENDS, Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.watch import GivenUpError
 
 _EVERY_S: Final = 0.5
 """How often new rows are looked for."""
@@ -35,8 +35,6 @@ _LAST_RETRY_S: Final = 900.0
 
 _AGAIN: Final = 2 / 3
 """Of its grace, what a run has that has ended, for a second try: the first has taken time, too."""
-
-_NO_ANSWER: Final = "the server does not answer"
 
 
 def sending_lock(directory: Path) -> FileLock:
@@ -113,7 +111,7 @@ class WandbMirror:
             try:
                 self._attempt()
             except lost_errors() as error:
-                self._lost = self._lost or _NO_ANSWER if self._gave_up else first_line(error)
+                self._lost = self._lost or NO_ANSWER if self._gave_up else first_line(error)
                 # Once nothing was heard of the server, there is no point in trying again; errors may pass.
                 self._gave_up |= isinstance(error, TimeoutError) or (
                     isinstance(error, GivenUpError) and error.is_silent
@@ -148,7 +146,7 @@ class WandbMirror:
 
         def guard() -> None:
             if not self._over.wait(_NOTICE_S) and not settled.is_set():
-                self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
+                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SENDS}")
             self._over.wait()
             grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
             if left_s > grace_s and not self._has_begun and self._run.may_begin():
