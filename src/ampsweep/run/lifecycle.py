@@ -15,8 +15,8 @@ from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
-from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
@@ -53,7 +53,7 @@ class PreparedRun:
     device: torch.device
     limit: MemoryLimit
     """The run's memory limit; what was built before was built within it."""
-    first_look: FirstLook
+    first_look: UseBeforeRun
     """At the device, begun before anything was built."""
     unsupported: str | None = None
     """Why the device cannot do the precision mode."""
@@ -74,7 +74,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     if unsupported is not None:
         return end_unsupported(request, device, unsupported, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        prepared = PreparedRun(device, limit_of(request, device), FirstLook(device))
+        prepared = PreparedRun(device, limit_of(request, device), UseBeforeRun(device))
         return run_prepared(request, prepared, send=send, stop=stop)
 
 
@@ -114,7 +114,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     device, limit = prepared.device, prepared.limit
     directory = request.directory
     record = _begin_record(request, built, device)
-    busy = prepared.first_look.told()  # late, as it may wait; before W&B begins in a process of another's
+    busy = prepared.first_look.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     trackers = trackers_of(request, send, stop)
