@@ -1,20 +1,21 @@
 """What the results were to reach, and whether they did."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ampsweep.text import percent
-from campaign.beside import nanogpt_pairs
-from campaign.memory import WORKLOADS
-from campaign.results import Results, arms_of
-from campaign.section import table, thousands
+from campaign.results import Arm, Results
+from campaign.tables import signed_percent, thousands
 
 NO_WAITING_TEST = "test_on_cuda_nothing_waits_between_two_flushes"
+
+Differences = Sequence[tuple[str, float]]
+"""In percent, each with what it is of."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One line of the table; `reached` is None where nothing was measured."""
+    """One line of the table; where nothing was measured, `measured` and `reached` are None."""
 
     what: str
     aim: str
@@ -22,104 +23,89 @@ class Aim:
     reached: bool | None = None
 
 
-def aims_table(results: Results) -> list[str]:
-    """All aims."""
-    words = {True: "yes", False: "no", None: "not measured"}
-    rows = [[aim.what, aim.aim, aim.measured or "-", words[aim.reached]] for aim in _aims(results)]
-    return table(["what", "aim", "measured", "reached"], rows, figures=False)
-
-
-def _aims(results: Results) -> Iterator[Aim]:
-    yield from _by_hand(results)
-    yield _share(results)
+def aims(results: Results) -> Iterator[Aim]:
+    """All of them."""
+    recipe = [arm for workload in results.workloads("recipe") for arm in workload.arms]
+    yield _within("recipe, step time of the suite against the loop by hand", 1.0, _times(recipe))
+    yield _within("recipe, peak memory of the suite against the loop by hand", 1.0, _peaks(recipe))
+    shares = {arm.name: arm.share_pct for arm in recipe if arm.share_pct is not None}
+    told = ", ".join(f"{arm} {percent(share)}" for arm, share in shares.items()) or None
+    reached = min(shares.values()) >= 75 if shares else None
+    yield Aim("recipe, share of its roofline", "75 % in every mode", told, reached)
     yield from _tokens(results)
-    yield from (_predicted(results, *one) for one in (("mlp_recipe", 1.0), ("gpt_small", 1.0), ("resnet50", 3.0)))
-    yield _overhead(results)
-    yield from _tests(results)
-
-
-def _by_hand(results: Results) -> Iterator[Aim]:
-    arms = arms_of(results.of("recipe"))
-    found = [(arm, by_hand) for arm in arms if (by_hand := results.hand("recipe", arm.arm, arm)) is not None]
-    times = {arm.arm: 100 * (one.against.value - 1) for arm, one in found if one.against is not None}
-    yield _worst("recipe, step time of the suite against the loop by hand", 1.0, times)
-    peaks = {
-        arm.arm: 100 * (arm.figures.peak_memory_bytes / one.peak_bytes - 1)
-        for arm, one in found
-        if arm.figures.peak_memory_bytes is not None and one.peak_bytes is not None
+    for model, limit_pct in (("mlp_recipe", 1.0), ("gpt_small", 1.0), ("resnet50", 3.0)):
+        yield _within(f"{model}, predicted peak memory against the measured", limit_pct, _errors(results, model))
+    overhead = {
+        f"{experiment} {arm.name}": share
+        for experiment in ("recipe", "gpt_small", "resnet50")
+        for workload in results.workloads(experiment)
+        for arm in workload.arms
+        if (share := arm.median("instrumentation/overhead_pct")) is not None
     }
-    yield _worst("recipe, peak memory of the suite against the loop by hand", 1.0, peaks)
+    what, aim = "instrumentation, share of the step time", "at most 0.5 %"
+    worst = max(overhead, key=lambda name: overhead[name], default=None)
+    yield (
+        Aim(what, aim)
+        if worst is None
+        else Aim(what, aim, f"{percent(overhead[worst])} at most ({worst})", overhead[worst] <= 0.5)
+    )
+    ran = [line for line in results.state.tests[:-1] if not line.startswith("SKIPPED")]
+    yield _passed("waits for the device between two flushes", "none", [line for line in ran if NO_WAITING_TEST in line])
+    yield _passed("the suite's tests on the GPU", "all pass", ran)
 
 
-def _share(results: Results) -> Aim:
-    what, aim = "recipe, share of its roofline", "75 % in every mode"
-    shares = {arm.arm: arm.share_pct for arm in arms_of(results.of("recipe")) if arm.share_pct is not None}
-    if not shares:
-        return Aim(what, aim)
-    text = ", ".join(f"{arm} {percent(share)}" for arm, share in shares.items())
-    return Aim(what, aim, text, min(shares.values()) >= 75)
+def _times(arms: list[Arm]) -> Differences:
+    return [
+        (arm.name, 100 * (arm.by_hand.against.value - 1))
+        for arm in arms
+        if arm.by_hand is not None and arm.by_hand.against is not None
+    ]
+
+
+def _peaks(arms: list[Arm]) -> Differences:
+    return [
+        (arm.name, 100 * (arm.figures.peak_memory_bytes / arm.by_hand.peak_bytes - 1))
+        for arm in arms
+        if arm.by_hand is not None and arm.by_hand.peak_bytes is not None and arm.figures.peak_memory_bytes is not None
+    ]
 
 
 def _tokens(results: Results) -> Iterator[Aim]:
-    pairs = nanogpt_pairs(results)
-    ours = [value for _, suite, _ in pairs if suite and (value := suite.median("perf/tokens_per_sec")) is not None]
-    both = [
-        (value, by_hand.tokens_per_sec)
-        for _, suite, by_hand in pairs
-        if suite and by_hand and by_hand.tokens_per_sec and (value := suite.median("perf/tokens_per_sec")) is not None
-    ]
+    """Of compiled bfloat16, beside nanoGPT with the same vocabulary."""
     what = "GPT-2 124M in bfloat16, compiled, tokens/s"
-    if both:
-        text = "; ".join(f"{thousands(one)} against {thousands(other)}" for one, other in both)
-        yield Aim(what, "at least nanoGPT's", text, all(one >= other for one, other in both))
-    else:
-        yield Aim(what, "at least nanoGPT's")
-    yield Aim(what, "600,000", thousands(max(ours)), max(ours) >= 600_000) if ours else Aim(what, "600,000")
+    arms = [
+        arm
+        for workload in results.workloads("gpt_small")
+        if workload.record.identity.compile
+        for arm in workload.arms
+        if arm.name == "amp_bf16"
+    ]
+    speeds = [(arm, speed) for arm in arms if (speed := arm.median("perf/tokens_per_sec")) is not None]
+    both = [(speed, other) for arm, speed in speeds if arm.by_hand and (other := arm.by_hand.tokens_per_sec)]
+    text = "; ".join(f"{thousands(one)} against {thousands(other)}" for one, other in both) or None
+    yield Aim(what, "at least nanoGPT's", text, all(one >= other for one, other in both) if both else None)
+    best = max((speed for _, speed in speeds), default=None)
+    yield Aim(what, "600,000") if best is None else Aim(what, "600,000", thousands(best), best >= 600_000)
 
 
-def _predicted(results: Results, model: str, limit_pct: float) -> Aim:
-    experiments = ("recipe", "gpt_small", "resnet50", "memory_by_batch")
-    records = [record for experiment in experiments for _, record in results.of(experiment, model=model, compile=False)]
-    predictions = [record.prediction or {} for record in records if record.status == "completed"]
-    errors = [prediction["error_pct"] for prediction in predictions if "error_pct" in prediction]
-    what, aim = f"{model}, predicted peak memory against the measured", f"within {limit_pct:g} %"
-    if not errors:
-        return Aim(what, aim)
-    worst = max(errors, key=abs)
-    return Aim(what, aim, f"{worst:+.2f}% at most (n={len(errors)})", abs(worst) <= limit_pct)
+def _errors(results: Results, model: str) -> Differences:
+    records = [record for record in results.records if record.identity.model == model and not record.identity.compile]
+    return [
+        (f"{record.arm}, batch {record.identity.batch_size}", record.prediction["error_pct"])
+        for record in records
+        if record.status == "completed" and record.batch_search is None
+        if record.prediction and "error_pct" in record.prediction
+    ]
 
 
-def _overhead(results: Results) -> Aim:
-    what, aim = "instrumentation, share of the step time", "at most 0.5 %"
-    shares = {
-        f"{experiment} {arm.arm}": share
-        for experiment, facts in WORKLOADS
-        for arm in arms_of(results.of(experiment, **facts))
-        if (share := arm.median("instrumentation/overhead_pct")) is not None
-    }
-    if not shares:
-        return Aim(what, aim)
-    worst = max(shares, key=lambda name: shares[name])
-    return Aim(what, aim, f"{percent(shares[worst])} at most ({worst})", shares[worst] <= 0.5)
-
-
-def _tests(results: Results) -> Iterator[Aim]:
-    outcomes = results.ledger.tests.outcomes if results.ledger.tests else {}
-    ran = {name: outcome for name, outcome in outcomes.items() if not outcome.startswith("skipped")}
-    waits = [outcome for name, outcome in ran.items() if NO_WAITING_TEST in name]
-    what = "waits for the device between two flushes"
-    passed = sum(outcome == "passed" for outcome in waits)
-    yield (
-        Aim(what, "none", f"{passed} of {len(waits)} tests pass", passed == len(waits)) if waits else Aim(what, "none")
-    )
-    passed = sum(outcome == "passed" for outcome in ran.values())
-    what, aim = "the suite's tests on the GPU", "all pass"
-    yield Aim(what, aim, f"{passed} of {len(ran)}", passed == len(ran)) if ran else Aim(what, aim)
-
-
-def _worst(what: str, limit_pct: float, differences: dict[str, float]) -> Aim:
+def _within(what: str, limit_pct: float, differences: Differences) -> Aim:
     aim = f"within {limit_pct:g} %"
     if not differences:
         return Aim(what, aim)
-    arm = max(differences, key=lambda name: abs(differences[name]))
-    return Aim(what, aim, f"{differences[arm]:+.2f}% at most ({arm})", abs(differences[arm]) <= limit_pct)
+    name, worst = max(differences, key=lambda one: abs(one[1]))
+    return Aim(what, aim, f"{signed_percent(worst)} at most ({name}; n={len(differences)})", abs(worst) <= limit_pct)
+
+
+def _passed(what: str, aim: str, lines: list[str]) -> Aim:
+    passed = sum(line.startswith("PASSED") for line in lines)
+    return Aim(what, aim, f"{passed} of {len(lines)} pass", passed == len(lines)) if lines else Aim(what, aim)
