@@ -23,11 +23,11 @@ from campaign.state import FILES
 from campaign.tables import (
     BESIDE,
     DEVICE,
-    MEMORY,
+    FIGURES,
     ROOFLINE,
-    SPEED,
     arms_table,
     bounds_against,
+    compared_table,
     signed_percent,
     table,
     told,
@@ -38,7 +38,7 @@ from ampsweep.analysis.runs import Run
 from ampsweep.report.files import HTML_NAME, MARKDOWN_NAME, write_comparison
 from ampsweep.report.screenshot import find_browser, take_screenshot
 from ampsweep.report.searches import heading, reasons, search_table
-from ampsweep.text import num_bytes
+from ampsweep.text import duration, num_bytes
 
 TITLES: Final = {
     "recipe": "The PyTorch AMP recipe",
@@ -95,16 +95,15 @@ def _head(results: Results) -> Iterator[str]:
             "commit": (results.state.commit or "")[:12] or None,
         }
         counted = f"{len(results.records)} runs and {len(results.state.by_hand)} loops by hand"
-        began = results.state.calls[0].started_at[:10] if results.state.calls else "an unknown day"
         known = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-        yield from (f"{known}. {counted}, each in a process of its own, {began}.", "")
+        yield from (f"{known}. {counted}, each in a process of its own, {results.state.began_at[:10]}.", "")
     yield from ("How to read it, and the command that made it: [the results' README](../README.md).", "")
 
 
 def _aims(results: Results) -> list[str]:
     words = {True: "yes", False: "no", None: "not measured"}
     rows = [[aim.what, aim.aim, aim.measured, words[aim.reached]] for aim in aims(results)]
-    return table(["what", "aim", "measured", "reached"], rows)
+    return table(["what", "aim", "measured", "reached"], rows, words=True)
 
 
 def _experiment(results: Results, experiment: str) -> Iterator[str]:
@@ -117,10 +116,11 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
         yield from _by_batch([Run(path, record) for path, record in compared.records])
         return
     for workload in results.workloads(experiment):
-        yield from (f"### {workload.comparison.title or 'Without figures'}", "", _about(workload), "")
-        for columns in (SPEED, MEMORY, ROOFLINE, DEVICE):
+        yield from (f"### {workload.comparison.title or 'Without figures'}", "", *_about(workload))
+        yield from compared_table(workload)
+        for columns in (FIGURES, ROOFLINE, DEVICE):
             yield from arms_table(workload, columns)
-        yield from bounds_against(workload.arms, BASELINE)
+        yield from bounds_against(workload, BASELINE)
         if any(arm.by_hand is not None for arm in workload.arms):
             yield from (
                 "Beside the same loop written by hand (of GPT-2: nanoGPT's):",
@@ -130,13 +130,15 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
         yield from (*(f"- {arm.name}: {_plain(note)}" for arm in workload.arms for note in arm.figures.notes), "")
 
 
-def _about(workload: Workload) -> str:
-    """What the arms have in common, in a line."""
+def _about(workload: Workload) -> list[str]:
+    """What the arms have in common, in a line; nothing of runs of which none began."""
     identity = workload.record.identity
+    if identity.steps is None:
+        return []
     size = "" if identity.model_size is None else f" ({identity.model_size / 1e6:.4g} M parameters)"
     sequences = "" if identity.seq_len is None else f" of {identity.seq_len} tokens"
     steps = f"{identity.steps} steps, of which the first {num_warmup_steps(workload.record)} are warm-up"
-    return f"{identity.model}{size}, batch {identity.batch_size}{sequences}, {identity.optimizer}, {steps}."
+    return [f"{identity.model}{size}, batch {identity.batch_size}{sequences}, {identity.optimizer}, {steps}.", ""]
 
 
 def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
@@ -194,9 +196,8 @@ def _not_measured(results: Results) -> Iterator[str]:
 
 
 def _files(results: Results) -> Iterator[str]:
-    used = ", ".join(f"{call.used_s:.0f} of {call.budget_s:.0f} s" for call in results.state.calls)
     yield from ("## Files", "", *(f"- [{name}]({name})" for name in FILES), "")
-    yield f"The campaign's calls used {used}."
+    yield f"All commands together took {duration(sum(entry.seconds for entry in results.state.entries.values()))}."
 
 
 def _plain(text: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from campaign.state import MULTIRUN, RUNS, Call, Entry, State, pack, restore
+from campaign.state import MULTIRUN, RUNS, Entry, State, pack, restore
 from campaign.within import GRACE_S, Ended, end_leftover, run_within
 
 from ampsweep.commands.arguments import quoted
@@ -121,8 +121,6 @@ class Campaign:
 
     def save(self) -> None:
         """Write the state, and pack."""
-        call = self._state.calls[-1]
-        call.used_s = round(time.monotonic() - self._ends_s + call.budget_s, 1)
         self._state.write(self._directory)
         pack(self._directory, self._packed)
 
@@ -209,7 +207,8 @@ def main() -> int:
     end_leftover(out)
     try:
         restored = restore(packed, out)
-        state = State.read(out) or State(tiny=arguments.tiny, overrides=arguments.overrides)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        state = State.read(out) or State(tiny=arguments.tiny, overrides=arguments.overrides, began_at=now)
     except (OSError, ValueError, tarfile.TarError) as error:
         return _refuse(f"{packed} or {out} cannot be continued: {error}")
     if (state.tiny, state.overrides) != (arguments.tiny, arguments.overrides):
@@ -218,7 +217,6 @@ def main() -> int:
     if restored:
         print(f"{restored} runs restored from {packed}", file=sys.stderr)
     state.commit = _commit() or state.commit
-    state.calls.append(Call(started_at=datetime.now(UTC).isoformat(timespec="seconds"), budget_s=arguments.budget))
     commands = planned(tiny=state.tiny, overrides=state.overrides, only=arguments.only)
     nanogpt = None if arguments.nanogpt is None else arguments.nanogpt.expanduser().resolve()
     campaign = Campaign(out, state, packed=packed, nanogpt=nanogpt, ends_s=began_s + arguments.budget)

@@ -23,7 +23,7 @@ def test_steps_after_warm_up_are_timed():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_the_time_is_the_devices_and_the_peak_that_after_warm_up():
+def test_on_cuda_time_and_peak_are_the_devices_after_warm_up():
     device = torch.device("cuda", 0)
     held = torch.cuda.memory_allocated(device)
     taken = []

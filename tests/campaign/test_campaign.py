@@ -38,7 +38,6 @@ def test_it_goes_on_and_does_nothing_twice(began_before, finished):
     assert [(entry.status, entry.num_tries) for entry in state.entries.values()] == [("done", 2), ("done", 2)]
     assert began_before.items() <= beginnings(finished.directory).items()
     assert [row["arm"] for row in state.by_hand] == ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"]
-    assert len(state.calls) == 3
 
 
 @pytest.mark.slow
@@ -81,7 +80,7 @@ def test_what_the_budget_does_not_hold_is_left_and_said(call, tmp_path):
     assert poor.code == 1
     assert poor.statuses == ["not begun"]
     assert "device=cpu: the budget was spent before" in poor.out
-    assert poor.state.calls[0].used_s < 12
+    assert [entry.seconds for entry in poor.state.entries.values()] == [0.0]
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
 
 
 @pytest.mark.slow
-def test_on_an_h100_eager_amp_is_bounded_at_about_three_and_a_half_times_fp32_and_below_tf32(recipe):
+def test_on_an_h100_eager_amp_is_bounded_below_tf32(recipe):
     fp32 = bound(recipe("fp32", "float32"))
     tf32 = bound(recipe("tf32", "float32", tf32=True))
     amp = bound(recipe("amp_fp16", "float16", autocast=True, scaler=True))

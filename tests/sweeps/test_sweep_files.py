@@ -78,7 +78,7 @@ def test_a_sweep_has_a_name_a_method_and_a_program_that_exists(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_agent_calls_the_program_with_overrides_as_hydra_reads_them(name):
+def test_the_agent_calls_the_program_with_overrides(name):
     searches = (
         ["-m"] if "max_batch.search" in content(name)["parameters"] else []
     )  # each probe has a process of its own
@@ -86,7 +86,7 @@ def test_the_agent_calls_the_program_with_overrides_as_hydra_reads_them(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_metric_is_one_that_is_logged_and_is_improved_the_right_way(name):
+def test_the_metric_is_logged_and_improved_the_right_way(name):
     metric = content(name)["metric"]
     assert metric["name"] in METRICS
     better = {"minimize": "lower", "maximize": "higher"}[metric["goal"]]

@@ -1,6 +1,5 @@
 """What a campaign found, read from its packed files: each experiment as `ampsweep report` compares it."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any, Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.statistics import Estimate, mean_ratio
+from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.record import RunRecord
 from ampsweep.report.compare import Compared, compare_directories
 from campaign.roofline import Bound, Moved, bound, moved_bytes
@@ -21,15 +20,16 @@ BASELINE: Final = "fp32"
 
 @dataclass(frozen=True)
 class ByHand:
-    """One arm by hand, medians over its processes."""
+    """One arm by hand, in a process a seed."""
 
-    n: int
-    step_ms: float
-    wall_ms: float
-    peak_bytes: float | None
-    tokens_per_sec: float | None
+    rows: Sequence[Mapping[str, Any]]
+    """As by_hand.py printed them."""
     against: Estimate | None
     """The suite's step time over that by hand: geometric mean over pairs of one seed."""
+
+    def median(self, key: str) -> float | None:
+        """Of `step_ms`, `wall_ms`, `peak_bytes` or `tokens_per_sec`; None where it was not measured."""
+        return known_median(row.get(key) for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,13 @@ class Arm:
 
     def median(self, key: str) -> float | None:
         """Of a metric, over the runs whose speed counts; None where none of them measured it."""
-        values = [value for run in self.undisturbed if (value := run.figure(key)) is not None]
-        return statistics.median(values) if values else None
+        return known_median(run.figure(key) for run in self.undisturbed)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Of a language model."""
+        size: int | None = self.runs[0].record.config["model"].get("vocab_size")
+        return size
 
     @cached_property
     def moved(self) -> Moved | None:
@@ -79,7 +84,26 @@ class Arm:
             steps = run.record.identity.steps
             if run.finished and window_s is not None and steps is not None:
                 found.append(1e3 * window_s / (steps - num_warmup_steps(run.record)))
-        return statistics.median(found) if found else None
+        return known_median(found)
+
+    @property
+    def peak_over_by_hand(self) -> float | None:
+        """Its peak memory over that by hand."""
+        return self._over_by_hand(self.figures.peak_memory_bytes, "peak_bytes")
+
+    @property
+    def wall_over_by_hand(self) -> float | None:
+        """Its step by the wall over that by hand."""
+        return self._over_by_hand(self.wall_ms, "wall_ms")
+
+    @property
+    def tokens_over_by_hand(self) -> float | None:
+        """Its tokens per second over those by hand."""
+        return self._over_by_hand(self.median("perf/tokens_per_sec"), "tokens_per_sec")
+
+    def _over_by_hand(self, ours: float | None, key: str) -> float | None:
+        theirs = None if self.by_hand is None else self.by_hand.median(key)
+        return None if ours is None or theirs is None else ours / theirs
 
 
 @dataclass(frozen=True)
@@ -155,22 +179,10 @@ def _is_of(row: Mapping[str, Any], record: RunRecord) -> bool:
 
 
 def _by_hand(arm: Arm, rows: Sequence[Mapping[str, Any]]) -> ByHand | None:
-    if not rows:
-        return None
     by_seed = {row["seed"]: row["step_ms"] for row in rows}
     pairs = [
         (step_ms, by_seed[run.seed])
         for run in arm.undisturbed
         if run.seed in by_seed and (step_ms := run.figure("perf/step_ms")) is not None
     ]
-    medians = {
-        key: statistics.median(values) if (values := [row[key] for row in rows if key in row]) else None
-        for key in ("peak_bytes", "tokens_per_sec")
-    }
-    return ByHand(
-        n=len(rows),
-        step_ms=statistics.median(by_seed.values()),
-        wall_ms=statistics.median(row["wall_ms"] for row in rows),
-        against=mean_ratio(pairs) if pairs else None,
-        **medians,
-    )
+    return ByHand(rows, mean_ratio(pairs) if pairs else None) if rows else None

@@ -34,23 +34,15 @@ class Entry:
 
 
 @dataclass(kw_only=True)
-class Call:
-    """One call of run.py."""
-
-    started_at: str
-    budget_s: float
-    used_s: float = 0.0
-
-
-@dataclass(kw_only=True)
 class State:
     """The whole campaign; entries by command, in the order in which these were first met."""
 
     tiny: bool
     overrides: list[str]
     """Given to every sweep of it."""
+    began_at: str
+    """ISO 8601, UTC."""
     entries: dict[str, Entry] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
     by_hand: list[dict[str, Any]] = field(default_factory=list)
     """What by_hand.py printed."""
     tests: list[str] = field(default_factory=list)
