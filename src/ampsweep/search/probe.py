@@ -13,7 +13,7 @@ from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Probed, Say
 from ampsweep.tracing.memory_limit import MemoryLimit

@@ -13,7 +13,7 @@ from ampsweep.config.resolved import COMPONENTS, component_name
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.snapshot import why_no_snapshot
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.sweep.checked import Checked
 from ampsweep.sweep.model_check import check_fit
 from ampsweep.sweep.too_large import too_large

@@ -12,7 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.run.early_end import end_unsupported, end_without_memory
 from ampsweep.run.lifecycle import run_on
