@@ -17,8 +17,8 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
-from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
