@@ -11,7 +11,7 @@ from wandb_server import KEY, Run, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
@@ -25,11 +25,11 @@ def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
 
     def track(record: RunRecord) -> Run:
-        trackers = make_trackers(CONFIG, "multirun-7", print)
-        trackers.start(record, tmp_path, resume_after=None)
+        tracker = make_tracker(CONFIG, "multirun-7", print)
+        tracker.start(record, tmp_path, resume_after=None)
         for step, loss in enumerate((4.0, float("nan"), 0.1 + 0.2), start=1):
-            trackers.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
-        trackers.finish(record)
+            tracker.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
+        tracker.finish(record)
         (run,) = wandb_server.runs
         return run
 

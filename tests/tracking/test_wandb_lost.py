@@ -16,8 +16,8 @@ from wandb_server import KEY, Fault
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb.messages import SENDS
+from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 Event = Callable[[], object]
@@ -35,19 +35,19 @@ class Training:
         """``events`` happen before a row; 0 is before the start, 21 before the end."""
         events = events or {}
         events.get(0, int)()
-        trackers = make_trackers(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
+        tracker = make_tracker(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
         began = time.perf_counter()
-        trackers.start(self.record, self.directory, resume_after=None)
+        tracker.start(self.record, self.directory, resume_after=None)
         self.start_s = time.perf_counter() - began
         for step in range(1, 21):
             events.get(step, int)()
-            trackers.log({"train/loss": 1 / step}, step)
+            tracker.log({"train/loss": 1 / step}, step)
             time.sleep(seconds / 20)
         events.get(21, int)()
         self.record.status = "completed"
         self.record.memory, self.record.proof = {"peak": {"parameters": 4096}}, {"outputs": {"bfloat16": 9}}
         began = time.perf_counter()
-        trackers.finish(self.record)
+        tracker.finish(self.record)
         self.finish_s = time.perf_counter() - began
 
     @property
@@ -80,7 +80,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
 
 
 @pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), ("is silent", 16)])
-def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the_start(
+def test_an_absent_server_costs_a_second_a_silent_one_ten(
     kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as silent:
@@ -94,7 +94,7 @@ def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the
             training.run(seconds=0.2)
     assert training.start_s < 5, "it takes 1 s on a machine with nothing else to do"
     assert training.start_s + training.finish_s < at_most_s
-    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SENDS}"]
+    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SYNC_LATER}"]
     assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
     assert record.wandb["reason"] == "the server does not answer"
     assert len(training.rows) == 20
@@ -129,7 +129,7 @@ def test_a_key_that_becomes_wrong_stops_no_training(
     assert len(training.rows) == 20
     assert training.record.status == "completed"
     assert training.record.wandb["error"].endswith(": user is not logged in")
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SYNC_LATER}"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
     assert training.finish_s < 8, "it takes 1 s on a machine with nothing else to do"
     assert why in training.record.wandb["error"]
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SYNC_LATER}"]
     assert len(training.rows) == 20
 
 
@@ -189,12 +189,12 @@ import sys, time
 from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 directory = Path(sys.argv[1])
-trackers = make_trackers(TrackingConfig(mode="online", project="p"), None, lambda line: None)
-trackers.start(RunRecord.read(directory), directory, resume_after=None)
+tracker = make_tracker(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+tracker.start(RunRecord.read(directory), directory, resume_after=None)
 for step in range(1, 1000):
-    trackers.log({"train/loss": 1 / step}, step)
+    tracker.log({"train/loss": 1 / step}, step)
     if step == 5:
         print(flush=True)
     time.sleep(0.05)

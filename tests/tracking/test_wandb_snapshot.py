@@ -8,18 +8,18 @@ from wandb_file import WandbFile
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import SNAPSHOT_NAME, RunRecord
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 
 
 @pytest.mark.parametrize("has_snapshot", [True, False])
 def test_a_snapshot_becomes_an_artifact(
     has_snapshot: bool, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
 ) -> None:
-    trackers = make_trackers(TrackingConfig(mode="offline"), None, print)
-    trackers.start(record, tmp_path, resume_after=None)
+    tracker = make_tracker(TrackingConfig(mode="offline"), None, print)
+    tracker.start(record, tmp_path, resume_after=None)
     if has_snapshot:
         (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
-    trackers.finish(record)
+    tracker.finish(record)
     directory = tmp_path / record.wandb["directory"]
     assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
     (file,) = directory.glob("*.wandb")

@@ -11,8 +11,7 @@ from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import Tracker, make_tracker
 
 
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
@@ -30,9 +29,9 @@ def end_without_memory(
     return _track(record, request, send)
 
 
-def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:
+def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
     """The trackers of a run, whose lines for the user are sent, and who may ask it to stop."""
-    return make_trackers(
+    return make_tracker(
         request.config.tracking,
         group=request.group,
         say=lambda text: send(Say(text)),

@@ -28,7 +28,7 @@ from ampsweep.run.prediction import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
@@ -158,7 +158,7 @@ def train_built(
 
 
 def _trainer(
-    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
+    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Tracker, send: Send
 ) -> Trainer:
     told_s = -_TOLD_EVERY_S
 

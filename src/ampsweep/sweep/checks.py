@@ -18,7 +18,7 @@ from ampsweep.sweep.checked import Checked
 from ampsweep.sweep.model_check import check_fit
 from ampsweep.sweep.too_large import too_large
 from ampsweep.tracing.memory_limit import why_no_limit
-from ampsweep.tracking.factory import check_tracking
+from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ampsweep.tracking.wandb.comparison import ComparisonPage
     from ampsweep.tracking.wandb.settings import WandbPlace
 
-SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
+SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """What a user is told whenever W&B is lost."""
 
 

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
 from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
-from ampsweep.tracking.wandb.messages import SENDS, Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb.messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.run import WandbRun
 
@@ -70,7 +70,7 @@ class WandbMirror:
             facts["error"] = self._lost
             if not self._has_begun and self._run.mode == "online":
                 facts |= {"mode": "offline", "reason": self._lost}
-            self.send(f"W&B: lost ({self._lost}); {SENDS}")
+            self.send(f"W&B: lost ({self._lost}); {SYNC_LATER}")
         self.send(Done(facts))
 
     def send(self, message: object) -> None:
@@ -146,7 +146,7 @@ class WandbMirror:
 
         def guard() -> None:
             if not self._over.wait(_NOTICE_S) and not settled.is_set():
-                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SENDS}")
+                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SYNC_LATER}")
             self._over.wait()
             grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
             if left_s > grace_s and not self._has_begun and self._run.may_begin():
