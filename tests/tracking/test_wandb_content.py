@@ -6,11 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from wandb_file import WandbFile
 from wandb_server import KEY, Run, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
-from ampsweep.record import RunRecord, read_history
+from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
 from ampsweep.tracking.tracker import make_tracker
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
@@ -148,3 +149,20 @@ def test_the_key_is_nowhere(track: Track, record: RunRecord, wandb_server: Wandb
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_snapshot_becomes_an_artifact(
+    has_snapshot: bool, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    tracker = make_tracker(TrackingConfig(mode="offline"), None, print)
+    tracker.start(record, tmp_path, resume_after=None)
+    if has_snapshot:
+        (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
+    tracker.finish(record)
+    directory = tmp_path / record.wandb["directory"]
+    assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
+    (file,) = directory.glob("*.wandb")
+    assert (b"memory-snapshot-run0123" in file.read_bytes()) == has_snapshot
+    assert (str(tmp_path / SNAPSHOT_NAME).encode() in file.read_bytes()) == has_snapshot
+    assert "error" not in record.wandb

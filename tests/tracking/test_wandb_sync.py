@@ -126,6 +126,7 @@ def test_a_run_that_never_was_meant_for_wandb_is_sent_when_asked(
     assert NOTHING in syncing(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(on="file_stream"), Fault(status=0)], ids=["500", "dropped"])
 def test_what_a_failing_server_missed_is_sent_once_it_is_back(
     fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
@@ -189,6 +190,7 @@ def test_an_entity_unknown_to_the_server_costs_a_sentence(
     assert "wandb" not in (tmp_path / "run.json").read_text().replace('"wandb": {}', "")
 
 
+@pytest.mark.slow
 def test_who_sends_a_run_is_alone(record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
     record.write(tmp_path)
     with sending_lock(tmp_path):
@@ -216,6 +218,7 @@ for step in range(1, 1000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", ["all", "the run and wandb-core"])
 def test_kill_9_loses_nothing(victims: str, record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
     record.write(tmp_path)

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
 _PATIENCE_S: Final = 60.0
-"""How long the process may take to end once it has nothing to do."""
+"""The time that the process may take to end once it has nothing to do."""
 
 _START_S: Final = 0.4
-"""How long a start waits for W&B: about twice what it takes with a quick server, or without one."""
+"""The time that a start waits for W&B: about twice what it takes with a quick server, or without one."""
 
 _FINISH_S: Final = 60.0
-"""How long an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
+"""The time that an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
     assert (noted["url"], noted["last_step"]) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
 
 
-@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), ("is silent", 16)])
+@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), pytest.param("is silent", 16, marks=pytest.mark.slow)])
 def test_an_absent_server_costs_a_second_a_silent_one_ten(
     kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +100,7 @@ def test_an_absent_server_costs_a_second_a_silent_one_ten(
     assert len(training.rows) == 20
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online: Wandb) -> None:
     """It is away as the run starts, and again later on."""
     server = online.server
@@ -110,6 +111,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online
     assert "error" not in training.record.wandb
 
 
+@pytest.mark.slow
 def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
     training.run({5: kill_core, 12: kill_core, 21: kill_core})
     run = online.run(training.record)
@@ -119,6 +121,7 @@ def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> N
     assert training.said == ["W&B: online, project p"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
 def test_a_key_that_becomes_wrong_stops_no_training(
     step: int, training: Training, online: Wandb, impatient: WandbAddress
@@ -153,6 +156,7 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     assert len(training.rows) == 20
 
 
+@pytest.mark.slow
 def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, impatient: WandbAddress) -> None:
     """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
     training.address = impatient
@@ -173,6 +177,7 @@ def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb
     assert run.state == "finished"
 
 
+@pytest.mark.slow
 def test_a_finish_waits_as_long_as_the_user_says(training: Training, online: Wandb) -> None:
     def be_away() -> None:
         online.server.refuse()
@@ -201,6 +206,7 @@ for step in range(1, 1000):
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_training(record: RunRecord, tmp_path: Path, online: Wandb) -> None:
     record.write(tmp_path)
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
