@@ -31,7 +31,7 @@ def page(write, gpu_runs, tmp_path):
     return page_of(write(gpu_runs), tmp_path)
 
 
-def test_the_verdict_of_every_workload_stands_on_top_with_its_figures(page, gpu_runs):
+def test_the_verdict_of_every_workload_stands_on_top(page, gpu_runs):
     comparison = compare(gpu_runs, baseline="fp32", margin_pct=1.0)
     cards = page.one("section", id="verdict").all("article")
     assert len(cards) == len(comparison.workloads) == 2
@@ -59,7 +59,7 @@ def test_several_workloads_have_an_overview(page):
     assert all("2.04x ▲ faster" in row["amp_bf16"] for row in rows)
 
 
-def test_memory_is_stacked_by_category_with_the_predicted_beside_the_measured(page):
+def test_memory_is_stacked_with_the_predicted_beside_it(page):
     element, figure = panel(page, "w0-memory-categories")
     bars = ["fp32", "fp32 (predicted)", "amp_bf16", "amp_bf16 (predicted)", "amp_fp16", "amp_fp16 (predicted)"]
     by_name = {trace["name"]: trace for trace in figure["traces"]}
@@ -83,7 +83,7 @@ def test_the_chain_leads_from_tensors_to_the_process(page):
     assert fp32["x"] == pytest.approx([total, 1.1 * total, 1.2 * total])
 
 
-def test_pairs_show_each_pair_and_the_mean_and_interval_of_the_comparison(page, gpu_runs):
+def test_pairs_show_each_pair_and_the_mean_with_its_interval(page, gpu_runs):
     arms = {arm.arm: arm for arm in compare(gpu_runs, baseline="fp32", margin_pct=1.0).workloads[0].arms}
     for key, estimate, scale in (("speedup", "speedup", 1.0), ("memory-saved", "memory_saved_bytes", 2**20)):
         _, figure = panel(page, f"w0-{key}")
@@ -101,7 +101,7 @@ def test_pairs_show_each_pair_and_the_mean_and_interval_of_the_comparison(page, 
                 assert "error_x" not in middle
 
 
-def test_the_loss_gap_lies_against_the_margin_and_the_interval_that_decide_parity(page, gpu_runs):
+def test_the_loss_gap_lies_against_margin_and_interval(page, gpu_runs):
     verdicts = compare(gpu_runs, baseline="fp32", margin_pct=1.0).workloads[0].verdict.arms
     parity = verdicts[0].parities[0]
     element, figure = panel(page, "w0-loss-gap")
@@ -112,7 +112,7 @@ def test_the_loss_gap_lies_against_the_margin_and_the_interval_that_decide_parit
     assert element.one("table").rows()[0]["parity"] == parity.verdict == "equivalent"
 
 
-def test_curves_are_those_of_the_histories_with_a_band_over_seeds(page):
+def test_curves_are_of_the_histories_with_a_band_over_seeds(page):
     _, figure = panel(page, "w0-train-loss")
     of_arm = [trace for trace in figure["traces"] if trace["meta"]["arm"] == "fp32"]
     low, high, mean = (trace for trace in of_arm if trace["meta"].get("over_seeds"))
@@ -171,8 +171,8 @@ def test_every_trouble_is_a_row_with_its_reason_and_what_follows(write, broken_r
 
 
 def test_runs_are_listed_with_differences_figures_and_links(write, gpu_runs, tmp_path):
-    gpu_runs[0][1].wandb["url"] = "https://wandb.ai/team/ampsweep/runs/a1"
-    gpu_runs[1][1].wandb["directory"] = "/data/wandb/offline-run-1"
+    gpu_runs[0][1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
+    gpu_runs[1][1].wandb.directory = "/data/wandb/offline-run-1"
     page = page_of(write(gpu_runs), tmp_path)
     table = page.one(class_="runs").one("table")
     rows = table.rows()
@@ -191,7 +191,7 @@ def test_runs_are_listed_with_differences_figures_and_links(write, gpu_runs, tmp
     assert any(one["W&B"] == "/data/wandb/offline-run-1" for one in rows)
 
 
-def test_the_environment_is_said_once_and_what_differs_with_its_runs(write, gpu_runs, tmp_path):
+def test_the_environment_is_said_once_and_differences_by_run(write, gpu_runs, tmp_path):
     gpu_runs[0][1].environment["packages"]["torch"] = "2.12.0"
     page = page_of(write(gpu_runs), tmp_path)
     differing, common = (table.rows() for table in page.one("section", id="environment").all("table"))
@@ -199,7 +199,7 @@ def test_the_environment_is_said_once_and_what_differs_with_its_runs(write, gpu_
     assert {"fact": "packages.torch", "value": "2.12.0", "runs": "1 run: fp32"} in differing
 
 
-def test_a_panel_without_figures_is_left_out_with_a_line_that_says_why(write, tmp_path):
+def test_a_panel_without_figures_is_left_out_with_its_reason(write, tmp_path):
     page = page_of(write([*sweep("fp32", [1.0] * 3), *sweep("amp_bf16", [1.0] * 3)]), tmp_path)
     absent = page.one("details", class_="absent")
     assert "Power: no run measured device/power_w." in absent.text
@@ -220,7 +220,7 @@ def test_only_what_varies_can_be_filtered_by(page, write, tmp_path):
     assert choices(read_page(html(dashboard_of(single, tmp_path)))) == {}
 
 
-def test_the_facts_that_filters_compare_stand_on_verdicts_panels_runs_and_problems(page):
+def test_what_filters_compare_stands_on_everything_they_hide(page):
     tagged = [one for one in page.all() if "data-facts" in one.attributes]
     assert {one.name for one in tagged} == {"article", "details", "tr", "section"}
     facts = [json.loads(one.attributes["data-facts"]) for one in tagged if one.name != "section"]
@@ -266,7 +266,7 @@ def test_names_with_markup_stay_text(write, tmp_path, hostile):
         assert "<script" not in json.dumps(figure["layout"])
 
 
-def test_nothing_is_fetched_and_only_the_scripts_of_the_page_may_run(write, gpu_runs, tmp_path):
+def test_nothing_is_fetched_and_only_its_own_scripts_may_run(write, gpu_runs, tmp_path):
     text = html(dashboard_of(write(gpu_runs), tmp_path))
     page = read_page(text)
     for element in page.all():
@@ -282,7 +282,7 @@ def test_nothing_is_fetched_and_only_the_scripts_of_the_page_may_run(write, gpu_
         assert f"'sha256-{digest}'" in policy
 
 
-def test_a_history_that_cannot_be_read_is_named_and_the_rest_is_shown(write, gpu_runs, tmp_path):
+def test_an_unreadable_history_is_named_and_the_rest_shown(write, gpu_runs, tmp_path):
     records = write(gpu_runs)
     (tmp_path / "fp32-gpt_tiny-8-s0" / HISTORY_NAME).write_text('{"step": 5, "train/loss": 1.0}\nnot json\n')
     page = page_of(records, tmp_path)
@@ -298,7 +298,7 @@ def test_a_history_that_cannot_be_read_is_named_and_the_rest_is_shown(write, gpu
     assert seeds == {None, 0, 1, 2}
 
 
-def test_losses_that_are_not_finite_are_gaps_and_a_run_without_any_is_named(write, tmp_path):
+def test_losses_that_are_not_finite_are_gaps(write, tmp_path):
     entries = [*sweep("fp32", [1.0] * 3), failed("amp_fp16", 0, "diverged", "the training loss is nan at step 40")]
     records = write(entries)
     _, figure = panel(page_of(records, tmp_path), "w0-train-loss")
@@ -341,7 +341,7 @@ def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     assert of_seeds(fp32, "x", "y")["2"][0] == [8, 16]
 
 
-def test_the_speed_of_a_contaminated_run_is_in_no_panel_and_said_to_be_left_out(write, tmp_path):
+def test_the_speed_of_a_contaminated_run_is_in_no_panel(write, tmp_path):
     entries = [*sweep("fp32", [100.0, 100.0]), *sweep("amp_bf16", [50.0]), contaminated("amp_bf16", 1, step_ms=500.0)]
     for _, record in entries:
         record.summary["perf/samples_per_sec"] = 8000 / record.summary["perf/step_ms"]
@@ -415,7 +415,7 @@ def test_two_hundred_runs_stay_under_ten_megabytes(tmp_path, write):
     assert min(min(trace["y"]) for trace in figure["traces"]) == pytest.approx(1 / 500), "no extreme is lost"
 
 
-def test_with_two_seeds_every_document_tells_the_spread_within_the_runs_and_that_it_decides_nothing(write, tmp_path):
+def test_with_two_seeds_documents_tell_the_spread_within_runs(write, tmp_path):
     entries = [on_gpu(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1)]
     for _, record in entries:
         record.summary |= {"perf/step_ms_iqr": 3.0, "perf/step_ms_p95": 108.0}

@@ -9,7 +9,7 @@ from ampsweep.report.page.document import html
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 
 
-def test_every_panel_has_a_key_a_question_a_section_and_metrics_that_exist():
+def test_every_panel_has_a_question_and_metrics_that_exist():
     keys = [one.key for one in PANELS]
     assert len(keys) == len(set(keys))
     for one in PANELS:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ampsweep.commands.arguments import Arguments, parse
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.errors import UserError
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
@@ -75,6 +75,5 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:
-        workload = config_hash(replace(config, precision=PRECISION_MODES["fp32"]))
-        workloads[workload].setdefault(config_hash(config), config)
+        workloads[workload_hash(config)].setdefault(config_hash(config), config)
     return [list(arms.values()) for arms in workloads.values()]

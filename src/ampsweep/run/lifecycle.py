@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from ampsweep.precision.proof import contradictions, has_convolutions, prove_ari
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import Status
+from ampsweep.record.parts import Attempt
 from ampsweep.run.early_end import end_unsupported, end_without_memory, trackers_of
 from ampsweep.run.figures import add_figures
 from ampsweep.run.messages import Progress, Say
@@ -119,7 +119,7 @@ def train_built(
     directory = request.directory
     record = _begin_record(request, built, device)
     busy = first_look.told()  # late, as it may wait; before W&B begins in a process of another's
-    for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
+    for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     trackers = trackers_of(request, send, stop)
     trainer = _trainer(request, built, device, record, trackers, send)
@@ -146,7 +146,7 @@ def train_built(
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
         if stop.requested and record.attempts:
-            record.attempts[-1]["stopped_by"] = stop.reason
+            record.attempts[-1].stopped_by = stop.reason
         try:
             record.write(directory)
             add_prediction(record, request, device)
@@ -212,20 +212,21 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         code = {"code_version": code_version()} | ({"own_code": own} if own else {})
         record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
-            record.proof["fp32_arithmetic"] = prove_arithmetic(device, convolutions=has_convolutions(built.model))
-    record.proof["contradictions"] = contradictions(precision, record.proof)
-    record.proof["optimizer_fused"] = is_fused(built.optimizer)
+            record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
+    record.proof.contradictions = contradictions(precision, record.proof)
+    record.proof.optimizer_fused = is_fused(built.optimizer)
     return record
 
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
-    attempt: dict[str, Any] = {"started_at": now(), "host": socket.gethostname(), "pid": os.getpid()}
+    attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
         repaired = repair_history(request.directory)
         notes += [] if repaired is None else [repaired]
-        attempt |= {"checkpoint": str(request.checkpoint), "notes": notes}
-        for note in attempt["notes"]:
+        attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
+        for note in notes:
             send(Say(note))
-    record.attempts.append(attempt | {"from_step": trainer.step})
+    attempt.from_step = trainer.step
+    record.attempts.append(attempt)

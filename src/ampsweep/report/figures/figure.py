@@ -44,7 +44,7 @@ class NoFigure:
 
 @dataclass(frozen=True)
 class Style:
-    """How a page draws: the style of each arm, and how many points a curve may have."""
+    """The way a page draws: the style of each arm, and how many points a curve may have."""
 
     arms: Mapping[str, ArmStyle]
     max_points: int = MAX_POINTS
@@ -61,7 +61,7 @@ class Remarks:
             self.lines.append(f"{', '.join(arms)}: {why}")
 
     def of_speed(self, data: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
-        """Which arms have no value of `key`, and whose runs are contaminated: that has no speed."""
+        """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
         for arm, runs in disturbed.items():

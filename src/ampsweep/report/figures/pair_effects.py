@@ -130,7 +130,7 @@ def _arm(effects: _Effects, panel: Panel, unit: AxisUnit, style: Style) -> list[
 
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
-    """What the comparison says of the metric's parity, where it judges it."""
+    """The parity of the metric, where the comparison judges it."""
     verdict = next((one for one in data.workload.verdict.arms if one.arm == arm), None)
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 

@@ -1,4 +1,4 @@
-"""What an arm came to in a figure, its uncertainty and a word, as verdicts show it."""
+"""The result of an arm as a figure, its uncertainty and a word, as verdicts show it."""
 
 from typing import Final
 

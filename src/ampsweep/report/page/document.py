@@ -139,7 +139,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
 
 
 def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
-    """What hides a problem: nothing, where it is not known whose it is."""
+    """The attributes by which filters hide a problem; none where it is not known whose it is."""
     if problem.arm is None or problem.compared is None:
         return {}
     return {"data_arm": problem.arm, "data_facts": facts_attribute(problem.compared.facts, keys)}

@@ -1,4 +1,4 @@
-"""What the page can be narrowed down to: facts in which the workloads differ, arms and seeds."""
+"""Filters of the page: facts in which the workloads differ, arms and seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
