@@ -72,12 +72,12 @@ def test_a_sweep_has_a_name_a_method_and_a_program_that_exists(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_agent_calls_the_program_with_overrides_as_hydra_reads_them(name):
+def test_the_agent_gives_the_program_overrides_for_hydra(name):
     assert content(name)["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_metric_is_one_that_is_logged_and_is_improved_the_right_way(name):
+def test_the_metric_is_logged_and_improved_the_right_way(name):
     metric = content(name)["metric"]
     assert metric["name"] in METRICS
     better = {"minimize": "lower", "maximize": "higher"}[metric["goal"]]
