@@ -69,7 +69,7 @@ def test_a_stopped_sweep_has_a_checkpoint_and_can_be_completed(how, waiting, tra
     assert [run.record.status for run in runs] == ["completed"] * 4
     continued = runs[0]
     assert continued.directory == run.directory
-    assert [attempt["from_step"] for attempt in continued.record.attempts] == [0, len(steps)]
+    assert [attempt.from_step for attempt in continued.record.attempts] == [0, len(steps)]
     assert continued.record.error is None
     assert [row["step"] for row in continued.history] == list(range(1, 11))
 

@@ -93,7 +93,7 @@ def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
         if error.path.parent.name == name:
             say(f"resume=auto: passed over, {error}")
     candidates = [
-        (record.attempts[-1].get("started_at", ""), path)
+        (record.attempts[-1].started_at or "", path)
         for path, record in found.records
         if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
         if not is_running(record) and checkpoint_of(path) is not None
@@ -137,12 +137,12 @@ def is_running(record: RunRecord) -> bool:
     if not record.attempts:
         return False
     attempt = record.attempts[-1]
-    pid: int = attempt.get("pid", 0)
-    if attempt.get("host") != socket.gethostname() or not 0 < pid < _MAX_PID:
+    pid = attempt.pid or 0
+    if attempt.host != socket.gethostname() or not 0 < pid < _MAX_PID:
         return False
     try:
         born: float = psutil.Process(pid).create_time()
-        started = datetime.fromisoformat(attempt.get("started_at", "")).timestamp()
+        started = datetime.fromisoformat(attempt.started_at or "").timestamp()
     except (psutil.NoSuchProcess, ValueError):
         return False
     return born <= started + 1  # given in whole seconds

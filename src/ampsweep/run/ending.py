@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -36,12 +37,13 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     record.summary = finite | trainer.instruments.summary()
     record.memory = trainer.instruments.memory()
     record.proof |= trainer.instruments.proof()
-    record.proof["contradictions"] = contradictions(trainer.precision.config, record.proof)
+    record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
     record.contamination = trainer.instruments.contamination(busy)
     if slowed_by_limit:
         record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
-        found = record.contamination["reasons"] if record.contamination["verdict"] == "contaminated" else ()
-        record.contamination |= {"verdict": "contaminated", "reasons": [_WATCHED, *found]}
+        found = record.contamination
+        reasons = [_WATCHED, *(found.reasons or () if found.verdict == "contaminated" else ())]
+        record.contamination = replace(found, verdict="contaminated", reasons=reasons)
     search = record.batch_search
     if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
         record.summary[LARGEST_BATCH] = search.largest

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,12 +15,13 @@ from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
-from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.parts import Attempt
 from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, trackers_of
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
@@ -53,7 +53,7 @@ class PreparedRun:
     device: torch.device
     limit: MemoryLimit
     """The run's memory limit; what was built before was built within it."""
-    first_look: FirstLook
+    first_look: UseBeforeRun
     """At the device, begun before anything was built."""
     unsupported: str | None = None
     """The reason why the device cannot do the precision mode; None: it can."""
@@ -74,7 +74,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     if unsupported is not None:
         return end_unsupported(request, device, unsupported, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        prepared = PreparedRun(device, limit_of(request, device), FirstLook(device))
+        prepared = PreparedRun(device, limit_of(request, device), UseBeforeRun(device))
         return run_prepared(request, prepared, send=send, stop=stop)
 
 
@@ -114,8 +114,8 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     device, limit = prepared.device, prepared.limit
     directory = request.directory
     record = _begin_record(request, built, device)
-    busy = prepared.first_look.told()  # late, as it may wait; before W&B begins in a process of another's
-    for warning in (*([] if busy is None else [busy]), *record.proof["contradictions"]):
+    busy = prepared.first_look.sentence()  # late, as it may wait; before W&B begins in a process of another's
+    for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     trackers = trackers_of(request, send, stop)
     trainer = _trainer(request, built, device, record, trackers, send)
@@ -142,7 +142,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
         if stop.requested and record.attempts:
-            record.attempts[-1]["stopped_by"] = stop.reason
+            record.attempts[-1].stopped_by = stop.reason
         try:
             record.write(directory)
             add_prediction(record, request, device)
@@ -208,20 +208,21 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         code = {"code_version": code_version()} | ({"own_code": own} if own else {})
         record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
-            record.proof["fp32_arithmetic"] = prove_arithmetic(device, convolutions=has_convolutions(built.model))
-    record.proof["contradictions"] = contradictions(precision, record.proof)
-    record.proof["optimizer_fused"] = is_fused(built.optimizer)
+            record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
+    record.proof.contradictions = contradictions(precision, record.proof)
+    record.proof.optimizer_fused = is_fused(built.optimizer)
     return record
 
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
-    attempt: dict[str, Any] = {"started_at": now(), "host": socket.gethostname(), "pid": os.getpid()}
+    attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
         repaired = repair_history(request.directory)
         notes += [] if repaired is None else [repaired]
-        attempt |= {"checkpoint": str(request.checkpoint), "notes": notes}
-        for note in attempt["notes"]:
+        attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
+        for note in notes:
             send(Say(note))
-    record.attempts.append(attempt | {"from_step": trainer.step})
+    attempt.from_step = trainer.step
+    record.attempts.append(attempt)

@@ -8,7 +8,7 @@ import torch
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments

@@ -198,7 +198,7 @@ class ProgressDisplay(MessagePrinter):
 
 def _recorded_seconds(record: RunRecord) -> float | None:
     """The time of the latest attempt, by the record alone, which knows whole seconds; None for less than one."""
-    began = record.attempts[-1].get("started_at") if record.attempts else record.started_at
+    began = record.attempts[-1].started_at if record.attempts else record.started_at
     if began is None or record.ended_at is None:
         return None
     return (datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(began)).total_seconds() or None
