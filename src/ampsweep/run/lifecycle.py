@@ -56,7 +56,7 @@ class PreparedRun:
     first_look: UseBeforeRun
     """At the device, begun before anything was built."""
     unsupported: str | None = None
-    """Why the device cannot do the precision mode."""
+    """The reason why the device cannot do the precision mode; None: it can."""
     data: Data | None = None
     """The data set on its device, if it was built before."""
     oom: OutOfMemory | None = None
@@ -177,7 +177,7 @@ def _trainer(
 
 
 def _progress(trainer: Trainer) -> Progress:
-    """How far the training is, by its latest row: nothing is read from the device."""
+    """The progress of the training by its latest row: nothing is read from the device."""
     values = trainer.values
     return Progress(
         trainer.step,
