@@ -109,8 +109,9 @@ def _sync(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from ampsweep.commands.wandb_runs import WANDB, copied_runs
     from ampsweep.report.compare import compare_directories
+    from ampsweep.report.comparison_json import comparison_json
     from ampsweep.report.console import print_comparison
-    from ampsweep.report.files import comparison_json, write_comparison
+    from ampsweep.report.files import write_comparison
     from ampsweep.report.terminal import Terminal
     from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
 

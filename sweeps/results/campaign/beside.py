@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.report.columns import ABSENT
+from ampsweep.report.estimate_text import ratio_figure
 from ampsweep.text import milliseconds, num_bytes, percent, ratio
 from campaign.results import ArmRuns, ByHand, Results, arms_of
 from campaign.section import signed_percent, table, thousands, told

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.analysis.runs import GIB, Run
 from ampsweep.report.columns import ABSENT
+from ampsweep.report.estimate_text import ratio_figure
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
+from ampsweep.report.sentences.batch_limits import largest_batches
 from ampsweep.text import num_bytes, ratio
 from campaign.results import ArmRuns, Results, arms_of, searches_of
 from campaign.section import DEVICE, Section, arms_table, commands, signed_percent, table, thousands, told
@@ -67,7 +68,7 @@ def largest_batch(results: Results) -> Section | None:
     for found in searches_of(runs):
         limit = "the device's memory" if found.memory_limit_bytes is None else num_bytes(found.memory_limit_bytes)
         section.add(f"### Within {limit}")
-        section.add(f"{found.sentence}")
+        section.add(f"{largest_batches(found)}")
         rows = [
             [
                 arm.arm,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import arm_rank, compare
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.searches import SearchComparison
+from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 from ampsweep.record import RunRecord, find_records
 from campaign.ledger import Ledger, read_by_hand

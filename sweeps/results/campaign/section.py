@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampsweep.analysis.estimate_text import estimate, ratio_figure
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.columns import ABSENT
+from ampsweep.report.estimate_text import estimate, ratio_figure
+from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.text import milliseconds, num_bytes, number, percent
 from campaign.ledger import Ledger
 from campaign.results import ArmRuns, num_warmup_steps
@@ -123,7 +124,7 @@ def signed_percent(value: float) -> str:
 
 def notes(arms: Sequence[ArmRuns]) -> list[str]:
     """What a reader of the figures must know, and how arms without figures ended."""
-    return [f"- {arm.arm}: {note}" for arm in arms for note in arm.figures.notes]
+    return [f"- {arm.arm}: {arm_note(note)}" for arm in arms for note in arm.figures.notes]
 
 
 def commands(ledger: Ledger, experiment: str) -> list[str]:

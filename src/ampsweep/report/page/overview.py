@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.verdict import ArmVerdict
+from ampsweep.analysis.workload_verdict import ArmVerdict
 from ampsweep.report.dashboard import WorkloadPanels
 from ampsweep.report.markup import Markup, name, tag
 from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.judgement import memory, speed, word
 from ampsweep.report.page.tables import grid
+from ampsweep.report.sentences.arm_findings import statuses
 
 
 def overview(workloads: Sequence[WorkloadPanels], keys: Sequence[str]) -> Markup | None:
@@ -42,6 +43,6 @@ def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Markup:
     judged = arm.judgements
     shown = [(speed(figures)[0], judged.speed), (memory(figures)[0], judged.memory), ("", judged.parity)]
     if all(told == "not measured" for _, told in shown):
-        return name("no pair" if figures.status == "completed" else figures.status)
+        return name("no pair" if list(figures.statuses) == ["completed"] else statuses(figures.statuses))
     parts = [tag("span", f"{figure} ", word(told)) for figure, told in shown if told != "not measured"]
     return tag("span", *parts, class_="in-short")
