@@ -132,7 +132,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
-    flops: Mapping[str, int] = next((run.record.proof["flops"] for run in runs if run.record.proof.get("flops")), {})
+    flops = next((found for run in runs if (found := run.record.proof.flops)), {})
     if runs[0].record.identity.dtype in _HALF and wide_flops(flops) >= MIN_FLOAT32_SHARE * sum(flops.values()) > 0:
         yield Reason(kind="float32_arithmetic", arm=arm, evidence=dict(flops))
 

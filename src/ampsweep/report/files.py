@@ -9,8 +9,8 @@ from ampsweep.record import RunRecord, write_atomically
 from ampsweep.report.comparison_json import comparison_json
 from ampsweep.report.dashboard import Dashboard, arrange
 from ampsweep.report.histories import Histories
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
 
 JSON_NAME: Final = "comparison.json"
 MARKDOWN_NAME: Final = "comparison.md"

@@ -11,8 +11,8 @@ from ampsweep.analysis.runs import Run
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.sentences.explaining import unpaired
 from ampsweep.report.sentences.file_problems import CONSEQUENCES, leak
-from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
+from ampsweep.report.workload_data import ArmRuns
 from ampsweep.text import first_line
 
 
@@ -32,30 +32,30 @@ class Problem:
         return CONSEQUENCES[self.what]
 
 
-def problems(comparison: Comparison, subjects: Sequence[ArmRuns]) -> list[Problem]:
+def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Problem]:
     """Everything that keeps a run's figures from counting in full, the gravest first.
 
     Args:
         comparison: with directories and files as seen from where the problems are shown.
-        subjects: its workloads and searches.
+        compared: its workloads and searches.
     """
     of_files: dict[str, list[FileProblem]] = defaultdict(list)
     for one in comparison.file_problems:
         of_files[PurePath(one.path).parent.as_posix()].append(one)
-    found = [problem for subject in subjects for problem in _of_runs(subject, of_files)]
+    found = [problem for data in compared for problem in _of_runs(data, of_files)]
     found += [Problem(*_told(one)) for of_directory in of_files.values() for one in of_directory]
     order = list(CONSEQUENCES)
     return sorted(found, key=lambda problem: order.index(problem.what))
 
 
-def _of_runs(subject: ArmRuns, of_files: dict[str, list[FileProblem]]) -> Iterator[Problem]:
-    """Those of the runs of one subject, whose files' problems are taken out of `of_files`."""
+def _of_runs(data: ArmRuns, of_files: dict[str, list[FileProblem]]) -> Iterator[Problem]:
+    """Those of the runs of one workload, whose files' problems are taken out of `of_files`."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for run, entry in subject.listed:
+    for run, entry in data.listed:
         for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):
             seeds[what, why, run.arm].append(run.seed)
     for (what, why, arm), of in seeds.items():
-        yield Problem(what, why, arm, subject.compared, tuple(sorted(set(of))))
+        yield Problem(what, why, arm, data.compared, tuple(sorted(set(of))))
 
 
 def _told(of: FileProblem) -> tuple[str, str]:
