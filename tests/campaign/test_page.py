@@ -10,6 +10,7 @@ from campaign.aims import NO_WAITING_TEST, aims
 from campaign.results import Results
 from page import device_of, page
 
+from ampsweep.record.parts import Contamination
 from ampsweep.report.compare import compare_directories
 from ampsweep.report.screenshot import find_browser
 
@@ -36,7 +37,7 @@ def on_h100(results, tmp_path_factory):
     """The same results, as if an H100 had given them, none of them disturbed."""
     directory = tmp_path_factory.mktemp("h100")
     for path, record in results.compared["recipe"].records:
-        contamination = record.contamination | {"verdict": "clean", "reasons": []}
+        contamination = record.contamination | Contamination(verdict="clean", reasons=[])
         place = directory / path.name
         place.mkdir()
         moved = replace(record, identity=replace(record.identity, device_name=H100), contamination=contamination)

@@ -13,16 +13,16 @@ from wandb_server import View, WandbServer
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.panels import PANELS
-from ampsweep.report.wandb.views.merge import Part, digests, merge
-from ampsweep.report.wandb.views.publish import Published, publish
-from ampsweep.report.wandb.views.workspace import WorkspacePage
+from ampsweep.report.wandb.save_views import SavedPage, publish_views
+from ampsweep.report.wandb.view_merge import Part, digests, merge
+from ampsweep.report.wandb.workspace_view import WorkspaceView
 from ampsweep.tracking.wandb.api import wandb_api
 from ampsweep.tracking.wandb.selection import Selection
 
 GROUP = Selection("team", "mine", groups=('it\'s a="group"',))
 REPORT = "http://127.0.0.1/report"
 
-Publish = Callable[[Sequence[Entry]], list[Published]]
+Publish = Callable[[Sequence[Entry]], list[SavedPage]]
 
 
 def panels_of(workspace: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -37,7 +37,7 @@ def runs_of(workspace: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_workspace_has_the_panels_of_the_specification_in_sections():
-    sections = panels_of(WorkspacePage.of(GROUP, PANELS, REPORT).spec)
+    sections = panels_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
     assert list(sections) == ["About", "Memory", "Speed", "Parity", "Gradient scaler", "Device"]
     made = {id.removeprefix("ampsweep-"): panel for found in sections.values() for id, panel in found.items()}
     assert made.keys() - {"about"} == {panel.key for panel in PANELS if panel.kind != "changes"}
@@ -55,7 +55,7 @@ def test_a_workspace_has_the_panels_of_the_specification_in_sections():
 
 
 def test_runs_are_chosen_by_group_and_grouped_by_precision_mode():
-    runs = runs_of(WorkspacePage.of(GROUP, PANELS, REPORT).spec)
+    runs = runs_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
     assert runs["grouping"] == [{"section": "config", "name": "precision_mode.value"}]
     chosen = {one["key"]["name"]: (one["op"], one["value"]) for one in runs["filters"]["filters"]}
     assert chosen == {"jobType": ("!=", "comparison"), "group": ("IN", list(GROUP.groups))}
@@ -72,9 +72,9 @@ def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.fixture
 def publish_runs(server: WandbServer, tmp_path: Path) -> Publish:
-    def publish_runs(entries: Sequence[Entry]) -> list[Published]:
+    def publish_runs(entries: Sequence[Entry]) -> list[SavedPage]:
         with wandb_api(GROUP) as api:
-            return publish(dashboard_of(entries, tmp_path), GROUP, api)
+            return publish_views(dashboard_of(entries, tmp_path), GROUP, api)
 
     return publish_runs
 

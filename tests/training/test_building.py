@@ -10,9 +10,10 @@ from torch import nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+from ampsweep.text import one_line
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import build_component, locate, one_line
+from ampsweep.training.build.instantiate import build_component, locate
 from ampsweep.training.build.optimizer import build_optimizer, is_fused
 from ampsweep.training.out_of_memory import is_out_of_memory
 

@@ -29,7 +29,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
         UserError: the address, the login or the server is at fault, or the directory.
     """
     # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
-    from ampsweep.tracking.wandb.api import WandbReadError
+    from ampsweep.tracking.wandb.api import WandbError
     from ampsweep.tracking.wandb.copy import copy_runs
     from ampsweep.tracking.wandb.selection import Selection
 
@@ -42,7 +42,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     try:
         with _shown(console, str(selection)) as progress:
             copied = copy_runs(selection, place, progress)
-    except WandbReadError as error:
+    except WandbError as error:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"{error.filename or place}: cannot be written: {error.strerror}") from error

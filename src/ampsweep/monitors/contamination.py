@@ -1,13 +1,12 @@
 """Whether anything but the training itself could have changed its speed: the verdict, and what it is judged by."""
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from ampsweep.monitors.host_load import HostUse
-
-Verdict = Literal["clean", "contaminated", "unknown"]
+from ampsweep.record.parts import Contamination
 
 MAX_FOREIGN_CORES: Final = 0.25
 """A system's services, a sweep's parent and W&B's helpers take some hundredths of a core, a process that computes a
@@ -37,17 +36,6 @@ class Evidence:
     """Share of samples in which heat or hardware protection slowed the GPU down; None where nobody tells."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contamination:
-    """A verdict on the steps after warm-up with the sentences it stands on: why contaminated, or why unknown."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    busy_before: str | None = None
-    figures: dict[str, float] = field(default_factory=dict)
-    """What was found, judged or not: processor time in cores, seconds, percent."""
-
-
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
@@ -58,10 +46,10 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
     if not reasons and unknown:
-        return Contamination(verdict="unknown", reasons=(unknown,), figures=_figures(evidence))
+        return Contamination(verdict="unknown", reasons=[unknown], figures=_figures(evidence))
     return Contamination(
         verdict="contaminated" if reasons else "clean",
-        reasons=tuple(reasons),
+        reasons=reasons,
         busy_before=evidence.busy_before,
         figures=_figures(evidence),
     )

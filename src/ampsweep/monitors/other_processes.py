@@ -6,9 +6,10 @@ from typing import Final
 
 import torch
 
-from ampsweep.monitors.contamination import Contamination, Evidence, computing, foreign_load, judge
+from ampsweep.monitors.contamination import Evidence, computing, foreign_load, judge
 from ampsweep.monitors.host_load import HostUse, HostWindow, nobody_else_runs, own_processes
 from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.record.parts import Contamination
 
 MAX_FOREIGN_GPU_GIB: Final = 1.0
 """A display and its windows hold some hundred MiB."""

@@ -16,8 +16,9 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
+from ampsweep.metrics import MemoryCategory
 from ampsweep.tracing.flops import formulas
-from ampsweep.tracing.ledger import Category, Ledger, Lives, tensors_in
+from ampsweep.tracing.ledger import Ledger, Lives, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
 _PLAIN = (Tensor, FakeTensor)
@@ -33,11 +34,11 @@ class TracedStep:
     """What one step did. Bytes are those of tensors, without an allocator's rounding and kernels' workspaces."""
 
     peak_bytes: int
-    peak: dict[Category, int]
+    peak: dict[MemoryCategory, int]
     """Bytes by category when the most were alive; they add up to `peak_bytes`."""
-    end_of_forward: dict[Category, int]
+    end_of_forward: dict[MemoryCategory, int]
     """Bytes by category before backward; of several backward passes (micro-batches), before that with the most."""
-    kept: dict[Category, int]
+    kept: dict[MemoryCategory, int]
     """Bytes the step made and left behind, by category: new optimizer state, its loss, and whatever leaks."""
     held_bytes: int
     """Bytes of what the step used and did not make."""
@@ -219,7 +220,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._ledger.scratch(num_bytes)
         return result
 
-    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> Category:
+    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         if not torch.is_grad_enabled():
             return "temporary"
         sources = {found.category for tensor in inputs if (found := self._ledger.find(tensor))}

@@ -6,11 +6,9 @@ from contextlib import suppress
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.base import Trackers
 from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb.client import WandbClient
 from ampsweep.tracking.wandb.messages import SENDS
-from ampsweep.tracking.wandb.mode import resolve_mode
-from ampsweep.tracking.wandb.place import WandbPlace
-from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
+from ampsweep.tracking.wandb.settings import WandbPlace, resolve_mode
 
 
 def make_trackers(

@@ -65,9 +65,9 @@ def _arms(results: Results, experiment: str, *, compiled: bool = False) -> list[
 def _errors(results: Results, model: str) -> Named:
     """Of the predictions for its eager runs; a search has its own."""
     for record in results.records:
-        identity, prediction = record.identity, record.prediction or {}
+        identity, prediction = record.identity, record.prediction
         if identity.model == model and not identity.compile and record.batch_search is None:
-            yield f"{record.arm}, batch {identity.batch_size}", prediction.get("error_pct")
+            yield f"{record.arm}, batch {identity.batch_size}", None if prediction is None else prediction.error_pct
 
 
 def _differences(ratios: Named) -> Named:

@@ -81,7 +81,7 @@ def _by_hand(form: Callable[[float], str], key: str) -> Cell:
 
 
 def _gflop(arm: Arm) -> str | None:
-    flops = next((flops for run in arm.runs if (flops := run.record.proof.get("flops"))), None)
+    flops = next((flops for run in arm.runs if (flops := run.record.proof.flops)), None)
     return None if flops is None else number(sum(flops.values()) / 1e9, 4)
 
 

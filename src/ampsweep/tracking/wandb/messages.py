@@ -1,13 +1,16 @@
-"""What a training and the W&B process that tracks it tell each other."""
+"""The messages between a training and the W&B process that tracks it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb.place import WandbPlace
+from ampsweep.record.parts import WandbFacts
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.comparison import ComparisonPage
+    from ampsweep.tracking.wandb.settings import WandbPlace
 
 SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """What a user is told whenever W&B is lost."""
@@ -57,7 +60,7 @@ class Start:
 class Started:
     """From it, once W&B has the run: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ class Finish:
 class Publish:
     """To the W&B process: a comparison belongs there; wandb's own files go below the directory."""
 
-    page: ComparisonPage
-    place: WandbPlace
+    page: "ComparisonPage"
+    place: "WandbPlace"
     directory: Path
 
 
@@ -93,4 +96,4 @@ class Published:
 class Done:
     """Its answer: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts

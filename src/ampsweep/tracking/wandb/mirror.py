@@ -1,10 +1,11 @@
-"""Keeps a run on W&B equal to its history file while it trains, for as long as W&B can be had."""
+"""The mirror of a run on W&B, kept equal to its history file while it trains, for as long as W&B can be had."""
 
 import itertools
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -14,10 +15,10 @@ from filelock import FileLock, Timeout
 
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
-from ampsweep.tracking.wandb.core import end_wandb, first_line, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.messages import SENDS, Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.watch import GivenUpError
 
 _EVERY_S: Final = 0.5
 """How often new rows are looked for."""
@@ -35,8 +36,6 @@ _LAST_RETRY_S: Final = 900.0
 
 _AGAIN: Final = 2 / 3
 """Of its grace, what a run has that has ended, for a second try: the first has taken time, too."""
-
-_NO_ANSWER: Final = "the server does not answer"
 
 
 def sending_lock(directory: Path) -> FileLock:
@@ -69,9 +68,9 @@ class WandbMirror:
                 self._mirror()
         facts = self._record.wandb
         if self._lost is not None:
-            facts["error"] = self._lost
+            facts.error = self._lost
             if not self._has_begun and self._run.mode == "online":
-                facts |= {"mode": "offline", "reason": self._lost}
+                facts.mode, facts.reason = "offline", self._lost
             self.send(f"W&B: lost ({self._lost}); {SENDS}")
         self.send(Done(facts))
 
@@ -113,7 +112,7 @@ class WandbMirror:
             try:
                 self._attempt()
             except lost_errors() as error:
-                self._lost = self._lost or _NO_ANSWER if self._gave_up else first_line(error)
+                self._lost = self._lost or NO_ANSWER if self._gave_up else first_line(error)
                 # Once nothing was heard of the server, there is no point in trying again; errors may pass.
                 self._gave_up |= isinstance(error, TimeoutError) or (
                     isinstance(error, GivenUpError) and error.is_silent
@@ -134,7 +133,7 @@ class WandbMirror:
             self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
         self._lost = None
         self._has_begun = True
-        self.send(Started(dict(self._record.wandb)))
+        self.send(Started(replace(self._record.wandb)))
         with (self._directory / HISTORY_NAME).open("rb") as history:
             while not self._over.wait(_EVERY_S):
                 self._send_rows(history)
@@ -148,7 +147,7 @@ class WandbMirror:
 
         def guard() -> None:
             if not self._over.wait(_NOTICE_S) and not settled.is_set():
-                self.send(f"W&B: {_NO_ANSWER}; the training goes on, {SENDS}")
+                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SENDS}")
             self._over.wait()
             grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
             if left_s > grace_s and not self._has_begun and self._run.may_begin():
@@ -168,5 +167,5 @@ class WandbMirror:
             row = history_row(line.decode())
             step = int(row.pop(STEP))
             if self._run.log(row, step):
-                self._record.wandb["last_step"] = step
+                self._record.wandb.last_step = step
         history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written

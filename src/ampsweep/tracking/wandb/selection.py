@@ -1,4 +1,4 @@
-"""Which runs of a W&B server are meant: `wandb://ENTITY/PROJECT[/SWEEP][?group=NAME...]`."""
+"""A selection of runs on a W&B server: `wandb://ENTITY/PROJECT[/SWEEP][?group=NAME...]`."""
 
 import re
 from dataclasses import dataclass
