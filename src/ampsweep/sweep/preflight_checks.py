@@ -13,15 +13,15 @@ from ampsweep.config.modes import arm_label
 from ampsweep.config.resolved import COMPONENTS, component_name
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
-from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.monitors.snapshot import why_no_snapshot
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.monitors.memory_snapshot import why_no_snapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
-from ampsweep.tracking.factory import check_tracking
+from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
@@ -62,7 +62,7 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         raise UserError(f"precision={arm_label(config.precision)}: {unsupported}")
     _check_services(config, device, wandb)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
-    prepared, checked = PreparedRun(device, limit, FirstLook(device), unsupported), Checked(unsupported=unsupported)
+    prepared, checked = PreparedRun(device, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
         with limit:
             data = _checked_data(config, device)

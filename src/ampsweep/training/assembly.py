@@ -8,7 +8,7 @@ import torch
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments
@@ -16,7 +16,7 @@ from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
 _VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made; the others take no more memory."""
+"""With one, nothing is alive while the next is made; more than two take no more memory."""
 
 
 def keep_nothing(*_: object) -> None:
