@@ -2,7 +2,8 @@
 
 import pytest
 
-from ampsweep.predict.cuda_allocator import MIB, CudaAllocatorModel, DeviceFullError
+from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
+from ampsweep.text import MIB
 
 
 @pytest.fixture
