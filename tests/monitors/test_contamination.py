@@ -72,7 +72,7 @@ def test_a_load_from_before_does_not_matter_to_a_cpu_that_was_free_afterwards():
     assert judge(CPU, free).verdict == "clean"
     assert judge(CPU, free).busy_before == "the CPU was busy"
     unseen = judge(CPU, replace(free, host=None))
-    assert (unseen.verdict, unseen.reasons) == ("contaminated", ("the CPU was busy",))
+    assert (unseen.verdict, unseen.reasons) == ("contaminated", ["the CPU was busy"])
 
 
 def test_what_the_run_starts_is_part_of_the_run(child):
@@ -139,7 +139,7 @@ def test_too_short_a_time_tells_nothing():
     found = verdict_on(lambda: keep_busy(0.1))
     assert (found.verdict, found.reasons) == (
         "unknown",
-        ("the steps after warm-up took less than 0.5 s, too short to tell",),
+        ["the steps after warm-up took less than 0.5 s, too short to tell"],
     )
 
 
@@ -147,7 +147,7 @@ def test_a_run_without_steps_after_warmup_tells_nothing():
     watch = UseDuringRun(CPU)
     watch.end()
     found = watch.verdict(busy_before=None, throttled_pct=None)
-    assert (found.verdict, found.reasons) == ("unknown", ("no step came after warm-up",))
+    assert (found.verdict, found.reasons) == ("unknown", ["no step came after warm-up"])
     assert found.figures == {}
 
 

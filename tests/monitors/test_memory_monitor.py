@@ -112,16 +112,16 @@ def measured_step(monitor, work):
 
 def test_what_a_kernel_takes_for_itself_has_a_row_of_its_own():
     plain, with_more = (measured_step(MemoryMonitor(CPU), work) for work in (torch.clone, with_workspace))
-    assert with_more["peak_bytes"] == pytest.approx(plain["peak_bytes"], abs=4096)
-    more = with_more["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert with_more.peak_bytes == pytest.approx(plain.peak_bytes, abs=4096)
+    more = with_more.unattributed_bytes - plain.unattributed_bytes
     assert more == pytest.approx(WORKSPACE, rel=0.2)
     for memory in (plain, with_more):
-        assert sum(memory["peak"].values()) + memory["unattributed_bytes"] == memory["allocator_peak_bytes"]
+        assert sum(memory.peak.values()) + memory.unattributed_bytes == memory.allocator_peak_bytes
 
 
 def test_a_step_that_was_not_measured_has_no_allocator_peak():
     memory = MemoryMonitor(CPU).of_step(traced_step())
-    assert set(memory) == {"peak_bytes", "peak", "end_of_forward", "kept"}
+    assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
 @pytest.mark.gpu
@@ -181,11 +181,11 @@ def test_on_cuda_the_step_has_the_allocators_peak_and_the_run_keeps_its_own():
     plain, with_more = (measured_step(monitor, work) for work in (torch.clone, with_workspace))
     leaked = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
     with_a_leak = measured_step(monitor, torch.clone)
-    assert with_more["unattributed_bytes"] - plain["unattributed_bytes"] == pytest.approx(WORKSPACE, rel=0.5)
-    more = with_a_leak["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert with_more.unattributed_bytes - plain.unattributed_bytes == pytest.approx(WORKSPACE, rel=0.5)
+    more = with_a_leak.unattributed_bytes - plain.unattributed_bytes
     assert more == pytest.approx(leaked.nbytes, rel=0.1)
     summary = monitor.summary()
-    assert summary["memory/peak_allocated_run_gib"] >= 0.5 > plain["allocator_peak_bytes"] / GIB
+    assert summary["memory/peak_allocated_run_gib"] >= 0.5 > plain.allocator_peak_bytes / GIB
     monitor.after_warmup()
     spike = torch.empty(256 * MIB, dtype=torch.uint8, device=device)
     del spike

@@ -10,7 +10,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.ledger import CATEGORIES
+from ampsweep.metrics import MEMORY_CATEGORIES
 from ampsweep.tracing.operator_tracer import OperatorTracer
 from ampsweep.tracing.step import trace_step
 
@@ -120,7 +120,7 @@ def test_categories_add_up_to_the_peak(make_recipe):
     recipe = make_recipe(mlp())
     for _ in range(2):
         traced = recipe.traced_step()
-        assert tuple(traced.peak) == tuple(traced.end_of_forward) == CATEGORIES
+        assert tuple(traced.peak) == tuple(traced.end_of_forward) == tuple(MEMORY_CATEGORIES)
         assert sum(traced.peak.values()) == traced.peak_bytes
         assert sum(traced.end_of_forward.values()) <= traced.peak_bytes
 
@@ -270,7 +270,7 @@ def test_a_step_leaves_nothing_behind_but_what_it_returns():
     with trace_step(recipe.model, recipe.optimizer) as trace:
         losses = recipe.step()
     left = {"optimizer_state": 2 * 4 * NUM_PARAMETERS + 6 * 4, "activations": losses[0].nbytes}
-    assert trace.result.kept == dict.fromkeys(CATEGORIES, 0) | left
+    assert trace.result.kept == dict.fromkeys(MEMORY_CATEGORIES, 0) | left
     assert sum(recipe.traced_step().kept.values()) == 0
 
 

@@ -19,7 +19,7 @@ class Digits:
 
     tokens_per_batch: int | None = None
 
-    def __init__(self, *, val_fraction: float = 0.2, batch_size: int, seed: int, device: torch.device) -> None:
+    def __init__(self, *, val_fraction: float, batch_size: int, seed: int, device: torch.device) -> None:
         """Load and split the digits.
 
         Raises:

@@ -1,13 +1,12 @@
 """Contamination: the verdict on whether anything but the training itself changed its speed, and its evidence."""
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from ampsweep.monitors.processors import ProcessorUse
-
-Verdict = Literal["clean", "contaminated", "unknown"]
+from ampsweep.record.parts import Contamination
 
 MAX_FOREIGN_CORES: Final = 0.25
 """A system's services, a sweep's parent and W&B's helpers take some hundredths of a core; a process that computes takes
@@ -37,17 +36,6 @@ class Evidence:
     """Percent of samples in which heat or hardware protection slowed the GPU down; None where the driver is silent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contamination:
-    """A verdict on the steps after warm-up, with the sentences that say why they are contaminated or unknown."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    busy_before: str | None = None
-    figures: dict[str, float] = field(default_factory=dict)
-    """Figures of the evidence, judged or not: processor time in cores, seconds, percent."""
-
-
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
@@ -58,10 +46,10 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
     if not reasons and unknown:
-        return Contamination(verdict="unknown", reasons=(unknown,), figures=_figures(evidence))
+        return Contamination(verdict="unknown", reasons=[unknown], figures=_figures(evidence))
     return Contamination(
         verdict="contaminated" if reasons else "clean",
-        reasons=tuple(reasons),
+        reasons=reasons,
         busy_before=evidence.busy_before,
         figures=_figures(evidence),
     )

@@ -40,16 +40,13 @@ class Efficiency:
             )
         return figures
 
-    def proof(self) -> dict[str, Any]:
-        """`peak` for the run record: the denominator of the share, its source, and the first share that was refused.
-
-        Empty where no peak is known.
-        """
+    def proof(self) -> dict[str, Any] | None:
+        """The denominator of the share, its source, and a share that was refused; None where no peak is known."""
         if self._peak is None:
-            return {}
+            return None
         peak: dict[str, Any] = {
             "tflops_per_sec": self._peak.tflops_per_sec,
             "by_dtype": self._peak.by_dtype,
             "source": self._peak.source,
         }
-        return {"peak": peak if self._refused is None else peak | {"refused": self._refused}}
+        return peak if self._refused is None else peak | {"refused": self._refused}

@@ -6,9 +6,10 @@ from typing import Final
 
 import torch
 
-from ampsweep.monitors.contamination import Contamination, Evidence, computing, foreign_load, judge
+from ampsweep.monitors.contamination import Evidence, computing, foreign_load, judge
 from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_else_runs, own_processes
+from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB
 
 MAX_FOREIGN_GPU_GIB: Final = 1.0

@@ -1,4 +1,4 @@
-"""Whether model, data and task fit together: asked of a batch and a model that holds no memory."""
+"""Check that model, data and task go together, with one batch and a model that holds no memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +20,16 @@ _REHEARSE_UP_TO = 50_000_000
 
 
 @dataclass(frozen=True)
-class Fit:
+class CheckedModel:
     """A model that takes the batches of its data."""
 
     model: nn.Module
     """On the meta device."""
     output_bytes: int
-    """Of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
+    """Bytes of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
 
 
-def check_fit(config: Config, data: Data) -> Fit:
+def check_model(config: Config, data: Data) -> CheckedModel:
     """Compute the loss of one batch without its arithmetic.
 
     No random state is changed.
@@ -53,8 +53,8 @@ def check_fit(config: Config, data: Data) -> Fit:
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
         _rehearse(config, batch, model, task)
-        return Fit(model, 0)
-    return Fit(model, counted.made_bytes)
+        return CheckedModel(model, 0)
+    return CheckedModel(model, counted.made_bytes)
 
 
 def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None:

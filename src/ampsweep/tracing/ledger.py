@@ -4,16 +4,13 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-Category = Literal[
-    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
-]
-CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +18,7 @@ class Allocation:
     """The bytes of one storage from its birth to its death. Moments count births and deaths of storages."""
 
     num_bytes: int
-    category: Category
+    category: MemoryCategory
     born: int
     died: int | None = None
 
@@ -78,7 +75,7 @@ class Ledger:
         found = self._known.get(id(tensor.untyped_storage()))
         return found[1] if found else None
 
-    def hold(self, tensor: Tensor, category: Category) -> None:
+    def hold(self, tensor: Tensor, category: MemoryCategory) -> None:
         """Put the storage of a tensor into a category; an unknown one counts as there from the beginning."""
         known = self.find(tensor)
         if known is not None:
@@ -96,7 +93,7 @@ class Ledger:
             if self.find(tensor) is None:
                 self.hold(tensor, "other")
 
-    def create(self, tensor: Tensor, category: Category) -> bool:
+    def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
         """Note a tensor that an operator returned; True if its storage is new."""
         known = self.find(tensor)
         if known is not None:
@@ -121,15 +118,15 @@ class Ledger:
         if self._live > self._marked_bytes:
             self._marked_bytes, self.marked_moment = self._live, self.moment
 
-    def at_peak(self) -> dict[Category, int]:
+    def at_peak(self) -> dict[MemoryCategory, int]:
         """Bytes by category at the moment when the most were alive; they add up to `peak_bytes`."""
         return self._alive_at(self.peak_moment)
 
-    def at_mark(self) -> dict[Category, int]:
+    def at_mark(self) -> dict[MemoryCategory, int]:
         """Bytes by category at the marked moment."""
         return self._alive_at(self.marked_moment)
 
-    def kept(self) -> dict[Category, int]:
+    def kept(self) -> dict[MemoryCategory, int]:
         """Bytes by category that are alive now and were not there in the beginning."""
         return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
 
@@ -148,7 +145,7 @@ class Ledger:
         device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
         return device == self._device
 
-    def _add(self, tensor: Tensor, category: Category, born: int) -> Allocation | None:
+    def _add(self, tensor: Tensor, category: MemoryCategory, born: int) -> Allocation | None:
         if not self._counts(tensor):
             return None
         storage = tensor.untyped_storage()
@@ -172,11 +169,11 @@ class Ledger:
         allocation.died = self.moment
         self._live -= allocation.num_bytes
 
-    def _alive_at(self, moment: int) -> dict[Category, int]:
+    def _alive_at(self, moment: int) -> dict[MemoryCategory, int]:
         return self._sum(allocation for allocation in self._allocations if allocation.alive_at(moment))
 
-    def _sum(self, allocations: Iterable[Allocation]) -> dict[Category, int]:
-        sums: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+    def _sum(self, allocations: Iterable[Allocation]) -> dict[MemoryCategory, int]:
+        sums: dict[MemoryCategory, int] = dict.fromkeys(MEMORY_CATEGORIES, 0)
         for allocation in allocations:
             sums[allocation.category] += allocation.num_bytes
         return sums

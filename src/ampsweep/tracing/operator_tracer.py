@@ -12,8 +12,9 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
+from ampsweep.metrics import MemoryCategory
 from ampsweep.tracing.flops import formulas
-from ampsweep.tracing.ledger import Category, Ledger, tensors_in
+from ampsweep.tracing.ledger import Ledger, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
 _PLAIN = (Tensor, FakeTensor)
@@ -77,7 +78,7 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._ledger.scratch(num_bytes)
         return result
 
-    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> Category:
+    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         if not torch.is_grad_enabled():
             return "temporary"
         sources = {found.category for tensor in inputs if (found := self._ledger.find(tensor))}

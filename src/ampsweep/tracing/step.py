@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsweep.tracing.ledger import Category, Ledger, Lives, tensors_in
+from ampsweep.metrics import MemoryCategory
+from ampsweep.tracing.ledger import Ledger, Lives, tensors_in
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 
 
@@ -19,11 +20,11 @@ class TracedStep:
     """The memory and arithmetic of one step. Bytes are those of tensors, without rounding and kernels' workspaces."""
 
     peak_bytes: int
-    peak: dict[Category, int]
+    peak: dict[MemoryCategory, int]
     """Bytes by category when the most were alive; they add up to `peak_bytes`."""
-    end_of_forward: dict[Category, int]
+    end_of_forward: dict[MemoryCategory, int]
     """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most."""
-    kept: dict[Category, int]
+    kept: dict[MemoryCategory, int]
     """Bytes by category that the step made and left behind: new optimizer state, its loss, and leaks."""
     held_bytes: int
     """Bytes of tensors that the step used but did not make."""

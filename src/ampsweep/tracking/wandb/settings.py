@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.library import Login, current_login, end_wandb, first_line
@@ -25,7 +26,7 @@ _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
 _INIT_TIMEOUT_S: Final = 60.0
 _FINISH_TIMEOUT_S: Final = 30.0
-"""Where WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT do not say. A training waits for neither: see `WandbMirror`."""
+"""Defaults of WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT. A training waits for neither: see `WandbMirror`."""
 
 _RETRY_S: Final = (1, 2)
 """Shortest and longest wait between two tries, so that a server that is back is noticed; wandb waits up to a minute."""
@@ -124,7 +125,7 @@ def group_of(name: str, directory: Path) -> str:
 
 @dataclass(frozen=True)
 class WandbPlace:
-    """A run's place; what is None is left to wandb and its environment."""
+    """The project, entity, group and sweep of a run; what is None is left to wandb and its environment."""
 
     project: str | None
     entity: str | None
@@ -147,16 +148,16 @@ class WandbPlace:
         )
 
     @classmethod
-    def recorded(cls, facts: dict[str, Any]) -> Self:
+    def recorded(cls, facts: WandbFacts) -> Self:
         """The place that a record's facts about W&B tell."""
-        return cls(**{name: facts.get(name) for name in ("project", "entity", "group", "sweep")})
+        return cls(project=facts.project, entity=facts.entity, group=facts.group, sweep=facts.sweep)
 
     def facts(self) -> dict[str, Any]:
         """The place as a record has it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def settings(self, tags: list[str]) -> "wandb.Settings":
-        """Settings of wandb for a run there.
+        """The settings of wandb for a run there.
 
         Raises:
             ValueError: a project, entity or tag that W&B does not take.
