@@ -72,12 +72,12 @@ def against_traced(names: list[str], modes: list[str]) -> Iterator[dict[str, Any
         overrides = (*WORKLOADS[name], *smaller, f"precision={mode}", *OPTIMIZERS[optimizer], *VARIANTS[variant])
         truth, step = measured_memory(*overrides), predicted(*overrides)
         peak, forward = step.peak(), sum(step.at(step.end_of_forward).values())
-        error_pct = 100 * (peak.num_bytes / truth["peak_bytes"] - 1)
-        forward_error_pct = 100 * (forward / sum(truth["end_of_forward"].values()) - 1)
-        exact = all(peak.categories[key] == truth["peak"][key] for key in EXACT)
+        error_pct = 100 * (peak.num_bytes / truth.peak_bytes - 1)
+        forward_error_pct = 100 * (forward / sum(truth.end_of_forward.values()) - 1)
+        exact = all(peak.categories[key] == truth.peak[key] for key in EXACT)
         yield {
             "case": " ".join([name, *smaller, mode, optimizer, variant]),
-            "traced_bytes": truth["peak_bytes"],
+            "traced_bytes": truth.peak_bytes,
             "predicted_bytes": peak.num_bytes,
             "error_pct": error_pct,
             "forward_error_pct": forward_error_pct,

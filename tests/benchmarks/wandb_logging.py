@@ -11,6 +11,7 @@ from typing import Final
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import Identity, RunRecord
+from ampsweep.record.parts import MemoryUse, ModeProof
 
 PERIOD_S: Final = 0.1
 """Between two rows."""
@@ -42,7 +43,8 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
             trackers.log({"train/loss": 1 / step, "train/lr": 1e-3}, step)
             time.sleep(max(0.0, first + number * PERIOD_S - time.perf_counter()))
         record.status, record.summary = "completed", {"train/loss": 0.5}
-        record.memory, record.proof = {"peak": {"parameters": 4096}}, {"outputs": {"float32": 9}}  # tables in W&B
+        # Tables in W&B.
+        record.memory, record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"float32": 9})
         lost = None
         try:
             trackers.finish(record)

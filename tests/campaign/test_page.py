@@ -12,6 +12,8 @@ from campaign.ledger import GpuTests
 from campaign.page import device_of, page
 from campaign.svg import Bar, Line, bars, lines, stacked
 
+from ampsweep.record.parts import Contamination
+
 PAGE = Path(__file__).parents[2] / "sweeps/results/page.py"
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -27,7 +29,7 @@ def on_h100(finished):
     """The same results, as if an H100 had given them, none of them disturbed."""
 
     def moved(record):
-        contamination = record.contamination | {"verdict": "clean", "reasons": []}
+        contamination = record.contamination | Contamination(verdict="clean", reasons=[])
         identity = replace(record.identity, device_name=H100)
         return replace(record, identity=identity, contamination=contamination)
 

@@ -6,6 +6,8 @@ import pytest
 from campaign.results import arms_of
 from campaign.roofline import Moved, bound, moved_bytes
 
+from ampsweep.record.parts import MemoryUse, ModeProof
+
 H100 = "NVIDIA H100 80GB HBM3"
 WIDTH, BATCH, NUM_LAYERS = 4096, 512, 3
 WEIGHTS = NUM_LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -28,8 +30,8 @@ def recipe(finished):
         return replace(
             run,
             config=config,
-            proof=run.proof | {"flops": {dtype: FLOPS}},
-            memory=run.memory | {"end_of_forward": held},
+            proof=run.proof | ModeProof(flops={dtype: FLOPS}),
+            memory=run.memory | MemoryUse(end_of_forward=held),
             identity=replace(run.identity, device_name=H100),
         )
 
@@ -38,7 +40,7 @@ def recipe(finished):
 
 def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
     record = recipe("amp_fp16", "float16", autocast=True, scaler=True)
-    assert sum(record.proof["flops"].values()) / 1e9 == pytest.approx(137.4, abs=0.05)
+    assert sum(record.proof.flops.values()) / 1e9 == pytest.approx(137.4, abs=0.05)
     moved = moved_bytes(record)
     assert moved == Moved(casts=12 * WEIGHTS, unscale=8 * WEIGHTS, clipping=0, optimizer=12 * WEIGHTS)
     assert moved.total / 1e9 == pytest.approx(1.61, abs=0.005)
@@ -70,7 +72,7 @@ def test_real_records_hold_what_the_formula_takes(finished):
     weights = 3 * (32 * 32 + 32)
     fp32, amp = (finished.results.of("recipe", precision_mode=mode)[0][1] for mode in ("fp32", "amp_bf16"))
     for record, dtype in ((fp32, "float32"), (amp, "bfloat16")):
-        assert record.proof["flops"] == {dtype: 2 * 8 * 32 * 32 * 8}
+        assert record.proof.flops == {dtype: 2 * 8 * 32 * 32 * 8}
     assert moved_bytes(fp32) == Moved(casts=0, unscale=0, clipping=0, optimizer=12 * weights)
     assert moved_bytes(amp) == Moved(casts=12 * weights, unscale=0, clipping=0, optimizer=12 * weights)
 

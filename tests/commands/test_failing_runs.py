@@ -74,7 +74,7 @@ def test_a_model_that_leaves_python_fails_its_run_and_does_not_choose_the_exit_c
 def test_wandb_is_told_of_the_failure(train):
     train("-m", *OWN[:-1], "tracking.mode=offline", "+model.what=raises")
     run = only_run()
-    tracked = read_wandb_file(run.directory / run.record.wandb["directory"])
+    tracked = read_wandb_file(run.directory / run.record.wandb.directory)
     assert tracked.exit_code == 1
     assert tracked.summary["status"] == "failed"
     assert tracked.summary["error"] == "RuntimeError: my model broke"

@@ -69,7 +69,7 @@ def test_a_stopped_sweep_ends_its_run_with_a_checkpoint_and_can_be_completed(how
     assert [run.record.status for run in runs] == ["completed"] * 4
     continued = runs[0]
     assert continued.directory == run.directory
-    assert [attempt["from_step"] for attempt in continued.record.attempts] == [0, len(steps)]
+    assert [attempt.from_step for attempt in continued.record.attempts] == [0, len(steps)]
     assert continued.record.error is None
     assert [row["step"] for row in continued.history] == list(range(1, 11))
 
@@ -78,7 +78,7 @@ def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(train, monk
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampsweep.commands.hydra_job.train_point", stop)
+    monkeypatch.setattr("ampsweep.commands.hydra_job.run_in_own_process", stop)
     assert train("-m", *MLP, "seed=0,1").code == 1
     assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
 

@@ -54,12 +54,12 @@ def test_a_run_leaves_a_complete_record(train):
     assert record.config["precision"]["mode"] == "amp_bf16"
     assert record.config["trainer"]["steps"] == 12
     assert {"code_version", "python", "packages", "os", "flags"} <= record.environment.keys()
-    assert record.proof["outputs"].keys() == {"float32", "bfloat16"}
-    assert set(record.memory["peak"]) >= {"parameters", "gradients", "optimizer_state", "activations"}
+    assert record.proof.outputs.keys() == {"float32", "bfloat16"}
+    assert set(record.memory.peak) >= {"parameters", "gradients", "optimizer_state", "activations"}
     (attempt,) = record.attempts
     assert (attempt["from_step"], attempt["pid"]) == (0, os.getpid())
     assert record.started_at <= record.ended_at
-    assert record.wandb == {}
+    assert not record.wandb
     assert re.fullmatch(r"[0-9a-f]{12}", record.pair_key)
     assert run.directory.name == f"amp_bf16-mlp_small-s3-{record.config_hash[:8]}"
     assert {path.name for path in run.directory.iterdir()} == {"run.json", "history.jsonl", ".hydra"}
@@ -101,7 +101,7 @@ def test_evaluation_comes_when_it_is_asked_for(train):
 def test_wandb_gets_the_rows_of_the_history(train):
     train(*MLP, "trainer.steps=6", "tracking.mode=offline", "precision=amp_fp16")
     run = only_run()
-    tracked = read_wandb_file(run.directory / run.record.wandb["directory"])
+    tracked = read_wandb_file(run.directory / run.record.wandb.directory)
     assert len(tracked.history) == 3
     assert tracked.history == run.history
     assert tracked.exit_code == 0

@@ -19,7 +19,7 @@ def test_each_run_has_a_process_of_its_own_and_seeds_vary_slowest(swept):
         (1, "amp_bf16"),
         (1, "tf32"),
     ]
-    pids = [attempt["pid"] for record in records for attempt in record.attempts]
+    pids = [attempt.pid for record in records for attempt in record.attempts]
     assert len(set(pids)) == 4
     assert os.getpid() not in pids
 

@@ -12,6 +12,7 @@ from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
+from ampsweep.record.parts import StepPrediction
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
 from ampsweep.report.markdown import markdown
@@ -38,7 +39,8 @@ def predicted():
     """fp32 as predicted, but for one in the batch and a hundredth in the peak; of the others nothing was."""
     refused = PredictedBatch(refused="aten.nonzero depends on values")
     parts = {"parameters": 400 * 2**20, "activations": 600 * 2**20}
-    told = {"peak_bytes": 990 * 2**20, "peak": parts | {"activations": 590 * 2**20}, "error_pct": -1.0}
+    peak = parts | {"activations": 590 * 2**20}
+    told = StepPrediction(peak_bytes=990 * 2**20, peak=peak, error_pct=-1.0)
     fp32 = searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, predicted=PredictedBatch(batch_size=5))
     fp32[1].prediction = told
     fp32[1].summary |= {f"memory/{category}_gib": size / 2**30 for category, size in parts.items()}

@@ -60,7 +60,7 @@ def swept(server: WandbServer, command: WandbCommand, sweep: Sweep, created: dic
     ended = [finish(agent) for agent in agents]
     runs = [run for run in server.runs if run.attributes.get("sweep") == sweep.name]
     found = find_records(command.directory / "outputs").records
-    return Swept(sweep, created, ended, runs, {record.wandb["id"]: (path, record) for path, record in found})
+    return Swept(sweep, created, ended, runs, {record.wandb.id: (path, record) for path, record in found})
 
 
 def bits(rows: list[dict[str, float]]) -> list[dict[str, str]]:
@@ -184,7 +184,7 @@ def test_no_outcome_ends_a_sweep(command):
     for _, record in find_records(command.directory / "outputs").records:
         optimizer = record.config["optimizer"]
         assert (optimizer["lr"], optimizer["fused"]) == (0.05, None), "nested parameters come as one argument"
-        assert runs[record.wandb["id"]].summary["status"] == record.status
+        assert runs[record.wandb.id].summary["status"] == record.status
 
 
 def test_a_bad_configuration_does(command):

@@ -11,6 +11,7 @@ import pytest
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
 from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
@@ -43,7 +44,7 @@ class Process:
                         self.has_begun.set()
                     elif isinstance(self.heard[-1], Finish):
                         self.send("a last word")
-                        self.send(Done({"id": "run0123", "last_step": 2}))
+                        self.send(Done(WandbFacts(id="run0123", last_step=2)))
             except EOFError:
                 pass
         self.has_ended.set()
@@ -71,15 +72,15 @@ def test_what_the_process_says_reaches_whom_it_concerns(process: Process, record
     began = time.monotonic()
     client.start(record, tmp_path, resume_after=None)
     assert time.monotonic() - began < 5, "half a second: W&B is slow to begin"
-    assert record.wandb == {"id": "run0123", "mode": "online", "last_step": 0, "project": "p"}
+    assert record.wandb == WandbFacts(id="run0123", mode="online", last_step=0, project="p")
     assert process.has_begun.wait(30)
-    process.send(Started({"id": "run0123", "url": "too late"}))
+    process.send(Started(WandbFacts(id="run0123", url="too late")))
     process.send(Stopped())
     assert stopped.wait(30)
     assert reasons == ["a stop on W&B"]
     client.finish(record)
     client.finish(record)
-    assert record.wandb == {"id": "run0123", "last_step": 2}
+    assert record.wandb == WandbFacts(id="run0123", last_step=2)
     assert said == ["a last word"]
     assert process.has_ended.wait(30)
     assert [type(message) for message in process.heard] == [Open, Start, Finish]
@@ -91,4 +92,4 @@ def test_a_run_that_never_began_leaves_the_process_free(process: Process, record
     )
     client.finish(record)
     assert process.has_ended.wait(30)
-    assert record.wandb == {}
+    assert not record.wandb

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from wandb_server import KEY, Run, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, StepPrediction
 from ampsweep.tracking.factory import make_trackers
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
@@ -51,9 +51,9 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.config["tracking"] = {"notes": "why it was made"}
     record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
     record.status, record.summary = "completed", {"train/loss": 0.25, "perf/step_ms": 12.5}
-    record.memory = {"peak": {"parameters": 4096, "activations": 100}, "end_of_forward": {"parameters": 4096}}
-    record.prediction = {"target": "cpu", "peak": {"parameters": 4096, "activations": 101}, "error_pct": 0.02}
-    record.proof = {"flops": {"bfloat16": 90}, "outputs": {"bfloat16": 7, "float32": 2}, "contradictions": []}
+    record.memory = MemoryUse(peak={"parameters": 4096, "activations": 100}, end_of_forward={"parameters": 4096})
+    record.prediction = StepPrediction(target="cpu", peak={"parameters": 4096, "activations": 101}, error_pct=0.02)
+    record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2}, contradictions=[])
     run = track(record)
     assert bits(run.rows) == bits(read_history(tmp_path))
     assert (run.state, run.exit_code, run.project) == ("finished", 0, "mine")
@@ -71,7 +71,7 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
         ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"],
         [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
     )
-    assert run.summary["prediction"] == record.prediction
+    assert run.summary["prediction"] == record.prediction.as_json()
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
 
@@ -80,8 +80,8 @@ def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, reco
     record.status, record.summary = "oom", {"perf/step_ms": 0.1 + 0.2}
     run = track(record)
     sent = json.loads(run.files["record.json"])
-    assert sent | {"wandb": {}} == asdict(record) | {"wandb": {}}
-    assert sent["wandb"]["url"] == record.wandb["url"]
+    assert sent | {"wandb": {}} == record.as_json() | {"wandb": {}}
+    assert sent["wandb"]["url"] == record.wandb.url
     assert (sent["wandb"]["entity"], sent["wandb"]["project"], sent["wandb"]["group"]) == ("team", "mine", "multirun-7")
 
 
@@ -100,10 +100,10 @@ def test_every_metric_has_our_step_axis(track: Track, record: RunRecord) -> None
 @pytest.mark.parametrize(
     ("status", "error", "contamination", "title"),
     [
-        ("oom", "out of memory", {}, "Out of memory"),
-        ("diverged", "the training loss is nan at step 3", {}, "Diverged"),
-        ("diverged", "the scale collapsed to 5.9e-08 at step 3", {}, "Scale collapsed"),
-        ("completed", None, {"verdict": "contaminated", "reasons": ["too warm", "busy"]}, "Contaminated"),
+        ("oom", "out of memory", Contamination(), "Out of memory"),
+        ("diverged", "the training loss is nan at step 3", Contamination(), "Diverged"),
+        ("diverged", "the scale collapsed to 5.9e-08 at step 3", Contamination(), "Scale collapsed"),
+        ("completed", None, Contamination(verdict="contaminated", reasons=["too warm", "busy"]), "Contaminated"),
     ],
 )
 def test_what_nobody_may_be_looking_for_is_an_alert(

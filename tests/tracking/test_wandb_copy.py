@@ -11,6 +11,7 @@ from wandb_runs import record_run
 from wandb_server import Fault, WandbServer
 
 from ampsweep.record import FILE_NAME, RunRecord, find_records, read_history
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb import api as wandb_api
 from ampsweep.tracking.wandb.copy import Copied, copy_runs
 from ampsweep.tracking.wandb.selection import Selection
@@ -78,9 +79,11 @@ def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_
     assert copy(progress=lambda number, of: seen.append((number, of))) == Copied(3, 0, ())
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
     found = find_records(tmp_path / "copy").records
-    assert [replace(there, wandb={}) for _, there in found] == [of(record, "amp_bf16", seed) for seed in range(3)]
-    assert found[2][1].wandb["url"] == f"{server.url}/team/mine/runs/id2", "sent offline, it would name a directory"
-    assert [there.wandb["group"] for _, there in found] == ["a", "a", "b & c"]
+    assert [replace(there, wandb=WandbFacts()) for _, there in found] == [
+        of(record, "amp_bf16", seed) for seed in range(3)
+    ]
+    assert found[2][1].wandb.url == f"{server.url}/team/mine/runs/id2", "sent offline, it would name a directory"
+    assert [there.wandb.group for _, there in found] == ["a", "a", "b & c"]
     for place, _ in found:
         assert bits(read_history(place)) == bits(ROWS)
     assert [place.name for place, _ in found] == [f"amp_bf16-gpt_tiny-s{seed}-amp_bf16" for seed in range(3)]

@@ -16,6 +16,7 @@ from wandb_server import KEY, Fault
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
+from ampsweep.record.parts import MemoryUse, ModeProof
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.tracking.wandb.messages import SENDS
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
@@ -45,7 +46,7 @@ class Training:
             time.sleep(seconds / 20)
         events.get(21, int)()
         self.record.status = "completed"
-        self.record.memory, self.record.proof = {"peak": {"parameters": 4096}}, {"outputs": {"bfloat16": 9}}
+        self.record.memory, self.record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"bfloat16": 9})
         began = time.perf_counter()
         trackers.finish(self.record)
         self.finish_s = time.perf_counter() - began
@@ -76,7 +77,7 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
     run, noted = online.run(training.record), training.record.wandb
     assert run.rows == training.rows
     assert (run.state, run.summary["status"], run.attributes["groupName"]) == ("finished", "completed", "g")
-    assert (noted["url"], noted["last_step"]) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
+    assert (noted.url, noted.last_step) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
 
 
 @pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), ("is silent", 16)])
@@ -95,8 +96,8 @@ def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the
     assert training.start_s < 5, "it takes 1 s on a machine with nothing else to do"
     assert training.start_s + training.finish_s < at_most_s
     assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SENDS}"]
-    assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
-    assert record.wandb["reason"] == "the server does not answer"
+    assert (record.wandb.id, record.wandb.mode) == ("run0123", "offline")
+    assert record.wandb.reason == "the server does not answer"
     assert len(training.rows) == 20
 
 
@@ -107,7 +108,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online
     run = online.run(training.record)
     assert run.rows == training.rows
     assert run.state == "finished"
-    assert "error" not in training.record.wandb
+    assert training.record.wandb.error is None
 
 
 def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
@@ -115,7 +116,7 @@ def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> N
     run = online.run(training.record)
     assert run.rows == training.rows
     assert run.state == "finished"
-    assert "error" not in training.record.wandb
+    assert training.record.wandb.error is None
     assert training.said == ["W&B: online, project p"]
 
 
@@ -128,8 +129,8 @@ def test_a_key_that_becomes_wrong_stops_no_training(
     training.run({step: lambda: setattr(online.server, "key", "9" * 40)})
     assert len(training.rows) == 20
     assert training.record.status == "completed"
-    assert training.record.wandb["error"].endswith(": user is not logged in")
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
+    assert training.record.wandb.error.endswith(": user is not logged in")
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SENDS}"]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,8 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     training.address = impatient
     training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
     assert training.finish_s < 8, "it takes 1 s on a machine with nothing else to do"
-    assert why in training.record.wandb["error"]
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb['error']}); {SENDS}"]
+    assert why in training.record.wandb.error
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SENDS}"]
     assert len(training.rows) == 20
 
 
@@ -161,7 +162,7 @@ def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, 
     assert training.finish_s > 0.6
     run = online.run(training.record)
     assert (run.rows, run.state) == (training.rows, "finished")
-    assert "error" not in training.record.wandb
+    assert training.record.wandb.error is None
 
 
 def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb) -> None:

@@ -65,8 +65,8 @@ def test_wandb_gets_what_it_gets_from_the_training_process(
         trackers = make_trackers(OFFLINE, "multirun-7", said.append, where)
         assert said[0].startswith("W&B: offline, as tracking.mode says;")
         track(trackers, own, directory, range(1, 8))
-        assert own.wandb["last_step"] == 7
-        files.append(read_wandb(directory / own.wandb["directory"]))
+        assert own.wandb.last_step == 7
+        files.append(read_wandb(directory / own.wandb.directory))
     there, here = files
     assert there.history == here.history == read_history(tmp_path / "there")
     assert (there.config, there.metrics, there.exit_code) == (here.config, here.metrics, here.exit_code)
@@ -84,7 +84,7 @@ def test_one_process_tracks_run_after_run(
             own.run_id = f"run{number}"
             directory.mkdir()
             track(make_trackers(OFFLINE, None, lambda line: None, process.address), own, directory, range(1, 4))
-            assert read_wandb(directory / own.wandb["directory"]).history == read_history(directory)
+            assert read_wandb(directory / own.wandb.directory).history == read_history(directory)
             assert wandb_cores() == []
 
 
@@ -95,7 +95,7 @@ def test_numbers_that_are_none_arrive(
     trackers.start(record, tmp_path, resume_after=None)
     trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
     trackers.finish(record)
-    (row,) = read_wandb(tmp_path / record.wandb["directory"]).history
+    (row,) = read_wandb(tmp_path / record.wandb.directory).history
     assert math.isnan(row["train/loss"])
     assert row["train/grad_norm"] == math.inf
 
@@ -107,9 +107,9 @@ def test_a_resumed_run_sends_no_step_twice(
         pass
 
     track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(1, 6))
-    first = tmp_path / record.wandb["directory"]
+    first = tmp_path / record.wandb.directory
     track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(4, 9))
-    second = tmp_path / record.wandb["directory"]
+    second = tmp_path / record.wandb.directory
     assert [row["step"] for row in read_history(tmp_path)] == list(range(1, 9))
     steps = [[row["step"] for row in read_wandb(directory).history] for directory in (first, second)]
     assert steps == [[1, 2, 3, 4, 5], [6, 7, 8]]
@@ -123,7 +123,7 @@ def test_disabled_is_disabled_there_too(
     with WandbProcess() as process:
         process.address.prepare(TrackingConfig(mode=mode))
         track(make_trackers(TrackingConfig(mode=mode), None, print, process.address), record, tmp_path, range(1, 3))
-    assert record.wandb == {}
+    assert not record.wandb
     assert [*nobody_logged_in.rglob("*"), *tmp_path.rglob("wandb")] == []
 
 
@@ -181,7 +181,7 @@ def test_a_killed_wandb_process_costs_one_line(process: WandbProcess, record: Ru
         trackers.log({"train/loss": 1 / step}, step)
     trackers.finish(record)
     assert said[1:] == [f"W&B: lost (its process ended); {SENDS}"]
-    assert record.wandb["error"] == "the W&B process ended"
+    assert record.wandb.error == "the W&B process ended"
     assert len(read_history(tmp_path)) == 3
 
 
@@ -193,7 +193,7 @@ def test_a_run_after_that_is_tracked_by_its_own_process(
     served.kill()
     served.wait()
     track(make_trackers(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
-    assert read_wandb(tmp_path / record.wandb["directory"]).history == read_history(tmp_path)
+    assert read_wandb(tmp_path / record.wandb.directory).history == read_history(tmp_path)
 
 
 def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunR
     os.kill(served.pid, signal.SIGINT)
     os.kill(served.pid, signal.SIGTERM)
     track(make_trackers(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 3))
-    assert "error" not in record.wandb
+    assert record.wandb.error is None
 
 
 def test_it_ends_with_the_process_that_made_it(tmp_path: Path) -> None:

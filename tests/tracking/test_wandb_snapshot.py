@@ -20,9 +20,9 @@ def test_a_snapshot_becomes_an_artifact(
     if has_snapshot:
         (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
     trackers.finish(record)
-    directory = tmp_path / record.wandb["directory"]
+    directory = tmp_path / record.wandb.directory
     assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
     (file,) = directory.glob("*.wandb")
     assert (b"memory-snapshot-run0123" in file.read_bytes()) == has_snapshot
     assert (str(tmp_path / SNAPSHOT_NAME).encode() in file.read_bytes()) == has_snapshot
-    assert "error" not in record.wandb
+    assert record.wandb.error is None

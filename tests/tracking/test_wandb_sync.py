@@ -19,6 +19,7 @@ from wandb_server import Fault
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
+from ampsweep.record.parts import Attempt, ModeProof
 from ampsweep.tracking.factory import make_trackers
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -62,8 +63,8 @@ def test_a_run_of_an_offline_machine_is_what_it_would_have_been_online(
     record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
 ) -> None:
     record.started_at, record.environment = "2026-01-02T03:04:05+00:00", {"python": "3.11.7", "git_commit": "0" * 40}
-    record.attempts = [{"host": "laptop"}]
-    train(record, tmp_path, shared, mode="offline", proof={"fp32_arithmetic": {"matmul": "exact"}})
+    record.attempts = [Attempt(host="laptop")]
+    train(record, tmp_path, shared, mode="offline", proof=ModeProof(fp32_arithmetic={"matmul": "exact"}))
     done = syncing(tmp_path)
     run = online.run(record)
     url = f"{online.server.url}/team/p/runs/{record.run_id}"
@@ -74,15 +75,15 @@ def test_a_run_of_an_offline_machine_is_what_it_would_have_been_online(
     assert (given["jobType"], given["tags"]) == ("amp_bf16", ["a"])
     assert (run.config["arm"], run.config["config"]["seed"], run.config["model"]) == ("amp_bf16", 0, "gpt_tiny")
     assert (run.state, run.summary["status"], run.summary["val/loss"]) == ("finished", "completed", 0.5)
-    assert run.summary["proof"] == record.proof
+    assert run.summary["proof"] == record.proof.as_json()
     assert run.summary["started_at"] == record.started_at
     machine = json.loads(run.files["wandb-metadata.json"])
     assert machine == {"python": "3.11.7", "host": "laptop", "startedAt": record.started_at}, "that trained"
     assert run.attributes["commit"] == "0" * 40
-    local = tmp_path / record.wandb["directory"] / "files/requirements.txt"
+    local = tmp_path / record.wandb.directory / "files/requirements.txt"
     assert run.files["requirements.txt"] == local.read_bytes()
     noted = RunRecord.read(tmp_path).wandb
-    assert (noted["mode"], noted["url"], noted["last_step"]) == ("online", url, 20)
+    assert (noted.mode, noted.url, noted.last_step) == ("online", url, 20)
 
 
 def test_the_second_time_there_is_nothing_to_do(
@@ -131,13 +132,13 @@ def test_what_a_failing_server_missed_is_sent_once_it_is_back(
     fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
 ) -> None:
     train(record, tmp_path, impatient, before_end=lambda: online.server.faults.append(fault))
-    assert "error" in RunRecord.read(tmp_path).wandb
+    assert RunRecord.read(tmp_path).wandb.error is not None
     online.server.faults.clear()
     syncing(tmp_path)
     run = online.run(record)
     assert run.rows == read_history(tmp_path)
     assert run.state == "finished"
-    assert "error" not in RunRecord.read(tmp_path).wandb
+    assert RunRecord.read(tmp_path).wandb.error is None
     assert NOTHING in syncing(tmp_path)
 
 

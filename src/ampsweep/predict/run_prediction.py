@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.record.parts import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.device import resolve_device
@@ -50,16 +50,16 @@ def trace_run(config: Config, device: torch.device) -> TracedRun:
     return TracedRun(target, step, step_memory(step, target, batch_size))
 
 
-def predict_run(config: Config, device: torch.device) -> dict[str, Any]:
+def predict_run(config: Config, device: torch.device) -> StepPrediction:
     """Predict a run, in the form of `RunRecord.prediction`; where nothing can be predicted it says why."""
     try:
         traced = trace_run(config, device)
     except UserError as error:
-        return {"refused": str(error)}
+        return StepPrediction(refused=str(error))
     return as_prediction(traced.memory, traced.target)
 
 
-def predict_run_apart(config: Config, *, stop: StopRequest) -> dict[str, Any]:
+def predict_run_apart(config: Config, *, stop: StopRequest) -> StepPrediction:
     """Predict a run in a process of its own, once nothing is being measured on the device."""
     device = resolve_device(config.device)
     with device_lock(str(device), stop=stop):

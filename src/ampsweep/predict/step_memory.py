@@ -5,12 +5,12 @@ from typing import Final
 
 import numpy as np
 
+from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline
-from ampsweep.tracing.ledger import CATEGORIES, Category
 
-_STATE: Final = CATEGORIES.index("optimizer_state")
+_STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class StepMemory:
     batch_size: int
     peak_bytes: int
     """Tensors at the peak; `peak` has them by category, `end_of_forward` those alive before backward."""
-    peak: dict[Category, int]
-    end_of_forward: dict[Category, int]
+    peak: dict[MemoryCategory, int]
+    end_of_forward: dict[MemoryCategory, int]
     allocated_bytes: int | None
     """Peak as the CUDA allocator counts it: rounded, and with workspaces. None on the CPU, as `reserved_bytes`."""
     reserved_bytes: int | None

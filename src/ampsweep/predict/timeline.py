@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.tracing.ledger import CATEGORIES, Category, Lives
+from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.tracing.ledger import Lives
 
 Integers = NDArray[np.int64]
 
@@ -15,7 +16,7 @@ class TensorPeak:
     """Bytes of tensors at the moment when the most were alive, in all and by category."""
 
     num_bytes: int
-    categories: dict[Category, int]
+    categories: dict[MemoryCategory, int]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Timeline:
     died: Integers
     """A moment after the last for allocations that are never freed."""
     categories: Integers
-    """Index into CATEGORIES; -1 for scratch memory of kernels, which is no tensor."""
+    """Index into MEMORY_CATEGORIES; -1 for scratch memory of kernels, which is no tensor."""
     end_of_forward: int
     optimizer_step: int
     """The moments at which the forward pass had ended and at which the optimizer began."""
@@ -50,11 +51,11 @@ class Timeline:
         moment = int(alive[: self.end].argmax())
         return TensorPeak(int(alive[moment]), self.at(moment))
 
-    def at(self, moment: int) -> dict[Category, int]:
+    def at(self, moment: int) -> dict[MemoryCategory, int]:
         """Bytes of tensors by category at one moment."""
         alive = (self.born <= moment) & (moment < self.died)
-        sums = (int(self.sizes[alive & (self.categories == index)].sum()) for index in range(len(CATEGORIES)))
-        return dict(zip(CATEGORIES, sums, strict=True))
+        sums = (int(self.sizes[alive & (self.categories == index)].sum()) for index in range(len(MEMORY_CATEGORIES)))
+        return dict(zip(MEMORY_CATEGORIES, sums, strict=True))
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -62,7 +63,7 @@ _NEVER = np.iinfo(np.int64).max
 
 def timeline(lives: Lives, *, end_of_forward: int, optimizer_step: int) -> Timeline:
     """The timeline of a traced step, from the lives of its storages and two of its moments."""
-    index = {category: number for number, category in enumerate(CATEGORIES)}
+    index = {category: number for number, category in enumerate(MEMORY_CATEGORIES)}
     rows = [
         (life.num_bytes, life.born, _NEVER if life.died is None else life.died, index[life.category])
         for life in lives.allocations

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,11 +15,12 @@ from ampsweep.monitors.efficiency import Efficiency
 from ampsweep.monitors.energy import EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
-from ampsweep.monitors.other_processes import Neighbours
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.monitors.stopwatch import Stopwatch
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.step import TracedStep, trace_step
 
 _NOTHING: Final = nullcontext()
@@ -57,7 +57,7 @@ class Instruments:
         self._memory = MemoryMonitor(device)
         self._sampler = DeviceSampler(device)
         self._compilations = CompilationWatch()
-        self._device, self._neighbours = device, Neighbours(device)
+        self._device, self._neighbours = device, UseDuringRun(device)
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
         self._scale_now: Tensor | None = None
@@ -192,25 +192,32 @@ class Instruments:
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
         return times | self._sampler.summary() | self._memory.summary(self._traced)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> MemoryUse:
         """Bytes in the traced step by category and as the allocator counts them; empty before it."""
-        return {} if self._traced is None else self._memory.of_step(self._traced)
+        return MemoryUse() if self._traced is None else self._memory.of_step(self._traced)
 
-    def proof(self) -> dict[str, Any]:
+    def proof(self) -> ModeProof:
         """What the traced step computed in which dtype, the flags in effect after it and the peak it is compared with.
 
         `eager` marks the figures as not those of compiled code.
         """
         if self._traced is None or self._efficiency is None:
-            return {}
-        traced = asdict(self._traced)
-        census = {key: traced[key] for key in ("num_operators", "flops", "recomputed_flops", "outputs")}
-        return census | {"traced": "eager", "flags": self._flags} | self._efficiency.proof()
+            return ModeProof()
+        traced = self._traced
+        return ModeProof(
+            num_operators=traced.num_operators,
+            flops=traced.flops,
+            recomputed_flops=traced.recomputed_flops,
+            outputs=traced.outputs,
+            traced="eager",
+            flags=self._flags,
+            peak=self._efficiency.proof(),
+        )
 
-    def contamination(self, busy_before: str | None) -> dict[str, Any]:
+    def contamination(self, busy_before: str | None) -> Contamination:
         """Whether anything else could have changed the figures after warm-up; `busy_before`: what was seen before."""
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return asdict(self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct))
+        return self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""

@@ -80,8 +80,8 @@ def _tokens(results: Results) -> Iterator[Aim]:
 def _predicted(results: Results, model: str, limit_pct: float) -> Aim:
     experiments = ("recipe", "gpt_small", "resnet50", "memory_by_batch")
     records = [record for experiment in experiments for _, record in results.of(experiment, model=model, compile=False)]
-    predictions = [record.prediction or {} for record in records if record.status == "completed"]
-    errors = [prediction["error_pct"] for prediction in predictions if "error_pct" in prediction]
+    made = [record.prediction for record in records if record.status == "completed"]
+    errors = [one.error_pct for one in made if one is not None and one.error_pct is not None]
     what, aim = f"{model}, predicted peak memory against the measured", f"within {limit_pct:g} %"
     if not errors:
         return Aim(what, aim)

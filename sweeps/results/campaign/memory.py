@@ -114,15 +114,14 @@ def power(results: Results) -> Section | None:
 
 def _peak(arm: ArmRuns) -> dict[str, float]:
     for run in arm.runs:
-        if run.measured and "peak" in run.record.memory:
-            return {key: float(value) for key, value in run.record.memory["peak"].items()}
+        if run.measured and run.record.memory.peak is not None:
+            return {key: float(value) for key, value in run.record.memory.peak.items()}
     return {}
 
 
 def _batch_table(runs: Sequence[Run]) -> list[str]:
     rows = []
     for run in sorted(runs, key=lambda run: (run.arm, run.record.identity.batch_size)):
-        prediction = run.record.prediction or {}
         rows.append(
             [
                 run.arm,
@@ -130,7 +129,7 @@ def _batch_table(runs: Sequence[Run]) -> list[str]:
                 run.outcome,
                 told(num_bytes, run.num_bytes("memory/peak_allocated_gib") if run.measured else None),
                 told(num_bytes, run.predicted_bytes),
-                told(signed_percent, prediction.get("error_pct")),
+                told(signed_percent, run.prediction_error_pct),
             ]
         )
     return table(["arm", "batch", "outcome", "peak", "predicted", "error"], rows)

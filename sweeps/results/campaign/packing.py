@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,9 +63,9 @@ def _lines(runs: Path) -> Iterator[dict[str, Any]]:
 
 
 def _published(record: RunRecord) -> dict[str, Any]:
-    content = asdict(record)
+    content = record.as_json()
     content["attempts"] = [
-        {key: one[key] for key in ("started_at", "from_step") if key in one} for one in record.attempts
+        {key: one[key] for key in ("started_at", "from_step") if key in one} for one in content["attempts"]
     ]
     content["config"] |= {"output_dir": "outputs", "into": None}
     content["wandb"] = {}

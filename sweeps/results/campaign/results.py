@@ -66,7 +66,7 @@ class ArmRuns:
         """Median over runs of the time of a step by the wall: all time after warm-up over its steps."""
         found = []
         for run in self.runs:
-            window_s = run.record.contamination.get("figures", {}).get("window_s")
+            window_s = (run.record.contamination.figures or {}).get("window_s")
             steps = run.record.identity.steps
             if run.finished and run.contamination is None and window_s is not None and steps is not None:
                 found.append(1e3 * window_s / (steps - num_warmup_steps(run.record)))

@@ -137,7 +137,7 @@ def _about_bound(arms: Sequence[ArmRuns]) -> list[str]:
     moved = None if run is None else moved_bytes(run.record)
     if amp is None or run is None or moved is None:
         return []
-    flops = sum(run.record.proof["flops"].values())
+    flops = sum((run.record.proof.flops or {}).values())
     text = (
         f"A step is {number(flops / 1e9, 4)} GFLOP, and under `amp_fp16` casts ({number(moved.casts / 1e9)} GB), "
         f"unscale ({number(moved.unscale / 1e9)} GB) and SGD ({number(moved.optimizer / 1e9)} GB) move "

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping
 
 from ampsweep.analysis.runs import GIB
+from ampsweep.metrics import memory_key
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,
@@ -88,9 +89,14 @@ def _bare(key: str) -> str:
 
 
 def _predicted(panel: Panel, data: ArmRuns, arm: str) -> Parts:
-    """Medians over runs of what was predicted for them: bytes by category, in the shape of `RunRecord.memory`."""
-    peaks = [(run.record.prediction or {}).get("peak", {}) for run in data.runs_of(arm)]
-    found = {key: [peak[_bare(key)] / GIB for peak in peaks if _bare(key) in peak] for key in panel.metrics}
+    """Medians over runs of what was predicted for them, in GiB by metric key."""
+    made = [run.record.prediction for run in data.runs_of(arm)]
+    peaks = [
+        {memory_key(category): num_bytes / GIB for category, num_bytes in one.peak.items()}
+        for one in made
+        if one is not None and one.peak is not None
+    ]
+    found = {key: [peak[key] for peak in peaks if key in peak] for key in panel.metrics}
     return {key: statistics.median(values) for key, values in found.items() if values}
 
 

@@ -94,14 +94,14 @@ def _with_something_to_show(dashboard: Dashboard) -> list[Panel]:
 
 def _tracked(records: Iterable[RunRecord]) -> Selection:
     """The runs of the groups on W&B that those of `records` are in which were tracked there."""
-    places = [one.wandb for one in records if one.wandb.get("mode") == "online" and "project" in one.wandb]
+    places = [one.wandb for one in records if one.wandb.mode == "online" and one.wandb.project is not None]
     if not places:
         raise UserError("--publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there")
-    projects = sorted({(place["entity"], place["project"]) for place in places})
+    projects = sorted({(str(place.entity), str(place.project)) for place in places})
     if len(projects) > 1:
         names = ", ".join(f"{entity}/{project}" for entity, project in projects)
         raise UserError(f"--publish: the runs are in several projects ({names}); publish the runs of one")
-    selection = Selection(*projects[0], groups=tuple(sorted({place.get("group") or "" for place in places})))
+    selection = Selection(*projects[0], groups=tuple(sorted({place.group or "" for place in places})))
     if "" in selection.groups:
         raise UserError(f"--publish: some of the runs are in no group; name all runs of their project, {SCHEME}...")
     return selection

@@ -23,7 +23,7 @@ def publish_after(directory: Path, dashboard: "Dashboard", records: Records, wan
 
     Returns a line for the user; None where W&B has none of the runs, offline or because it was lost.
     """
-    sent = [(path, record) for path, record in records if "url" in record.wandb and "error" not in record.wandb]
+    sent = [(path, record) for path, record in records if record.wandb.url is not None and record.wandb.error is None]
     if not sent or is_agents_run():  # an agent's environment would make it a run of its sweep
         return None
     page, place = _page(directory, dashboard, records), WandbPlace.recorded(sent[-1][1].wandb)

@@ -17,7 +17,7 @@ def settle_stop(record: RunRecord) -> None:
 
     An agent stops a run by SIGTERM, as a cluster takes a machine away: `record.wandb` says whether it was the sweep.
     """
-    if record.status == "interrupted" and record.wandb.get("stopped"):
+    if record.status == "interrupted" and record.wandb.stopped:
         record.status, record.error, record.cut_short = "completed", None, f"stopped by its sweep: {record.error}"
 
 

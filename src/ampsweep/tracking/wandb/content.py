@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ def run_config(record: RunRecord) -> dict[str, Any]:
 
     A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
     """
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     beside = ("arm", "pair_key", "config_hash", "config", "environment")
     return {**facts["identity"], **{key: facts[key] for key in beside}}
 
@@ -89,7 +89,7 @@ def end_summary(record: RunRecord, rows: Sequence[Mapping[str, float]]) -> dict[
     A value of the training takes the place of what W&B keeps of its metric, an object that no sweep could minimize;
     `.min` and `.max` beside it, of the finite values in the history, say what is lost by that.
     """
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     told = {key: facts[key] for key in _IN_SUMMARY if facts[key]}
     learned = {key for key in record.summary if not key.startswith(MEASURED)}
     return record.summary | _extremes(rows, learned) | told | _tables(facts)
@@ -99,7 +99,7 @@ def alerts(record: RunRecord) -> Iterator[Alert]:
     """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
     if not _tracking(record).get("alerts", True):
         return
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     name, error = run_name(record), facts["error"]
     if record.status == "oom":
         yield Alert("Out of memory", f"{name}: {error}")

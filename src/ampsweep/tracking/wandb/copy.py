@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
 from ampsweep.tracking.wandb.content import RECORD_NAME
 from ampsweep.tracking.wandb.library import abandon_wandb
@@ -163,8 +164,9 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
         record = RunRecord.read(directory)
     except RecordError as error:
         return run.id, str(error).removeprefix(f"{directory / FILE_NAME} ")
-    record.wandb = {"id": run.id, "mode": "online", "last_step": record.wandb.get("last_step", 0), "url": run.url}
-    record.wandb |= {"entity": run.entity, "project": run.project, "group": run.group}
+    last_step = record.wandb.last_step or 0
+    record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
+    record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
     record.write(directory)
     with (directory / HISTORY_NAME).open("w", encoding="utf-8") as history:
         for row in run.scan_history(use_cache=False):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
 
 if TYPE_CHECKING:
     from ampsweep.tracking.wandb.comparison import ComparisonPage
@@ -59,7 +60,7 @@ class Start:
 class Started:
     """From it, once W&B has the run: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts
 
 
 @dataclass(frozen=True)
@@ -95,4 +96,4 @@ class Published:
 class Done:
     """Its answer: what the record is to say of W&B."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -67,9 +68,9 @@ class WandbMirror:
                 self._mirror()
         facts = self._record.wandb
         if self._lost is not None:
-            facts["error"] = self._lost
+            facts.error = self._lost
             if not self._has_begun and self._run.mode == "online":
-                facts |= {"mode": "offline", "reason": self._lost}
+                facts.mode, facts.reason = "offline", self._lost
             self.send(f"W&B: lost ({self._lost}); {SENDS}")
         self.send(Done(facts))
 
@@ -132,7 +133,7 @@ class WandbMirror:
             self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
         self._lost = None
         self._has_begun = True
-        self.send(Started(dict(self._record.wandb)))
+        self.send(Started(replace(self._record.wandb)))
         with (self._directory / HISTORY_NAME).open("rb") as history:
             while not self._over.wait(_EVERY_S):
                 self._send_rows(history)
@@ -166,5 +167,5 @@ class WandbMirror:
             row = history_row(line.decode())
             step = int(row.pop(STEP))
             if self._run.log(row, step):
-                self._record.wandb["last_step"] = step
+                self._record.wandb.last_step = step
         history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written

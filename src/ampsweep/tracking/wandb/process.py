@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb.messages import (
     SENDS,
@@ -177,9 +178,9 @@ class WandbClient:
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
         """Have the W&B run started and fill ``record.wandb``: with its id, mode and place, and more if W&B is quick."""
-        id = record.wandb.get("id") or os.environ.get("WANDB_RUN_ID") or record.run_id
-        reached = max(record.wandb.get("last_step", 0), self._history.reached)
-        record.wandb = {"id": id, "mode": self.mode, "last_step": reached, **self._place}
+        id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
+        reached = max(record.wandb.last_step or 0, self._history.reached)
+        record.wandb = WandbFacts(id=id, mode=self.mode, last_step=reached, **self._place)
         self._is_on = True
         self._listener.start()
         with suppress(OSError, Empty):  # lost, which `finish` will notice, or slow
@@ -207,7 +208,7 @@ class WandbClient:
             self._connection.send(Finish(record))
             done = self._done.get(timeout=_FINISH_S + 2 * (finish_timeout_s() or 0))
         if done is None:
-            record.wandb["error"] = "the W&B process ended"
+            record.wandb.error = "the W&B process ended"
             self._say(f"W&B: lost (its process ended); {SENDS}")
         else:
             record.wandb = done.wandb

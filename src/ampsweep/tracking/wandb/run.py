@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ampsweep.metrics import STEP
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import exit_code
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
 from ampsweep.tracking.wandb.api import steps_there
 from ampsweep.tracking.wandb.content import (
@@ -76,7 +77,7 @@ class WandbRun:
         self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
         began = time.monotonic()  # wandb-core has started: what follows is the server's
         run = wandb.init(
-            id=None if is_agents_run() else record.wandb["id"],
+            id=None if is_agents_run() else record.wandb.id,
             name=run_name(record),
             notes=run_notes(record),
             job_type=record.identity.precision_mode,
@@ -88,14 +89,14 @@ class WandbRun:
         )
         define_metrics(run)
         if self.mode == "offline":
-            self._there = range(record.wandb["last_step"] + 1)
+            self._there = range((record.wandb.last_step or 0) + 1)
             place = Path(run.sync_dir)
             inside = place.relative_to(directory) if place.is_relative_to(directory) else place
-            record.wandb["directory"] = inside.as_posix()
+            record.wandb.directory = inside.as_posix()
         else:
             self._there = (steps_there(run, steps) if run.resumed else ()) if there is None else there
-            record.wandb |= {"entity": run.entity, "project": run.project, "url": run.url}
-        record.wandb["id"] = run.id
+            record.wandb |= WandbFacts(entity=run.entity, project=run.project, url=run.url)
+        record.wandb.id = run.id
         send_record(run, record)
         self._run, self._started_s = run, time.monotonic() - began
         self._heartbeat = Heartbeat.here() if self.mode == "online" else None
@@ -142,7 +143,7 @@ class WandbRun:
 def _settle_interruption(run: "wandb.Run", record: RunRecord) -> None:
     """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
     if is_agents_run():
-        record.wandb["stopped"] = is_stopped(run.entity, run.project, run.id)
+        record.wandb.stopped = is_stopped(run.entity, run.project, run.id)
         settle_stop(record)
-    if record.status == "interrupted" and record.attempts and record.attempts[-1].get("stopped_by") == "SIGTERM":
+    if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by == "SIGTERM":
         run.mark_preempting()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.library import Login, current_login, end_wandb, first_line
@@ -147,9 +148,9 @@ class WandbPlace:
         )
 
     @classmethod
-    def recorded(cls, facts: dict[str, Any]) -> Self:
+    def recorded(cls, facts: WandbFacts) -> Self:
         """The place that a record's facts about W&B tell."""
-        return cls(**{name: facts.get(name) for name in ("project", "entity", "group", "sweep")})
+        return cls(project=facts.project, entity=facts.entity, group=facts.group, sweep=facts.sweep)
 
     def facts(self) -> dict[str, Any]:
         """The place as a record has it."""

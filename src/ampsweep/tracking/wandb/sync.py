@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Container
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from filelock import Timeout
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
 from ampsweep.record import OUTCOMES, RunRecord, read_history
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
 from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_errors, mark_as_sent
 from ampsweep.tracking.wandb.mirror import sending_lock
@@ -45,7 +46,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     Raises:
         WandbError: the server refuses the run or is lost; to be done again, then.
     """
-    place, noted = place_of(record, group), dict(record.wandb)
+    place, noted = place_of(record, group), replace(record.wandb)
     rows = read_history(directory)
     steps = [row[STEP] for row in rows]
     try:
@@ -68,7 +69,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
     """Where on W&B the run is or would be; ``group`` is that of a run that has never been meant for W&B."""
-    if record.wandb.get("project") is not None:
+    if record.wandb.project is not None:
         return WandbPlace.recorded(record.wandb)
     return WandbPlace.here(_tracking(record), group)
 
@@ -84,7 +85,7 @@ def _path(record: RunRecord, place: WandbPlace) -> str:
 
 
 def _id(record: RunRecord) -> str:
-    return str(record.wandb.get("id", record.run_id))
+    return record.wandb.id or record.run_id
 
 
 def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
@@ -105,7 +106,8 @@ def _send(
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
     settings.git_commit = record.environment.get("git_commit")
     run = WandbRun(settings, "online", COMMAND_PATIENCE)
-    record.wandb = {"last_step": 0, **record.wandb, "id": _id(record), "mode": "online", **place.facts()}
+    record.wandb = WandbFacts(last_step=0) | record.wandb
+    record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
     run.open(record, directory, [row[STEP] for row in rows], there=there)
     num_sent = sum([run.log({key: value for key, value in row.items() if key != STEP}, row[STEP]) for row in rows])
     run.save_files(_machine(record, directory))
@@ -121,7 +123,7 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
         facts = {
             "os": record.environment.get("os"),
             "python": record.environment.get("python"),
-            "host": record.attempts[-1].get("host") if record.attempts else None,
+            "host": record.attempts[-1].host if record.attempts else None,
             "startedAt": record.started_at,
         }
         files[_METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
@@ -137,9 +139,9 @@ def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRu
     raise OSError("the server took everything, but does not show all of it")
 
 
-def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: dict[str, Any]) -> None:
+def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: WandbFacts) -> None:
     """Say in the record on disk, which has ``noted``, that W&B has the run."""
-    facts = {name: fact for name, fact in record.wandb.items() if name not in ("error", "reason")}
-    record.wandb = {**facts, "id": _id(record), "mode": "online", "url": url, "last_step": steps[-1] if steps else 0}
+    now = WandbFacts(id=_id(record), mode="online", url=url, last_step=steps[-1] if steps else 0)
+    record.wandb = replace(record.wandb | now, error=None, reason=None)
     if record.wandb != noted:
         record.write(directory)

@@ -2,26 +2,28 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import ChildError, Target, run_isolated
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.record import RunRecord
-from ampsweep.run.prediction import beside_measured, is_predicted
+from ampsweep.record.parts import StepPrediction
+from ampsweep.run.prediction_error import beside_measured, is_predicted
 
-PREDICT_RUN: Final = Target[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run")
+PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
 """For a run to call itself, once it has trained (`RunRequest.predictor`)."""
-_PREDICT_RUN_APART: Final = Target[dict[str, Any]]("ampsweep.predict.run_prediction:predict_run_apart")
+_PREDICT_RUN_APART: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run_apart")
 
 
 class SharedPredictions:
     """What was predicted for the runs of a multirun so far."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, int], dict[str, Any]] = {}
+        self._made: dict[tuple[str, int], StepPrediction] = {}
 
-    def of(self, config: Config) -> dict[str, Any] | None:
+    def of(self, config: Config) -> StepPrediction | None:
         """What an earlier run has made; None where the run is to make its own, as one does that searches its batch."""
         return None if config.max_batch.search else self._made.get(_key(config))
 
@@ -47,8 +49,8 @@ def _key(config: Config) -> tuple[str, int]:
     return config_hash(replace(config, seed=0)), config.data["batch_size"]
 
 
-def _predicted_apart(config: Config) -> dict[str, Any]:
+def _predicted_apart(config: Config) -> StepPrediction:
     try:
         return run_isolated(_PREDICT_RUN_APART, (config,)).unpacked()
     except ChildError as error:  # a prediction is no reason for a run to fail
-        return {"refused": str(error)}
+        return StepPrediction(refused=str(error))

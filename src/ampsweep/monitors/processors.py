@@ -1,7 +1,8 @@
-"""Who keeps the processors busy: this training or somebody else."""
+"""The host's processors: their name and number, and who keeps them busy, this training or others."""
 
 import os
 import platform
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,27 +11,47 @@ from typing import Final
 
 import psutil
 
-from ampsweep.monitors.host import num_available_cores
-
 _STAT: Final = Path("/proc/stat")
 
 
+def num_available_cores() -> int:
+    """Logical cores this process may run on."""
+    if platform.system() == "Linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name as the operating system gives it, or the architecture where it gives none."""
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            label, _, name = line.partition(":")
+            if label.strip() == "model name" and name.strip():
+                return name.strip()
+    elif platform.system() == "Darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        name = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
+        if name:
+            return name
+    return platform.processor() or platform.machine()
+
+
 @dataclass(frozen=True, slots=True)
-class HostUse:
+class ProcessorUse:
     """Processor time spent in a window, in cores: 1.0 is one core busy all of the time."""
 
     window_s: float
-    """Pauses are not in it."""
+    """Length of the window in seconds, without pauses."""
     num_cores: int
     own_cores: float
-    """This process with everything it started: data workers, wandb-core, compilers. Without pauses."""
+    """Used by this process and everything it started (data workers, wandb-core, compilers), without pauses."""
     foreign_cores: float | None
-    """All other processes, on the cores that this one may use; in a virtual machine also what its host took away.
+    """Used by all other processes on the cores that this one may use; in a virtual machine also what its host took.
     None where the system does not tell."""
 
 
-class HostWindow:
-    """The time from its making to `use`. Costs some milliseconds at either end and next to nothing between."""
+class ProcessorWindow:
+    """A window from its construction to `use`. It costs some milliseconds at either end and almost nothing between."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
@@ -40,19 +61,19 @@ class HostWindow:
         self._paused_s = self._own_paused_s = 0.0
 
     def pause(self) -> None:
-        """From here on this process does something else; what others do still counts."""
+        """Leave out this process from here on: it does something else. What others do still counts."""
         self._paused = time.perf_counter(), time.process_time()
 
     def resume(self) -> None:
-        """It does no longer."""
+        """Count this process again."""
         if self._paused is not None:
             paused_s, own_s = self._paused
             self._paused_s += time.perf_counter() - paused_s
             self._own_paused_s += time.process_time() - own_s
             self._paused = None
 
-    def use(self) -> HostUse:
-        """Who used the processors since then."""
+    def use(self) -> ProcessorUse:
+        """Who used the processors in the window, which ends here."""
         busy_s, counted_s = (
             now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
         )
@@ -60,8 +81,8 @@ class HostWindow:
         own_s = _own_processor_time() - self._own_s
         all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
         window_s = all_s - self._paused_s
-        is_told = counted_s > all_s * num_cores / 2  # sandboxes have counters that stand still
-        return HostUse(
+        is_told = counted_s > all_s * num_cores / 2  # some sandboxes have counters that never move
+        return ProcessorUse(
             window_s=window_s,
             num_cores=num_cores,
             own_cores=(own_s - self._own_paused_s) / window_s,
@@ -71,7 +92,7 @@ class HostWindow:
 
 
 def nobody_else_runs() -> bool:
-    """Whether nothing but this process runs or waits for a processor at this moment; false where that is not told."""
+    """Tell whether only this process runs or waits for a processor right now; False where the system does not say."""
     if platform.system() != "Linux":
         return False
     counts = [line.split()[1] for line in _STAT.read_text(encoding="ascii").splitlines() if "procs_running" in line]
@@ -79,12 +100,12 @@ def nobody_else_runs() -> bool:
 
 
 def own_processes() -> set[int]:
-    """Ids of this process and of all that it started and that still run."""
+    """Ids of this process and of all processes that it started and that are alive."""
     return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def _own_processor_time() -> float:
-    """Seconds of this process, of those it started and that ended, and of those that still run."""
+    """Seconds used by this process and by those it started, whether they have ended or not."""
     ended = os.times()
     seconds = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):

@@ -171,8 +171,8 @@ def test_every_trouble_is_a_row_with_its_reason_and_what_follows(write, broken_r
 
 
 def test_runs_are_listed_with_differences_figures_and_links(write, gpu_runs, tmp_path):
-    gpu_runs[0][1].wandb["url"] = "https://wandb.ai/team/ampsweep/runs/a1"
-    gpu_runs[1][1].wandb["directory"] = "/data/wandb/offline-run-1"
+    gpu_runs[0][1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
+    gpu_runs[1][1].wandb.directory = "/data/wandb/offline-run-1"
     page = page_of(write(gpu_runs), tmp_path)
     table = page.one(class_="runs").one("table")
     rows = table.rows()

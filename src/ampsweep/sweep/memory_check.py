@@ -1,4 +1,4 @@
-"""Whether a run is predicted not to fit its device, asked before it starts."""
+"""The check that a run is not predicted to need more memory than its device has."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import AdamWConfig, Config, SGDConfig
-from ampsweep.sweep.checked import Checked
+from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
 
 _OUTPUTS_TWICE: Final = 2
@@ -15,7 +15,7 @@ _OUTPUTS_TWICE: Final = 2
 
 
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
-    """What is said of a run that cannot fit its device; None: it fits, or nobody can tell.
+    """The sentence about a run that cannot fit its device; None: it fits, or nobody can tell.
 
     A step is traced only where it might be too much: where what stays (parameters, gradients, optimizer state) and the
     outputs of all operators of a forward pass in float32, twice, are more than the device has. That is more than any

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _TIME_SHARE: Final = 20
 
 
-class GrowingComparison:
+class LiveComparison:
     """The files of a comparison, rewritten while its multirun goes on.
 
     Written between two runs, when nothing is measured, and only when it has cost less than a twentieth of the time so

@@ -1,17 +1,18 @@
 """The prediction beside what was measured: made once a run has trained, when nothing is measured any more."""
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import StepPrediction
 from ampsweep.run.request import RunRequest
+from ampsweep.text import GIB
 
 if TYPE_CHECKING:
     import torch
 
-_GIB: Final = 2**30
 _TRAINED: Final = frozenset({"completed", "oom", "diverged"})
-_OF_ONE_RUN: Final = ("measured_bytes", "error_pct")
 
 
 def is_predicted(record: RunRecord, config: Config) -> bool:
@@ -30,14 +31,13 @@ def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device
         record.prediction = beside_measured(prediction, record)
 
 
-def beside_measured(prediction: dict[str, Any], record: RunRecord) -> dict[str, Any]:
+def beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
     """The prediction with the peak that was measured of what was predicted, and the error in percent of it."""
-    kept = {name: fact for name, fact in prediction.items() if name not in _OF_ONE_RUN}
-    if "allocator_peak_bytes" in prediction:
-        predicted, measured_gib = prediction["allocator_peak_bytes"], record.summary.get("memory/peak_allocated_gib")
-        measured = None if measured_gib is None else round(measured_gib * _GIB)
-    else:
-        predicted, measured = prediction.get("peak_bytes"), record.memory.get("peak_bytes")
+    predicted, measured = prediction.allocator_peak_bytes, None
+    if predicted is None:
+        predicted, measured = prediction.peak_bytes, record.memory.peak_bytes
+    elif (measured_gib := record.summary.get("memory/peak_allocated_gib")) is not None:
+        measured = round(measured_gib * GIB)
     if predicted is None or not measured:
-        return kept
-    return kept | {"measured_bytes": measured, "error_pct": 100 * (predicted - measured) / measured}
+        return replace(prediction, measured_bytes=None, error_pct=None)
+    return replace(prediction, measured_bytes=measured, error_pct=100 * (predicted - measured) / measured)

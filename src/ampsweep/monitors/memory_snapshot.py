@@ -1,4 +1,4 @@
-"""Every allocation of a training's first steps, with the call that made it, for https://pytorch.org/memory_viz."""
+"""Memory snapshots: every allocation of a training's first steps with its call stack, for pytorch.org/memory_viz."""
 
 from pathlib import Path
 from typing import Final
@@ -6,21 +6,21 @@ from typing import Final
 import torch
 
 _MAX_EVENTS: Final = 100_000
-"""Of each device; older ones are forgotten. One takes some hundred bytes in the file."""
+"""Events kept of each device; older ones are dropped. Each takes some hundred bytes in the file."""
 
 
 class MemorySnapshot:
-    """Records what the CUDA allocator does between `begin` and `save`.
+    """Records the CUDA allocator's events between `begin` and `save`, to look at on https://pytorch.org/memory_viz.
 
-    Recording costs about 2 us an allocation, so it should end before steps are timed. torch documents its functions
-    under private names and has no others (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
+    Recording costs about 2 us an allocation, so it should end before steps are timed. The functions that torch
+    documents for it have private names (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).
     """
 
     def __init__(self, device: torch.device, path: Path) -> None:
-        """What is recorded goes to the file `path`.
+        """`path` is the file to write.
 
         Raises:
-            ValueError: the device has no allocator that can be recorded.
+            ValueError: the device's allocator cannot be recorded.
         """
         if reason := why_no_snapshot(device):
             raise ValueError(reason)
@@ -33,7 +33,7 @@ class MemorySnapshot:
         self._is_recording = True
 
     def save(self) -> None:
-        """End the recording and write the file; does nothing the second time, or without a beginning."""
+        """End the recording and write the file; does nothing a second time or without `begin`."""
         if not self._is_recording:
             return
         self._is_recording = False

@@ -1,30 +1,31 @@
-"""One point of a multirun: a training in a process of its own, and the record of whatever became of it."""
+"""One run in a process of its own, seen from its parent: the record tells whatever became of it."""
 
 from collections.abc import Callable
 from typing import Final
 
 from ampsweep.config.identity import resolved_values
-from ampsweep.launch.isolated import ChildExit, Target, run_isolated
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.record import RecordError, RunRecord
 from ampsweep.record.outcome import OOM_KILLED, Status
 from ampsweep.redaction import hide
-from ampsweep.run.announcer import Speaker
+from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record, now
 
-_TRAIN: Final = Target[Status]("ampsweep.run.lifecycle:run_once")
+_TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
 _ERROR_NAME: Final = "error.txt"
 """Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
 
 
-def train_point(
-    request: RunRequest, display: Speaker, goes_on: Callable[[RunRecord], bool] = lambda record: False
+def run_in_own_process(
+    request: RunRequest, display: MessagePrinter, is_tried_again: Callable[[RunRecord], bool] = lambda record: False
 ) -> RunRecord:
-    """Train in a fresh process; whatever becomes of it stands in the record afterwards, which is returned.
+    """Train in a fresh process; whatever becomes of it stands in the record that is returned.
 
     Args:
         request: what to train, and where.
         display: is told of it.
-        goes_on: whether with such a record the point is not at its end.
+        is_tried_again: with such a record its end is not told, as another training follows.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop, after the run had ended.
@@ -34,8 +35,8 @@ def train_point(
     display.run_begins(request.config)
     (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     ended = run_isolated(_TRAIN, (request,), on_message=display.on_message)
-    record = settle(request, ended)
-    if not goes_on(record):
+    record = complete_record(request, ended)
+    if not is_tried_again(record):
         display.run_ends(request.config, record)
     if record.status == "failed":
         display.say(f"{request.directory.name} failed; its error in full: {request.directory / _ERROR_NAME}")
@@ -44,7 +45,7 @@ def train_point(
     return record
 
 
-def settle(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
+def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
     """The run's record, completed by what only the parent knows: that the process died, and how."""
     try:
         record = RunRecord.read(request.directory)

@@ -1,4 +1,4 @@
-"""Checks that need torch, the device or the user's files, for every point of a sweep before the first one starts."""
+"""The checks before a start that need torch, the device or the user's files: for a whole sweep, or one run alone."""
 
 import json
 from collections.abc import Sequence
@@ -9,25 +9,30 @@ import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
+from ampsweep.config.modes import arm_label
 from ampsweep.config.resolved import COMPONENTS, component_name
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
-from ampsweep.monitors.snapshot import why_no_snapshot
+from ampsweep.monitors.memory_snapshot import why_no_snapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
-from ampsweep.sweep.checked import Checked
-from ampsweep.sweep.model_check import check_fit
-from ampsweep.sweep.too_large import too_large
-from ampsweep.tracing.memory_limit import why_no_limit
+from ampsweep.run.lifecycle import PreparedRun
+from ampsweep.sweep.memory_check import too_large
+from ampsweep.sweep.model_check import check_model
+from ampsweep.sweep.preflight import Checked
+from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
 from ampsweep.tracking.factory import check_tracking
+from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import locate
 from ampsweep.training.build.optimizer import decide_fused
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
+from ampsweep.training.out_of_memory import out_of_memory
 
 
-def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
+def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
     """Check every config; what several of them share is checked once."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
@@ -40,12 +45,41 @@ def check_points(configs: Sequence[Config], wandb: WandbAddress | None) -> list[
             memory[key] = _check(config, wandb)
         workload = (key, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
-            sizes[workload] = _with_size(config, _with_support(config, memory[key]))
+            sizes[workload] = _with_device(config, memory[key])
         results.append(sizes[workload])
     return results
 
 
-def check_checkpoint(config: Config, path: Path) -> Path:
+def check_single_run(config: Config, device: torch.device, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
+    """Check the one run of a command on its `device`, which this process has for itself, and build its data there.
+
+    Raises:
+        UserError: the device cannot do it (unless an agent asks for it, whose sweep goes on all the same), or a part
+            refuses its settings.
+    """
+    unsupported = unsupported_reason(config.precision, device)
+    if unsupported is not None and not is_agents_run():
+        raise UserError(f"precision={arm_label(config.precision)}: {unsupported}")
+    _check_services(config, device, wandb)
+    limit = MemoryLimit(device, config.trainer.memory_limit_gib)
+    prepared, checked = PreparedRun(device, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
+    try:
+        with limit:
+            data = _checked_data(config, device)
+    except (RuntimeError, MemoryError, OSError) as error:
+        oom = out_of_memory(error, device, limit)
+        if oom is None:
+            raise
+        prepared = replace(prepared, oom=oom)  # which is how the run will end
+    else:
+        prepared = replace(prepared, data=data)
+        checked = _with_size(config, device, _check_parts(config, device, data))
+    if checked.problem is not None:
+        raise UserError(checked.problem)
+    return prepared, checked
+
+
+def checkpoint_file(config: Config, path: Path) -> Path:
     """The checkpoint file that `path` means, of the same model as the config's.
 
     Raises:
@@ -61,19 +95,19 @@ def check_checkpoint(config: Config, path: Path) -> Path:
     return file
 
 
-def check_parts(config: Config, device: torch.device, data: Data) -> Checked:
-    """What the parts are together, without holding any memory for the model.
+def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
+    """Check the parts together, without holding any memory for the model.
 
     Raises:
         UserError: a part refuses its settings, or they do not fit together or the device.
     """
     decide_fused(config.optimizer.fused, device)
-    fit = check_fit(config, data)
-    num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
-    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=fit.output_bytes)
+    found = check_model(config, data)
+    num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
+    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=found.output_bytes)
 
 
-def check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
+def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
     """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device cannot do.
 
     Raises:
@@ -95,7 +129,7 @@ def check_services(config: Config, device: torch.device, wandb: WandbAddress | N
         raise UserError(str(error)) from error
 
 
-def build_checked_data(config: Config, device: torch.device) -> Data:
+def _checked_data(config: Config, device: torch.device) -> Data:
     """The data set, all of it read where it can be checked in full.
 
     Raises:
@@ -115,21 +149,21 @@ def build_checked_data(config: Config, device: torch.device) -> Data:
 def _check(config: Config, wandb: WandbAddress | None) -> Checked:
     try:
         device = resolve_device(config.device)
-        check_services(config, device, wandb)
-        return check_parts(config, device, build_checked_data(config, torch.device("cpu")))
+        _check_services(config, device, wandb)
+        return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
     except UserError as error:
         return Checked(problem=str(error))
 
 
-def _with_support(config: Config, checked: Checked) -> Checked:
+def _with_device(config: Config, checked: Checked) -> Checked:
     if checked.problem:
         return checked
-    return replace(checked, unsupported=unsupported_reason(config.precision, resolve_device(config.device)))
+    device = resolve_device(config.device)
+    unsupported = unsupported_reason(config.precision, device)
+    return replace(checked, unsupported=unsupported) if unsupported else _with_size(config, device, checked)
 
 
-def _with_size(config: Config, checked: Checked) -> Checked:
-    if checked.problem or checked.unsupported:
-        return checked
-    sentence = too_large(config, resolve_device(config.device), checked)
+def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:
+    sentence = too_large(config, device, checked)
     is_refused = sentence is not None and config.predict.must_fit
     return replace(checked, too_large=sentence, problem=sentence if is_refused else None)
