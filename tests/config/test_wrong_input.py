@@ -7,9 +7,9 @@ from copy import deepcopy
 
 import pytest
 
-from ampsweep.config.checks import check
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
 from ampsweep.config.errors import UserError
+from ampsweep.config.value_checks import check
 
 
 def sentence(line):

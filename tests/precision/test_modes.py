@@ -163,7 +163,7 @@ def test_a_mode_is_never_silently_replaced():
     assert precision.config == PRECISION_MODES["amp_fp16"]
 
 
-@pytest.mark.parametrize("module", ["precision.precision", "config.modes", "config.resolved"])
+@pytest.mark.parametrize("module", ["precision.precision", "config.modes", "config.schema"])
 def test_the_examples_in_docstrings_run(module):
     results = doctest.testmod(importlib.import_module(f"ampsweep.{module}"))
     assert results.attempted > 0
