@@ -13,7 +13,7 @@ from ampsweep.report.terminal import Terminal
 from ampsweep.text import plural
 
 WANDB: Final = "wandb://"
-"""How the address of runs on a W&B server begins."""
+"""The beginning of an address of runs on a W&B server."""
 
 _ROOT: Final = Path("wandb_reports")
 _SHOWN: Final = 3
@@ -57,7 +57,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
 
 @contextmanager
 def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes how many runs of how many are there, and shows it while it goes on, on a terminal."""
+    """Yield a call that takes how many runs of how many are there; on a terminal they are shown while it goes on."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

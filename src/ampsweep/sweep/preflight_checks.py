@@ -20,7 +20,7 @@ from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
-from ampsweep.tracking.factory import check_tracking
+from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of

@@ -1,4 +1,4 @@
-"""The comparison as W&B shows it: the panels of the page as figures, its tables with figures instead of texts."""
+"""The page of a comparison for W&B: the panels of the page as figures, its tables with figures instead of texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from ampsweep.report.figures import PanelFigure
 from ampsweep.tracking.wandb.comparison import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
-"""Of more workloads only the first have their panels in W&B; the page has all."""
+"""The number of workloads whose panels are in W&B; the page has those of all."""
 
 _ESTIMATES: Final = ("speedup", "memory_saved_bytes", "memory_saved_pct", "loss_gap")
 _COLUMNS: Final = (
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 def comparison_page(
     dashboard: Dashboard, records: Sequence[tuple[Path, RunRecord]], *, group: str | None, html: Path
 ) -> ComparisonPage:
-    """What W&B is to show of the comparison.
+    """The comparison as W&B is to show it.
 
     Args:
         dashboard: the comparison, arranged.

@@ -88,7 +88,7 @@ def _sentences(directory: Path) -> Iterator[None]:
 
 
 def _place(directory: Path, records: Records) -> WandbPlace:
-    """Where the last of the runs is, or where it would be."""
+    """The place of the last of the runs, or the one it would have."""
     from ampsweep.tracking.wandb.sync import place_of
 
     last = records[-1][1]

@@ -1,21 +1,20 @@
-"""`history.jsonl`: the rows of a run on disk, the source of truth for everything that shows them elsewhere."""
+"""`history.jsonl`, written: the rows of a run on disk, the truth for everything that shows them elsewhere."""
 
 import errno
-import json
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, history_line, write_atomically
+from ampsweep.record import HISTORY_NAME, history_line, read_history, write_atomically
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk, the quota or the largest size of a file has no room left."""
 
 
 class HistoryFile:
-    """Tracker that appends each row to `history.jsonl`.
+    """The history of a run while it trains: each row is appended to `history.jsonl`.
 
     A row is one line of strict JSON, handed to the operating system whole before `log` returns, so that it survives the
     death of the process; not synced to the disk, so a crash of the machine can take the last rows. While the disk is
@@ -30,21 +29,28 @@ class HistoryFile:
         """Last step that an earlier process of this run logged."""
         self._file: FileIO | None = None
         self._waiting = b""
-        """Of rows, what is not on file yet."""
+        """Rows, or a part of one, that are not on file yet."""
         self._last_step = 0
 
-    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
-        """Open the file, where a run that starts from nothing finds no rows of another.
+    def start(self, directory: Path, *, resume_after: int | None) -> None:
+        """Open the file: a resumed run goes on with the rows that are whole, one that starts from nothing with none.
+
+        ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
 
         Raises:
             RecordError: the file holds something else than history rows.
         """
         path = directory / HISTORY_NAME
-        self.reached = _repair(path, keep_rows=resume_after is not None) if path.exists() else 0
+        self.reached = 0
+        if resume_after is not None:
+            self.reached = _cut_torn_line(directory)
+        elif path.exists():
+            write_atomically(path, "")
         self._last_step = resume_after or 0
         self._file = path.open("ab", buffering=0)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
+        """Write the metrics of one step, without the step axis. Steps only grow."""
         assert self._file is not None, "log before start or after finish"
         assert STEP not in row, "the step axis is not a metric"
         assert step > self._last_step, f"step {step} after step {self._last_step}"
@@ -58,8 +64,8 @@ class HistoryFile:
             if error.errno not in _FULL:
                 raise
 
-    def finish(self, record: RunRecord) -> None:
-        """Close the file.
+    def finish(self) -> None:
+        """Close the file. Does nothing the second time, or without a start.
 
         Raises:
             OSError: the disk is full, and rows that have waited for room are lost.
@@ -81,18 +87,13 @@ class HistoryFile:
             self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
-def _repair(path: Path, *, keep_rows: bool) -> int:
-    """Atomically drop a torn last line of ``path``, or all of them; the last step that is left."""
-    content = path.read_bytes()
-    kept, reached = [], 0
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n") or not keep_rows:
-            break
-        try:
-            reached = max(reached, int(json.loads(line)[STEP]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(path, f"line {number} is not a history row") from error
-        kept.append(line)
-    if (whole := b"".join(kept)) != content:
-        write_atomically(path, whole.decode())
-    return reached
+def _cut_torn_line(directory: Path) -> int:
+    """Atomically drop a last line that is not whole; the last step that is left."""
+    rows = read_history(directory)
+    path = directory / HISTORY_NAME
+    if path.exists():
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            write_atomically(path, whole.decode())
+    return rows[-1][STEP] if rows else 0

@@ -17,8 +17,8 @@ from wandb_server import KEY, Fault
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.record.parts import MemoryUse, ModeProof
-from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb.messages import SENDS
+from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 Event = Callable[[], object]
@@ -36,19 +36,19 @@ class Training:
         """``events`` happen before a row; 0 is before the start, 21 before the end."""
         events = events or {}
         events.get(0, int)()
-        trackers = make_trackers(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
+        tracker = make_tracker(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
         began = time.perf_counter()
-        trackers.start(self.record, self.directory, resume_after=None)
+        tracker.start(self.record, self.directory, resume_after=None)
         self.start_s = time.perf_counter() - began
         for step in range(1, 21):
             events.get(step, int)()
-            trackers.log({"train/loss": 1 / step}, step)
+            tracker.log({"train/loss": 1 / step}, step)
             time.sleep(seconds / 20)
         events.get(21, int)()
         self.record.status = "completed"
         self.record.memory, self.record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"bfloat16": 9})
         began = time.perf_counter()
-        trackers.finish(self.record)
+        tracker.finish(self.record)
         self.finish_s = time.perf_counter() - began
 
     @property
@@ -80,8 +80,8 @@ def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: W
     assert (noted.url, noted.last_step) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
 
 
-@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), ("is silent", 16)])
-def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the_start(
+@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), pytest.param("is silent", 16, marks=pytest.mark.slow)])
+def test_an_absent_server_costs_a_second_a_silent_one_ten(
     kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as silent:
@@ -95,12 +95,13 @@ def test_a_server_that_is_not_there_costs_a_second_and_a_silent_one_ten_from_the
             training.run(seconds=0.2)
     assert training.start_s < 5, "it takes 1 s on a machine with nothing else to do"
     assert training.start_s + training.finish_s < at_most_s
-    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SENDS}"]
+    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SYNC_LATER}"]
     assert (record.wandb.id, record.wandb.mode) == ("run0123", "offline")
     assert record.wandb.reason == "the server does not answer"
     assert len(training.rows) == 20
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online: Wandb) -> None:
     """It is away as the run starts, and again later on."""
     server = online.server
@@ -111,6 +112,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online
     assert training.record.wandb.error is None
 
 
+@pytest.mark.slow
 def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
     training.run({5: kill_core, 12: kill_core, 21: kill_core})
     run = online.run(training.record)
@@ -120,6 +122,7 @@ def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> N
     assert training.said == ["W&B: online, project p"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
 def test_a_key_that_becomes_wrong_stops_no_training(
     step: int, training: Training, online: Wandb, impatient: WandbAddress
@@ -130,7 +133,7 @@ def test_a_key_that_becomes_wrong_stops_no_training(
     assert len(training.rows) == 20
     assert training.record.status == "completed"
     assert training.record.wandb.error.endswith(": user is not logged in")
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SENDS}"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
 
 
 @pytest.mark.parametrize(
@@ -150,10 +153,11 @@ def test_a_server_that_fails_at_the_end_is_given_up(
     training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
     assert training.finish_s < 8, "it takes 1 s on a machine with nothing else to do"
     assert why in training.record.wandb.error
-    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SENDS}"]
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
     assert len(training.rows) == 20
 
 
+@pytest.mark.slow
 def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, impatient: WandbAddress) -> None:
     """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
     training.address = impatient
@@ -174,6 +178,7 @@ def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb
     assert run.state == "finished"
 
 
+@pytest.mark.slow
 def test_a_finish_waits_as_long_as_the_user_says(training: Training, online: Wandb) -> None:
     def be_away() -> None:
         online.server.refuse()
@@ -190,18 +195,19 @@ import sys, time
 from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 directory = Path(sys.argv[1])
-trackers = make_trackers(TrackingConfig(mode="online", project="p"), None, lambda line: None)
-trackers.start(RunRecord.read(directory), directory, resume_after=None)
+tracker = make_tracker(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+tracker.start(RunRecord.read(directory), directory, resume_after=None)
 for step in range(1, 1000):
-    trackers.log({"train/loss": 1 / step}, step)
+    tracker.log({"train/loss": 1 / step}, step)
     if step == 5:
         print(flush=True)
     time.sleep(0.05)
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_training(record: RunRecord, tmp_path: Path, online: Wandb) -> None:
     record.write(tmp_path)
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
