@@ -78,7 +78,7 @@ def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(train, monk
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ampsweep.commands.hydra_job.train_point", stop)
+    monkeypatch.setattr("ampsweep.commands.hydra_job.run_in_own_process", stop)
     assert train("-m", *MLP, "seed=0,1").code == 1
     assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
 

@@ -13,14 +13,15 @@ import pytest
 import torch
 from isolated_targets import target
 
-from ampsweep.launch.isolated import PRELOAD, run_isolated, warm_up
+from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _server():
-    warm_up()
+    start_fork_server()
 
 
 def test_a_run_returns_what_its_target_returns():
@@ -171,8 +172,8 @@ def test_a_child_of_the_warm_server_can_use_the_device():
     assert run_isolated(target("cuda_sum"), ()).result == 3.0
 
 
-@pytest.mark.parametrize("name", PRELOAD)
-def test_what_is_preloaded_exists(name):
+@pytest.mark.parametrize("name", SLOW_IMPORTS)
+def test_a_module_the_fork_server_imports_exists(name):
     assert importlib.util.find_spec(name) is not None
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.host import peak_resident_bytes
 from ampsweep.monitors.memory import MemoryMonitor
+from ampsweep.tracing.host_memory import peak_resident_bytes
 from ampsweep.tracing.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def test_without_a_traced_step_only_the_process_is_known():
     assert set(MemoryMonitor(CPU).summary()) == {"memory/process_gib"}
 
 
-def test_a_host_allocator_never_grows_on_the_device():
+def test_a_host_memory_never_grows_on_the_device():
     monitor = MemoryMonitor(CPU)
     held = torch.ones(1000)
     assert not monitor.grew()
@@ -67,10 +67,10 @@ def test_the_peak_of_a_process_remembers_what_it_gave_back():
 
 
 def test_the_peak_of_a_process_is_not_that_of_its_parent():
-    code = "from ampsweep.monitors.host import peak_resident_bytes as p; print(p())"
-    held = bytearray(b"x") * (400 * MIB)
+    code = "from ampsweep.tracing.host_memory import peak_resident_bytes as p; print(p())"
+    held = bytearray(b"x") * (1000 * MIB)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(child.stdout) < 100 * MIB < 400 * MIB < peak_resident_bytes()
+    assert int(child.stdout) < 700 * MIB < 1000 * MIB < peak_resident_bytes()  # torch itself takes some hundred
     del held
 
 

@@ -11,7 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.metrics import MEMORY_CATEGORIES
-from ampsweep.tracing.step import _Tracer, trace_step
+from ampsweep.tracing.operator_tracer import OperatorTracer
+from ampsweep.tracing.step import trace_step
 
 BATCH, WIDTH = 32, 64
 NUM_PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)
@@ -375,4 +376,4 @@ def test_a_compiled_model_is_traced_as_if_it_were_not_and_stays_compiled():
 
 
 def test_torch_wraps_no_call_of_it():
-    assert not hasattr(_Tracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is no longer there"
+    assert not hasattr(OperatorTracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is gone"

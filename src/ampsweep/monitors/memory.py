@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from ampsweep.metrics import memory_key
-from ampsweep.monitors.host import peak_resident_bytes
-from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.record.parts import MemoryUse
-from ampsweep.tracing.host_allocator import Growth, host_growth
+from ampsweep.text import GIB
+from ampsweep.tracing.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
 from ampsweep.tracing.step import TracedStep
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
@@ -27,7 +27,7 @@ class MemoryMonitor:
         self._is_steady = False
         # Peaks up to when the allocator last began to count anew.
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
-        self._host_growth: Growth | None = None
+        self._host_peak: HostPeak | None = None
         self._step_peak: int | None = None
         self._taken_bytes = 0
         if self._allocator is not None:
@@ -54,7 +54,7 @@ class MemoryMonitor:
     def one_step(self) -> Iterator[None]:
         """Take the allocator's peak of what happens inside, apart from the others, which go on through it."""
         if self._device.type == "cpu":
-            with host_growth() as self._host_growth:
+            with measure_host_peak() as self._host_peak:
                 yield
             return
         self._count_anew()
@@ -69,8 +69,8 @@ class MemoryMonitor:
         what the step used and allocated; elsewhere it is absent.
         """
         allocated = self._step_peak
-        if self._host_growth is not None and self._host_growth.peak_bytes is not None:
-            allocated = traced.held_bytes + self._host_growth.peak_bytes
+        if self._host_peak is not None and self._host_peak.peak_bytes is not None:
+            allocated = traced.held_bytes + self._host_peak.peak_bytes
         return MemoryUse(
             peak_bytes=traced.peak_bytes,
             peak=traced.peak,

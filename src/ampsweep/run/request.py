@@ -9,7 +9,7 @@ from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label, compute_dtype
 from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import Target
+from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.parts import StepPrediction
@@ -31,7 +31,7 @@ class RunRequest:
     """The search that the batch size is the answer of."""
     prediction: StepPrediction | None = None
     """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
-    predictor: Target[StepPrediction] | None = None
+    predictor: NamedFunction[StepPrediction] | None = None
     """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
 
 

@@ -15,9 +15,9 @@ from ampsweep.monitors.efficiency import Efficiency
 from ampsweep.monitors.energy import EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
-from ampsweep.monitors.other_processes import Neighbours
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.monitors.stopwatch import Stopwatch
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
@@ -57,7 +57,7 @@ class Instruments:
         self._memory = MemoryMonitor(device)
         self._sampler = DeviceSampler(device)
         self._compilations = CompilationWatch()
-        self._device, self._neighbours = device, Neighbours(device)
+        self._device, self._neighbours = device, UseDuringRun(device)
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
         self._scale_now: Tensor | None = None

@@ -13,7 +13,8 @@ from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.record.outcome import OutOfMemory, Phase
 from ampsweep.text import BYTES_OF, one_line
-from ampsweep.tracing.memory_limit import MemoryLimit, MemoryLimitError
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.tracing.tensor_bytes import MemoryLimitError
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.trainer import Trainer

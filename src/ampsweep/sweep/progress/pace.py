@@ -1,4 +1,4 @@
-"""How long a run, and a sweep, will still take."""
+"""The pace of a run and of a sweep, and hence the time that is left."""
 
 import statistics
 from collections import defaultdict
