@@ -63,8 +63,8 @@ def end_without_memory(
     return _track(record, request, send)
 
 
-def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
-    """The trackers of a run; they send their lines for the user, and may ask the run to stop."""
+def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
+    """The tracker of a run; its lines are sent to the user, and it may ask the run to stop."""
     return make_tracker(
         request.config.tracking,
         group=request.group,
@@ -83,10 +83,10 @@ def _ended(request: RunRequest, device: torch.device, status: Status, error: str
 
 def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
     record.write(request.directory)
-    trackers = trackers_of(request, send)
+    tracker = tracker_of(request, send)
     try:
-        trackers.start(record, request.directory, resume_after=None)
+        tracker.start(record, request.directory, resume_after=None)
     finally:
-        trackers.finish(record)
+        tracker.finish(record)
         record.write(request.directory)
     return record.status
