@@ -28,7 +28,7 @@ from torch import nn
 from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.training.build.device import resolve_device
 
 AUTOCAST: Final = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}

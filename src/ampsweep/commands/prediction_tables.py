@@ -91,7 +91,7 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
-    """What the figures leave out."""
+    """Yield the limits of the figures, a sentence each."""
     if any(arm.is_measured for arm in prediction.arms):
         yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
     if any(arm.interpolation is None for arm in prediction.arms):

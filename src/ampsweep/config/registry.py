@@ -18,7 +18,7 @@ from ampsweep.config.resolved import to_config
 CONF: Final = Path(__file__).resolve().parents[3] / "conf"
 """The repository's `conf/`; a package that was installed without its repository has none."""
 
-_GROUPS: dict[str, dict[str, type]] = {
+SCHEMAS: Final[dict[str, dict[str, type]]] = {
     "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},
     "data": {
         "synthetic_regression": schema.SyntheticRegressionConfig,
@@ -41,7 +41,7 @@ def register() -> None:
     """Make the schemas and resolvers known; calling it again changes nothing."""
     store = ConfigStore.instance()
     store.store(name="schema", node=schema.Config)
-    for group, nodes in _GROUPS.items():
+    for group, nodes in SCHEMAS.items():
         for name, node in nodes.items():
             store.store(name=name, node=node, group=f"schema/{group}")
     for mode in MODES.values():

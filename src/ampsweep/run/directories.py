@@ -133,7 +133,7 @@ def _is_unreadable(run_directory: Path) -> bool:
 
 
 def is_running(record: RunRecord) -> bool:
-    """Whether the process that works on the run is alive, as far as this machine can tell."""
+    """Tell whether the process that works on the run is alive, as far as this machine knows."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]

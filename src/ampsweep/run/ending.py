@@ -64,7 +64,7 @@ def end_without_memory(
 
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
-    """The tracker of a run; its lines are sent to the user, and it may ask the run to stop."""
+    """The tracker of a run; it sends its lines for the user, and may ask the run to stop."""
     return make_tracker(
         request.config.tracking,
         group=request.group,

@@ -17,8 +17,8 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
-from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
@@ -56,7 +56,7 @@ class PreparedRun:
     first_look: UseBeforeRun
     """At the device, begun before anything was built."""
     unsupported: str | None = None
-    """Why the device cannot do the precision mode."""
+    """The reason why the device cannot do the precision mode; None: it can."""
     data: Data | None = None
     """The data set on its device, if it was built before."""
     oom: OutOfMemory | None = None
@@ -177,7 +177,7 @@ def _trainer(
 
 
 def _progress(trainer: Trainer) -> Progress:
-    """How far the training is, by its latest row: nothing is read from the device."""
+    """The progress of the training by its latest row: nothing is read from the device."""
     values = trainer.values
     return Progress(
         trainer.step,

@@ -15,7 +15,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model

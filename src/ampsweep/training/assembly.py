@@ -16,7 +16,7 @@ from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
 _VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made; the others take no more memory."""
+"""With one, nothing is alive while the next is made; more than two take no more memory."""
 
 
 def keep_nothing(*_: object) -> None:
