@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from wandb_server import ENTITY, Run, WandbServer
@@ -26,7 +25,7 @@ def record_run(
     stamps = ({"_step": index, "_timestamp": 1.7e9 + index, "_runtime": index} for index in range(1_000_000))
     run.streams[HISTORY] = [json.dumps(stamp | dict(row)) for stamp, row in zip(stamps, rows, strict=False)]
     if record is not None:
-        run.files["record.json"] = json.dumps(asdict(record), indent=1).encode()
+        run.files["record.json"] = json.dumps(record.as_json(), indent=1).encode()
         run.attributes["config"] = json.dumps({"precision_mode": {"value": record.identity.precision_mode}})
     with server.lock:
         server.recorded.runs[ENTITY, project, id] = run

@@ -19,6 +19,28 @@ class Metric:
     better: Better = "neither"
 
 
+MemoryCategory = Literal[
+    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
+]
+"""What bytes on a device hold."""
+
+MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "autocast_weights": "half-precision copies of weights",
+    "temporary": "temporaries",
+    "other": "everything else",
+}
+"""Every category with its meaning, in the order in which reports stack them."""
+
+
+def memory_key(category: str) -> str:
+    """The metric key of a memory category."""
+    return f"memory/{category}_gib"
+
+
 _METRICS = (
     Metric("train/loss", "", "mean training loss of the step", "lower"),
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
@@ -51,15 +73,10 @@ _METRICS = (
         "memory of the process (CPU: resident set; GPU: as the driver sees it); in the summary its peak",
         "lower",
     ),
-    Metric("memory/parameters_gib", "GiB", "parameters at the peak of the traced step", "lower"),
-    Metric("memory/gradients_gib", "GiB", "gradients at the peak of the traced step", "lower"),
-    Metric("memory/optimizer_state_gib", "GiB", "optimizer state at the peak of the traced step", "lower"),
-    Metric("memory/activations_gib", "GiB", "activations at the peak of the traced step", "lower"),
-    Metric(
-        "memory/autocast_weights_gib", "GiB", "half-precision copies of weights at the peak of the traced step", "lower"
+    *(
+        Metric(memory_key(category), "GiB", f"{what} at the peak of the traced step", "lower")
+        for category, what in MEMORY_CATEGORIES.items()
     ),
-    Metric("memory/temporary_gib", "GiB", "temporaries at the peak of the traced step", "lower"),
-    Metric("memory/other_gib", "GiB", "everything else at the peak of the traced step", "lower"),
     Metric("memory/largest_batch", "samples", "largest micro-batch that trains, as a search found it", "higher"),
     Metric(
         "device/utilization_pct",

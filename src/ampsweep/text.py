@@ -1,9 +1,13 @@
-"""How numbers, bytes, durations and first lines are written: the same digits and units everywhere."""
+"""Numbers, bytes, durations and the first lines of errors as text: the same digits and units everywhere."""
 
 import math
 from typing import Final
 
-_BYTES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+KIB: Final = 2**10
+MIB: Final = 2**20
+GIB: Final = 2**30
+BYTES_OF: Final = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
+"""Unit -> bytes, as torch names units in its messages."""
 MAX_DECIMALS: Final = 6
 
 
@@ -38,10 +42,20 @@ def num_bytes(value: float) -> str:
     >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(0.0), num_bytes(-2048.0)
     ('1.50 GiB', '1.00 MiB', '0 B', '-2.00 KiB')
     """
-    for unit, size in _BYTES:
-        if abs(value) >= size:
-            return f"{number(value / size)} {unit}"
+    for unit in ("GiB", "MiB", "KiB"):
+        if abs(value) >= BYTES_OF[unit]:
+            return f"{number(value / BYTES_OF[unit])} {unit}"
     return f"{value:.0f} B"
+
+
+def allocation(size: int) -> str:
+    """The size of an allocation in bytes with four digits, in which two that nearly fit are told apart.
+
+    >>> allocation(2**40), allocation(37_000_000), allocation(512)
+    ('1 TiB', '35.29 MiB', '512 bytes')
+    """
+    unit = next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if size >= BYTES_OF[unit]), "bytes")
+    return f"{size / BYTES_OF[unit]:.4g} {unit}"
 
 
 def predicted_bytes(value: float, error_pct: float | None) -> str:
@@ -72,6 +86,12 @@ def first_line(text: str, limit: int = 200) -> str:
     """The first line of an error, cut to `limit` characters, without its final stop."""
     line = text.strip().splitlines()[0].strip().removesuffix(".") if text.strip() else ""
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error; with its type, unless it is a ValueError, whose message is a sentence."""
+    text = " ".join(str(error).split())[:300]
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
+from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof, StepPrediction, WandbFacts
 
 MIB_IN_GIB = 2**20 / 2**30
 
@@ -72,10 +73,26 @@ def run(
             "config": settings,
             "status": "completed",
             "summary": {key: value for key, value in figures.items() if value is not None},
-            "proof": {} if num_operators is None else {"num_operators": num_operators},
-            **record,
+            "proof": ModeProof(num_operators=num_operators),
+            **{key: _part(key, value) for key, value in record.items()},
         }
     )
+
+
+_PARTS = {
+    "proof": ModeProof,
+    "memory": MemoryUse,
+    "contamination": Contamination,
+    "prediction": StepPrediction,
+    "wandb": WandbFacts,
+}
+
+
+def _part(key: str, value: Any) -> Any:
+    """A part of a record; tests may give its facts as a dict."""
+    if key == "attempts":
+        return [Attempt(**one) for one in value]
+    return _PARTS[key](**value) if key in _PARTS and isinstance(value, dict) else value
 
 
 def searched(

@@ -26,7 +26,7 @@ from recipe_loop import recipe
 from steps import measured_memory, predicted
 from test_published_figures import max_memory_allocated
 
-from ampsweep.predict.target import Target
+from ampsweep.predict.target_device import TargetDevice
 
 WORKLOADS = {
     "mlp": ("model=mlp_small", "data=digits", "data.batch_size=64"),
@@ -72,12 +72,12 @@ def against_traced(names: list[str], modes: list[str]) -> Iterator[dict[str, Any
         overrides = (*WORKLOADS[name], *smaller, f"precision={mode}", *OPTIMIZERS[optimizer], *VARIANTS[variant])
         truth, step = measured_memory(*overrides), predicted(*overrides)
         peak, forward = step.peak(), sum(step.at(step.end_of_forward).values())
-        error_pct = 100 * (peak.num_bytes / truth["peak_bytes"] - 1)
-        forward_error_pct = 100 * (forward / sum(truth["end_of_forward"].values()) - 1)
-        exact = all(peak.categories[key] == truth["peak"][key] for key in EXACT)
+        error_pct = 100 * (peak.num_bytes / truth.peak_bytes - 1)
+        forward_error_pct = 100 * (forward / sum(truth.end_of_forward.values()) - 1)
+        exact = all(peak.categories[key] == truth.peak[key] for key in EXACT)
         yield {
             "case": " ".join([name, *smaller, mode, optimizer, variant]),
-            "traced_bytes": truth["peak_bytes"],
+            "traced_bytes": truth.peak_bytes,
             "predicted_bytes": peak.num_bytes,
             "error_pct": error_pct,
             "forward_error_pct": forward_error_pct,
@@ -88,7 +88,7 @@ def against_traced(names: list[str], modes: list[str]) -> Iterator[dict[str, Any
 
 def published() -> list[dict[str, Any]]:
     """The PyTorch AMP recipe on a T4 with torch 1.11: printed by it, and predicted."""
-    target = Target("cuda", (7, 5), torch_version=(1, 11))
+    target = TargetDevice("cuda", (7, 5), torch_version=(1, 11))
     peaks = max_memory_allocated(lambda mark: recipe(mark, num_steps=3), target)
     printed = {"default precision": (1_350_681_600, peaks[1]), "mixed precision": (1_577_232_384, peaks[3])}
     return [

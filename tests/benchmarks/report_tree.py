@@ -17,9 +17,10 @@ from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
+from ampsweep.metrics import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
 from ampsweep.record import HISTORY_NAME, RunRecord, history_line
-from ampsweep.report.panels import MEMORY_CATEGORIES
+from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
 NUM_ROWS = 1000
@@ -109,21 +110,21 @@ def _measured(record: RunRecord, columns: dict[str, list[float]], step_ms: float
     }
     total = sum(peak.values())
     last = {key: values[-1] for key, values in columns.items() if key != "step"}
-    categories = {f"memory/{category}_gib": size / 2**30 for category, size in peak.items()}
+    categories = {memory_key(category): size / 2**30 for category, size in peak.items()}
     peaks = {"memory/peak_allocated_gib": total / 2**30, "memory/peak_reserved_gib": 1.1 * total / 2**30}
     record.status = "completed"
     record.ended_at = record.started_at
     record.summary = {**last, "perf/step_ms": step_ms, **categories, **peaks, "device/temperature_c": 60.0}
-    record.memory = {"peak_bytes": total, "peak": peak, "end_of_forward": peak, "kept": {}}
+    record.memory = MemoryUse(peak_bytes=total, peak=peak, end_of_forward=peak, kept={})
     record.environment = facts
-    record.proof = {
-        "num_operators": 400,
-        "flops": {record.identity.dtype: 10**9, "float32": 10**6},
-        "outputs": {record.identity.dtype: 200, "float32": 200, "int64": 12},
-        "contradictions": [],
-    }
-    record.contamination = {"verdict": "clean", "reasons": []}
-    record.attempts = [{"started_at": record.started_at, "host": "here", "pid": 1, "from_step": 0}]
+    record.proof = ModeProof(
+        num_operators=400,
+        flops={record.identity.dtype: 10**9, "float32": 10**6},
+        outputs={record.identity.dtype: 200, "float32": 200, "int64": 12},
+        contradictions=[],
+    )
+    record.contamination = Contamination(verdict="clean", reasons=[])
+    record.attempts = [Attempt(started_at=record.started_at, host="here", pid=1, from_step=0)]
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _judged(server: WandbServer, sweep: Sweep, directory: Path) -> dict[str, Any
     """Numbers of runs that are as they should be, and of those that are not."""
     runs = {run.name: run for run in server.runs if run.attributes.get("sweep") == sweep.name}
     found = find_records(directory / "outputs")
-    records = {record.wandb["id"]: (place, record) for place, record in found.records}
+    records = {record.wandb.id: (place, record) for place, record in found.records}
     seeds = Counter(record.identity.seed for _, record in records.values())
     whole = [
         run

@@ -43,7 +43,7 @@ def test_on_a_cpu_every_arm_has_every_figure_a_cpu_gives(workload, train):
         assert summary.keys() == expected(workload, run.record.arm), run.record.arm
         told = {key for row in run.history for key in row}
         assert told == summary.keys() - OF_A_DISTRIBUTION | {STEP}, run.record.arm
-        sent = read_wandb_file(run.directory / run.record.wandb["directory"])
+        sent = read_wandb_file(run.directory / run.record.wandb.directory)
         assert sent.history == run.history
         assert {key: value for key, value in sent.summary.items() if key in METRICS} == summary
 
@@ -60,17 +60,17 @@ def test_memory_by_category_is_that_of_the_sizes(train):
         of_activation = of_copy or of_parameter
         memory, summary = run.record.memory, run.record.summary
         parameters = of_parameter * num_parameters
-        assert memory["peak"]["parameters"] == memory["end_of_forward"]["parameters"] == parameters
-        assert memory["peak"]["optimizer_state"] == 2 * parameters + 6 * 4  # AdamW counts the steps of each tensor
+        assert memory.peak["parameters"] == memory.end_of_forward["parameters"] == parameters
+        assert memory.peak["optimizer_state"] == 2 * parameters + 6 * 4  # AdamW counts the steps of each tensor
         # The first layer's input needs no gradient, so that its weight is not kept.
-        assert memory["end_of_forward"]["autocast_weights"] == of_copy * sum(weights[1:])
+        assert memory.end_of_forward["autocast_weights"] == of_copy * sum(weights[1:])
         activations = 2 * batch * hidden * of_activation + 4 * batch * classes
-        assert memory["end_of_forward"]["activations"] == pytest.approx(activations, abs=256)
-        assert sum(memory["peak"].values()) == memory["peak_bytes"] == 2**30 * summary["memory/peak_allocated_gib"]
-        assert memory["peak_bytes"] + memory["unattributed_bytes"] == memory["allocator_peak_bytes"]
+        assert memory.end_of_forward["activations"] == pytest.approx(activations, abs=256)
+        assert sum(memory.peak.values()) == memory.peak_bytes == 2**30 * summary["memory/peak_allocated_gib"]
+        assert memory.peak_bytes + memory.unattributed_bytes == memory.allocator_peak_bytes
 
 
-def test_a_run_that_ended_within_its_warmup_has_no_figures_after_it(train):
+def test_a_run_that_ends_in_its_warmup_has_no_later_figures(train):
     assert train(*MLP, "trainer.steps=1000", "trainer.max_seconds=0.001", "trainer.log_every=1").code == 0
     run = only_run()
     assert run.history[0]["perf/step_ms"] > 0
@@ -89,9 +89,9 @@ def test_on_cuda_every_arm_has_what_torch_can_tell(workload, train):
         summary, memory = run.record.summary, run.record.memory
         of_a_cpu = {"device/busy_cores", "device/utilization_pct", "memory/process_gib"}  # a container tells less
         assert summary.keys() >= expected(workload, run.record.arm) - of_a_cpu | OF_AN_ALLOCATOR
-        assert run.record.proof["contradictions"] == []
-        assert run.record.proof["optimizer_fused"] is True
-        assert memory["unattributed_bytes"] >= 0
+        assert run.record.proof.contradictions == []
+        assert run.record.proof.optimizer_fused is True
+        assert memory.unattributed_bytes >= 0
         assert summary["memory/peak_allocated_gib"] <= summary["memory/peak_allocated_run_gib"]
         assert summary["memory/peak_allocated_run_gib"] <= summary["memory/peak_reserved_gib"]
         assert 0 < summary.get("perf/mfu_pct", 1) <= 100

@@ -33,7 +33,7 @@ def test_runs_of_two_joblib_workers_come_one_after_the_other(start, tmp_path):
     steps = sorted(tuple(map(int, line.split())) for line in NOTES.read_text().splitlines())
     processes = [process for _, process in steps]
     assert len(processes) == 20
-    assert set(processes) == {run.record.attempts[0]["pid"] for run in runs}
+    assert set(processes) == {run.record.attempts[0].pid for run in runs}
     assert len(set(processes[:10])) == len(set(processes[10:])) == 1, "both trained at once"
 
 

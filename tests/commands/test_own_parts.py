@@ -194,7 +194,7 @@ def test_a_hugging_face_model_is_trained_alone(train):
     run = only_run()
     assert (run.record.status, run.record.identity.model) == ("completed", "GPT2LMHeadModel")
     assert run.column("train/loss")[20] < run.column("train/loss")[5] - 0.3
-    assert run.record.proof["flops"]["bfloat16"] > 0
+    assert run.record.proof.flops["bfloat16"] > 0
 
 
 @pytest.mark.slow

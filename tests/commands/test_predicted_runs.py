@@ -13,10 +13,10 @@ TOO_LARGE = (*SMALL, *SYNTHETIC, "data.batch_size=400", "trainer.memory_limit_gi
 def test_a_run_has_its_prediction_in_its_record(train):
     assert train(*SMALL, "precision=amp_bf16").code == 0
     record = only_run().record
-    assert record.prediction["target"] == "cpu"
-    assert record.prediction["peak"] == record.memory["peak"]
-    assert record.prediction["measured_bytes"] == record.memory["peak_bytes"]
-    assert record.prediction["error_pct"] == 0
+    assert record.prediction.target == "cpu"
+    assert record.prediction.peak == record.memory.peak
+    assert record.prediction.measured_bytes == record.memory.peak_bytes
+    assert record.prediction.error_pct == 0
 
 
 def test_seeds_of_a_sweep_share_one_and_the_report_shows_it(train):
@@ -28,11 +28,11 @@ def test_seeds_of_a_sweep_share_one_and_the_report_shows_it(train):
     assert predicted["tf32"] == [None, None], "nothing was measured"
     one, other = predicted["fp32"]
     assert one == other
-    assert one["error_pct"] == 0
+    assert one.error_pct == 0
     sweep = only_sweep()
     comparison = json.loads((sweep / "comparison.json").read_text())
     arms = {arm["arm"]: arm for arm in comparison["workloads"][0]["arms"]}
-    assert arms["fp32"]["predicted_memory_bytes"] == one["peak_bytes"]
+    assert arms["fp32"]["predicted_memory_bytes"] == one.peak_bytes
     assert arms["fp32"]["prediction_error_pct"] == 0
     assert arms["tf32"]["predicted_memory_bytes"] is None
     assert "predicted" in ended.out
@@ -50,7 +50,7 @@ def test_what_cannot_fit_is_said_and_tried(train, mode):
     assert line.endswith("trainer.memory_limit_gib leaves 2.05 MiB")
     record = only_run().record
     assert record.status == "oom"
-    assert record.prediction["peak_bytes"] > record.oom.limit_bytes
+    assert record.prediction.peak_bytes > record.oom.limit_bytes
 
 
 @pytest.mark.parametrize("mode", [(), ("-m",)], ids=["alone", "in a sweep"])
@@ -67,7 +67,7 @@ def test_predictions_can_be_left_out(train):
     assert only_run().record.prediction is None
 
 
-def test_a_process_that_dies_of_its_prediction_has_trained_all_the_same(train, tmp_path, monkeypatch):
+def test_a_process_that_dies_of_its_prediction_has_trained(train, tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(
         "import os, signal\n"
         "from torch import nn\n"
@@ -84,7 +84,7 @@ def test_a_process_that_dies_of_its_prediction_has_trained_all_the_same(train, t
     assert train("-m", *own).code == 0
     record = only_run().record
     assert (record.status, record.error) == ("completed", None)
-    assert "SIGKILL" in record.prediction["refused"]
+    assert "SIGKILL" in record.prediction.refused
 
 
 def test_a_model_that_cannot_be_predicted_trains_all_the_same(train, tmp_path, monkeypatch):
@@ -101,4 +101,4 @@ def test_a_model_that_cannot_be_predicted_trains_all_the_same(train, tmp_path, m
     assert train(*own).code == 0
     record = only_run().record
     assert record.status == "completed"
-    assert "depends on values" in record.prediction["refused"]
+    assert "depends on values" in record.prediction.refused

@@ -49,7 +49,7 @@ def assert_as_if_uninterrupted(gated, train):
         reference = only_run("reference")
 
         assert resumed.record.status == "completed"
-        assert [attempt["from_step"] for attempt in resumed.record.attempts] == [0, from_step]
+        assert [attempt.from_step for attempt in resumed.record.attempts] == [0, from_step]
         assert [row["step"] for row in resumed.history] == list(range(1, 25)), "each step once"
         for key in SAME_EACH_TIME + SCALER:
             assert resumed.column(key) == reference.column(key), key
@@ -98,7 +98,7 @@ def test_there_is_nothing_to_resume_after_a_run_that_ended(train):
     assert len(list(finished.parents[1].iterdir())) == 2
 
 
-def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler_and_says_so(train):
+def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     before = only_run()
     arguments = ("trainer.steps=6", "precision=amp_fp16", "precision.init_scale=1024", "output_dir=after")
@@ -109,19 +109,19 @@ def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler_and_says_so(train):
     (note,) = attempt["notes"]
     assert "fresh" in note
     assert note in ended.err
-    assert attempt["from_step"] == 4
+    assert attempt.from_step == 4
     assert attempt["checkpoint"] == str(before.directory / "checkpoints/last.pt")
     (row,) = after.history
     assert (row["step"], row["amp/scale"], row["amp/applied_steps"]) == (6, 1024.0, 6)
 
 
-def test_without_amp_the_saved_scaler_is_ignored_and_that_is_said(train):
+def test_without_amp_the_saved_scaler_is_ignored(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4", "precision=amp_fp16").code == 0
     checkpoint = only_run().directory / "checkpoints/last.pt"
     ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={checkpoint}")
     assert ended.code == 0
     after = only_run("after")
-    (note,) = after.record.attempts[0]["notes"]
+    (note,) = after.record.attempts[0].notes
     assert "ignored" in note
     assert note in ended.err
     assert not [key for key in after.record.summary if key.startswith("amp/")]
@@ -131,10 +131,10 @@ def test_a_checkpoint_of_the_same_mode_carries_over_in_silence(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={only_run().directory}")
     assert (ended.code, ended.said) == (0, [])
-    assert only_run("after").record.attempts[0]["notes"] == []
+    assert only_run("after").record.attempts[0].notes == []
 
 
-def test_a_run_resumed_at_its_end_is_evaluated_and_says_that_nothing_is_left_to_train(train):
+def test_a_run_resumed_at_its_end_is_only_evaluated(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     ended = train(*MLP, "trainer.steps=4", "output_dir=after", f"resume={only_run().directory}")
     assert ended.code == 0
@@ -152,7 +152,7 @@ def stopped():
     return run.directory
 
 
-def test_a_damaged_history_is_gone_on_with_and_the_damage_is_kept_and_said(train):
+def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
     directory = stopped()
@@ -163,14 +163,14 @@ def test_a_damaged_history_is_gone_on_with_and_the_damage_is_kept_and_said(train
     ended = train(*command, "resume=auto")
     assert ended.code == 0
     run = only_run()
-    (note,) = [note for note in run.record.attempts[-1]["notes"] if "history" in note]
+    (note,) = [note for note in run.record.attempts[-1].notes if "history" in note]
     assert note in ended.err
     assert "is damaged: line 2 is not JSON" in note
     assert [row["step"] for row in run.history] == [1, 3, 4]
     assert (directory / "history.jsonl.damaged").read_bytes() == damaged
 
 
-def test_a_record_that_cannot_be_read_is_passed_over_and_that_is_said(train):
+def test_a_record_that_cannot_be_read_is_passed_over(train):
     command = (*MLP, "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
     directory = stopped()

@@ -12,7 +12,7 @@ SYNC = "send runs later with `ampsweep sync DIRECTORY`"
 
 
 def tracked(run):
-    return read_wandb_file(run.directory / run.record.wandb["directory"])
+    return read_wandb_file(run.directory / run.record.wandb.directory)
 
 
 def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
@@ -24,7 +24,7 @@ def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
     files = [tracked(run) for run in runs]
     assert [file.run.run_group for file in files] == [group, group]
     assert [file.run.job_type for file in files] == ["fp32", "amp_bf16"]
-    assert [file.run.run_id for file in files] == [run.record.wandb["id"] for run in runs]
+    assert [file.run.run_id for file in files] == [run.record.wandb.id for run in runs]
     assert len({file.run.run_id for file in files}) == 2
     for run, file in zip(runs, files, strict=True):
         assert file.run.project == "ampsweep"
@@ -34,8 +34,8 @@ def test_a_sweep_is_a_group_with_the_precision_mode_as_job_type(train):
         assert file.config["pair_key"] == run.record.pair_key
         assert file.history == run.history
         assert file.exit_code == 0
-        sent = json.loads((run.directory / run.record.wandb["directory"] / "files/record.json").read_text())
-        assert sent["prediction"] == run.record.prediction
+        sent = json.loads((run.directory / run.record.wandb.directory / "files/record.json").read_text())
+        assert sent["prediction"] == run.record.prediction.as_json()
         assert sent["prediction"]["error_pct"] == 0, "predicted and measured are there before the run ends on W&B"
 
 
@@ -46,11 +46,11 @@ def test_names_for_wandb_come_from_the_config(train):
     assert (run.project, run.run_group, list(run.tags), run.entity) == ("mine", "tuesday", ["a", "b"], "team")
 
 
-def test_without_a_login_a_run_is_offline_and_says_how_to_send_it(train):
+def test_without_a_login_a_run_is_offline_and_tells_how_to_sync(train):
     ended = train(*RUN)
     assert ended.code == 0
     assert ended.said == [f"W&B: offline, since wandb is not logged in (`wandb login` or WANDB_API_KEY); {SYNC}"]
-    assert only_run().record.wandb["mode"] == "offline"
+    assert only_run().record.wandb.mode == "offline"
 
 
 def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
@@ -64,7 +64,7 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     ]
     run = only_run()
     assert run.record.status == "completed"
-    assert run.record.wandb["mode"] == "offline"
+    assert run.record.wandb.mode == "offline"
     assert len(run.history) == 2
 
 
@@ -109,7 +109,7 @@ def test_a_run_of_a_wandb_agent_belongs_to_its_sweep(start, repository):
     assert ended.code == 0
     assert ended.said == [f"W&B: offline, as WANDB_MODE says; {SYNC}"]
     run = only_run()
-    assert run.record.wandb["id"] == "run45678"
+    assert run.record.wandb.id == "run45678"
     file = tracked(run)
     assert (file.run.run_id, file.run.sweep_id, file.run.project) == ("run45678", "sweep123", "agents")
     assert file.run.job_type == "amp_fp16"

@@ -24,24 +24,24 @@ TAMPERED = "mkldnn_matmul_fp32_precision is bf16 during training, although preci
 def test_a_record_holds_the_proof_of_its_mode(train):
     assert train(*MLP, "trainer.steps=6").code == 0
     proof = only_run().record.proof
-    assert proof["fp32_arithmetic"] == {"matmul": "exact"}
-    assert proof["flags"]["mkldnn_matmul_fp32_precision"] == "ieee"
-    assert proof["flops"].keys() == {"float32"}
-    assert proof["contradictions"] == []
+    assert proof.fp32_arithmetic == {"matmul": "exact"}
+    assert proof.flags["mkldnn_matmul_fp32_precision"] == "ieee"
+    assert proof.flops.keys() == {"float32"}
+    assert proof.contradictions == []
 
 
 def test_parameters_in_16_bit_promise_nothing_of_float32(train):
     assert train(*MLP, "trainer.steps=6", "precision=pure_bf16").code == 0
     proof = only_run().record.proof
     assert "fp32_arithmetic" not in proof
-    assert proof["contradictions"] == []
+    assert proof.contradictions == []
 
 
 def test_a_run_that_was_not_its_mode_is_in_no_comparison(train):
     assert train(*MLP, "trainer.steps=6", "precision=amp_bf16").code == 0
     tampered = ("model=custom", "model._target_=test_trusted_figures.Tampering", "data=digits", "task=classification")
     assert f"disproved: {TAMPERED}" in train(*tampered, "trainer.steps=6", "tracking=disabled").out
-    assert sorted(run.record.proof["contradictions"] for run in all_runs()) == [[], [TAMPERED]]
+    assert sorted(run.record.proof.contradictions for run in all_runs()) == [[], [TAMPERED]]
     comparison = compare_directories([Path("outputs")]).comparison
     fp32 = next(arm for workload in comparison.workloads for arm in workload.arms if arm.arm == "fp32")
     assert fp32.statuses == {"disproved": 1}
@@ -65,7 +65,7 @@ class Leaking(Digits):
 def test_a_tensor_held_alive_is_told_and_recorded(train):
     model = ("model=custom", "model._target_=test_trusted_figures.Leaking", "data=digits", "task=classification")
     ended = train(*model, "data.batch_size=64", "trainer.steps=6", "tracking=disabled")
-    assert only_run().record.memory["kept"]["activations"] >= 64 * 10 * 4
+    assert only_run().record.memory.kept["activations"] >= 64 * 10 * 4
     assert re.search(r"warning +a step left 2\.\d+ KiB behind", ended.out)
 
 
@@ -76,8 +76,8 @@ def test_a_busy_machine_is_said_and_recorded_and_the_run_goes_on(train):
     assert "fp32: the CPU was busy before the run began: other processes kept " in ended.err
     record = only_run().record
     assert record.status == "completed"
-    assert record.contamination["verdict"] == "contaminated"
-    assert any("cores busy during the run" in reason for reason in record.contamination["reasons"])
+    assert record.contamination.verdict == "contaminated"
+    assert any("cores busy during the run" in reason for reason in record.contamination.reasons)
     (workload,) = compare_directories([Path("outputs")]).comparison.workloads
     assert workload.arms[0].step_ms is None
     assert workload.arms[0].peak_memory_bytes is not None

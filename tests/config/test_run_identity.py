@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from ampsweep.config.compose import compose_one
-from ampsweep.config.identity import config_hash, identity, pair_key, run_directory_name
+from ampsweep.config.identity import config_hash, pair_key, run_directory_name
 from ampsweep.config.modes import PRECISION_MODES, arm_label
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "resume", "into", "dry_run"),

@@ -27,17 +27,17 @@ def synthetic_images(_, **common):
 
 
 def digits(_, **common):
-    return Digits(**common)
+    return Digits(val_fraction=0.2, **common)
 
 
 def text(_, **common):
-    return Text(seq_len=32, num_val_batches=3, **common)
+    return Text(seq_len=32, val_fraction=0.1, num_val_batches=3, **common)
 
 
 def tokens(folder, **common):
     path = folder / "ids.bin"
     np.random.default_rng(0).integers(0, 500, 4000).astype(np.uint16).tofile(path)
-    return Tokens(path=str(path), vocab_size=500, seq_len=32, num_val_batches=3, **common)
+    return Tokens(path=str(path), vocab_size=500, seq_len=32, val_fraction=0.1, num_val_batches=3, **common)
 
 
 def map_dataset(_, **common):

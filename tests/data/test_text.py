@@ -11,7 +11,14 @@ from ampsweep.models.gpt import GPT
 
 
 def text(path=None, **changes):
-    common = {"seq_len": 4, "num_val_batches": 2, "batch_size": 2, "seed": 0, "device": torch.device("cpu")}
+    common = {
+        "seq_len": 4,
+        "val_fraction": 0.1,
+        "num_val_batches": 2,
+        "batch_size": 2,
+        "seed": 0,
+        "device": torch.device("cpu"),
+    }
     return Text(path=None if path is None else str(path), **(common | changes))
 
 

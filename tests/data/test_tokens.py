@@ -8,7 +8,7 @@ from ampsweep.data.tokens import Tokens
 
 
 def tokens(path, **changes):
-    common = {"vocab_size": 1000, "seq_len": 4, "num_val_batches": 2, "batch_size": 2, "seed": 0}
+    common = {"vocab_size": 1000, "seq_len": 4, "val_fraction": 0.1, "num_val_batches": 2, "batch_size": 2, "seed": 0}
     return Tokens(path=str(path), **(common | {"device": torch.device("cpu")} | changes))
 
 

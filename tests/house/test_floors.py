@@ -1,6 +1,8 @@
-"""The house: a room imports rooms of lower floors, and no two files import each other."""
+"""The house as imports show it: a room imports lower floors only, no files import each other in a circle."""
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -22,8 +24,14 @@ FLOORS = (
 )
 """From the ground up. What is written below `run` and above `commands` are the features that stand on a run."""
 
-WHERE_WANDB_IS = ("tracking/wandb/", "report/wandb/")
-WHERE_HYDRA_IS = ("commands/", "config/", "training/build/instantiate.py")
+LIBRARIES = {
+    "wandb": ("tracking/wandb/", "report/wandb/"),
+    "wandb_workspaces": ("report/wandb/",),
+    "hydra": ("commands/", "config/", "training/build/instantiate.py"),
+    "omegaconf": ("commands/", "config/", "search/largest_batch.py"),
+}
+"""The places that may import a library; all others take what these make of it."""
+WITHOUT_TORCH = {"metrics", "text", "redaction", "config", "record", "launch", "analysis", "report"}
 
 
 def modules() -> dict[str, Path]:
@@ -92,12 +100,31 @@ def test_no_files_import_each_other_in_a_circle():
         visit(module, ())
 
 
-@pytest.mark.parametrize(("library", "places"), [("wandb", WHERE_WANDB_IS), ("hydra", WHERE_HYDRA_IS)])
-def test_a_library_is_imported_in_its_rooms_only(library, places):
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_its_rooms_only(library):
     users = {
         MODULES[module].relative_to(ROOT).as_posix()
         for module in MODULES
         if any(name.partition(".")[0] == library for name in imports(module))
     }
     assert users, f"nobody imports {library}"
-    assert not [user for user in users if not user.startswith(places)]
+    assert not [user for user in users if not user.startswith(LIBRARIES[library])]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.partition(".")[0] in WITHOUT_TORCH])
+def test_records_and_reports_do_without_torch(module):
+    # A child that has torch already sets its number of threads.
+    assert module == "launch.child" or "torch" not in {name.partition(".")[0] for name in imports(module)}
+
+
+def test_no_file_is_a_grab_bag():
+    assert not [name for name in MODULES if name.rpartition(".")[2] in {"utils", "util", "helpers", "misc", "common"}]
+
+
+@pytest.mark.parametrize("module", ["ampsweep.commands.train", "ampsweep.commands.main"])
+def test_commands_start_without_torch_and_wandb(module):
+    code = f"import sys, {module}; print([name for name in ('torch', 'wandb', 'sklearn') if name in sys.modules])"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout.strip() == "[]"

@@ -8,7 +8,7 @@ import torch
 
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.device_sampler import DeviceSampler
-from ampsweep.monitors.host import num_available_cores
+from ampsweep.monitors.processors import num_available_cores
 
 CPU = torch.device("cpu")
 

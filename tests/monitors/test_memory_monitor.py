@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.host import peak_resident_bytes
 from ampsweep.monitors.memory import AllocatorGrowth, MemoryMonitor
+from ampsweep.tracing.host_memory import peak_resident_bytes
 from ampsweep.tracing.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
@@ -122,10 +122,10 @@ def test_the_peak_of_a_process_remembers_what_it_gave_back():
 
 
 def test_the_peak_of_a_process_is_not_that_of_its_parent():
-    code = "from ampsweep.monitors.host import peak_resident_bytes as p; print(p())"
-    held = bytearray(b"x") * (400 * MIB)
+    code = "from ampsweep.tracing.host_memory import peak_resident_bytes as p; print(p())"
+    held = bytearray(b"x") * (1000 * MIB)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(child.stdout) < 100 * MIB < 400 * MIB < peak_resident_bytes()
+    assert int(child.stdout) < 700 * MIB < 1000 * MIB < peak_resident_bytes()  # torch itself takes some hundred
     del held
 
 
@@ -167,16 +167,16 @@ def measured_step(monitor, work):
 
 def test_what_a_kernel_takes_for_itself_has_a_row_of_its_own():
     plain, with_more = (measured_step(MemoryMonitor(CPU), work) for work in (torch.clone, with_workspace))
-    assert with_more["peak_bytes"] == pytest.approx(plain["peak_bytes"], abs=4096)
-    more = with_more["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert with_more.peak_bytes == pytest.approx(plain.peak_bytes, abs=4096)
+    more = with_more.unattributed_bytes - plain.unattributed_bytes
     assert more == pytest.approx(WORKSPACE, rel=0.2)
     for memory in (plain, with_more):
-        assert sum(memory["peak"].values()) + memory["unattributed_bytes"] == memory["allocator_peak_bytes"]
+        assert sum(memory.peak.values()) + memory.unattributed_bytes == memory.allocator_peak_bytes
 
 
 def test_a_step_that_was_not_measured_has_no_allocator_peak():
     memory = MemoryMonitor(CPU).of_step(traced_step())
-    assert set(memory) == {"peak_bytes", "peak", "end_of_forward", "kept"}
+    assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
 @pytest.mark.gpu
@@ -243,11 +243,11 @@ def test_on_cuda_the_step_has_the_allocators_peak_and_the_run_keeps_its_own():
     plain, with_more = (measured_step(monitor, work) for work in (torch.clone, with_workspace))
     leaked = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
     with_a_leak = measured_step(monitor, torch.clone)
-    assert with_more["unattributed_bytes"] - plain["unattributed_bytes"] == pytest.approx(WORKSPACE, rel=0.5)
-    more = with_a_leak["unattributed_bytes"] - plain["unattributed_bytes"]
+    assert with_more.unattributed_bytes - plain.unattributed_bytes == pytest.approx(WORKSPACE, rel=0.5)
+    more = with_a_leak.unattributed_bytes - plain.unattributed_bytes
     assert more == pytest.approx(leaked.nbytes, rel=0.1)
     summary = monitor.summary()
-    assert summary["memory/peak_allocated_run_gib"] >= 0.5 > plain["allocator_peak_bytes"] / GIB
+    assert summary["memory/peak_allocated_run_gib"] >= 0.5 > plain.allocator_peak_bytes / GIB
     monitor.after_warmup()
     spike = torch.empty(256 * MIB, dtype=torch.uint8, device=device)
     del spike

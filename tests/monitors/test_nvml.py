@@ -10,7 +10,8 @@ import torch
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.energy import read_energy_j
-from ampsweep.monitors.nvml import GIB, NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.text import GIB
 
 DEVICE = torch.device("cuda", 0)
 UUID, ADDRESS = "6c2bd1f4", "00000000:3B:00.0"

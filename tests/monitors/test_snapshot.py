@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

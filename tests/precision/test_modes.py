@@ -147,7 +147,7 @@ def test_without_a_scaler_every_scaler_call_does_nothing(mode):
         (
             "fp8",
             "cpu",
-            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
+            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_bf16, amp_fp16, pure_bf16, pure_fp16",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_mode_is_never_silently_replaced():
     assert precision.config == PRECISION_MODES["amp_fp16"]
 
 
-@pytest.mark.parametrize("module", ["precision.precision", "config.precision_modes", "config.resolved"])
+@pytest.mark.parametrize("module", ["precision.precision", "config.modes", "config.resolved"])
 def test_the_examples_in_docstrings_run(module):
     results = doctest.testmod(importlib.import_module(f"ampsweep.{module}"))
     assert results.attempted > 0

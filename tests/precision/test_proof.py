@@ -16,6 +16,7 @@ from ampsweep.models.mlp import MLP
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision import Precision
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.record.parts import ModeProof
 from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
@@ -82,14 +83,15 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision.proof import contradictions, prove_arithmetic
 from ampsweep.precision import Precision
+from ampsweep.record.parts import ModeProof
 device, mode = torch.device(sys.argv[1]), sys.argv[2]
 with Precision(mode, device).flags():
     x = torch.rand(4, 64, 32, 32, dtype=torch.float64, device=device)
     w = torch.rand(64, 64, 3, 3, dtype=torch.float64, device=device)
     error = (F.conv2d(x.float(), w.float()) - F.conv2d(x, w)).abs().max()
     print("rounds" if error > 1e-3 else "does not round")
-    proof = {"fp32_arithmetic": prove_arithmetic(device, convolutions=True), "flags": effective_flags(device)}
-print(proof["fp32_arithmetic"]["convolution"])
+    proof = ModeProof(fp32_arithmetic=prove_arithmetic(device, convolutions=True), flags=effective_flags(device))
+print(proof.fp32_arithmetic["convolution"])
 print(*contradictions(PRECISION_MODES[mode], proof), sep="; ")
 """
 
@@ -129,7 +131,7 @@ def test_a_variable_that_bypasses_the_flags_is_seen():
     ],
 )
 def test_arithmetic_is_held_against_what_the_settings_promise(precision, arithmetic, told):
-    found = contradictions(precision, {"fp32_arithmetic": arithmetic})
+    found = contradictions(precision, ModeProof(fp32_arithmetic=arithmetic))
     assert len(found) == len(told)
     for sentence, beginning in zip(found, told, strict=True):
         assert sentence.startswith(beginning)
@@ -139,17 +141,17 @@ def test_arithmetic_is_held_against_what_the_settings_promise(precision, arithme
 def test_a_flag_that_a_model_changes_while_it_trains_contradicts():
     matmul = torch.backends.mkldnn.matmul
     with Precision("fp32", "cpu").flags():
-        assert contradictions(FP32, {"flags": effective_flags(CPU)}) == []
+        assert contradictions(FP32, ModeProof(flags=effective_flags(CPU))) == []
         matmul.fp32_precision = "bf16"
         flags = effective_flags(CPU)
-    assert contradictions(FP32, {"flags": flags}) == [
+    assert contradictions(FP32, ModeProof(flags=flags)) == [
         "mkldnn_matmul_fp32_precision is bf16 during training, although precision.tf32=false"
     ]
 
 
 def test_tf32_wants_every_switch_on():
     flags = {"matmul_fp32_precision": "tf32", "cudnn_conv_fp32_precision": "ieee", "cudnn_benchmark": True}
-    assert contradictions(TF32, {"flags": flags}) == [
+    assert contradictions(TF32, ModeProof(flags=flags)) == [
         "cudnn_conv_fp32_precision is ieee during training, although precision.tf32=true"
     ]
 
@@ -197,7 +199,7 @@ def census(precision, model, x):
         precision.backward(loss)
         precision.step(optimizer)
         precision.update()
-    return {"flops": trace.result.flops}
+    return ModeProof(flops=trace.result.flops)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -243,7 +245,7 @@ def test_a_model_that_computes_in_16_bit_by_itself_is_no_float32_arm():
 )
 def test_a_share_is_said_in_plain_digits(share, said):
     flops = {"bfloat16": round(share * 10**6), "float32": round((1 - share) * 10**6)}
-    (found,) = contradictions(FP32, {"flops": flops})
+    (found,) = contradictions(FP32, ModeProof(flops=flops))
     assert found.startswith(f"{said} of the matmul")
 
 
@@ -270,7 +272,7 @@ def test_on_cuda_the_modes_differ_in_their_arithmetic(mode, proof):
     device = torch.device("cuda")
     with Precision(mode, device).flags():
         assert prove_arithmetic(device, convolutions=True) == proof
-        assert contradictions(PRECISION_MODES[mode], {"flags": effective_flags(device)}) == []
+        assert contradictions(PRECISION_MODES[mode], ModeProof(flags=effective_flags(device))) == []
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import torch
 
 from ampsweep.config.compose import compose_one
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.target import Target
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
@@ -58,7 +58,7 @@ def measured_memory(*overrides):
 def predicted(*overrides, target=None, batch_size=None):
     """The timeline of the same step, predicted."""
     config = composed(*overrides)
-    return FakeTraining(config, target or Target("cpu")).trace(batch_size or config.data["batch_size"])
+    return FakeTraining(config, target or TargetDevice("cpu")).trace(batch_size or config.data["batch_size"])
 
 
 def composed(*overrides):

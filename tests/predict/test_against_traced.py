@@ -5,7 +5,7 @@ from steps import GPT, MLP, REGRESSION, RESNET, composed, ignore, measured, pred
 
 from ampsweep.launch.signals import StopRequest
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.target import Target
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.search.probe import probe_batch
 
 ADAMW = ("optimizer=adamw",)
@@ -73,6 +73,6 @@ def test_all_that_a_memory_limit_counts_to_the_byte_but_for_a_scalers_counts(ove
     with StopRequest() as stop:
         found = probe_batch(config, send=ignore, stop=stop)
 
-    timeline = FakeTraining(config, Target("cpu")).trace_with_evaluation(config.data["batch_size"])
+    timeline = FakeTraining(config, TargetDevice("cpu")).trace_with_evaluation(config.data["batch_size"])
     counts = 4 * 8 if config.precision.grad_scaler else 0  # which a row may keep from one step to the next
     assert abs(found.probe.peak_bytes - timeline.peak().num_bytes) <= counts

@@ -3,22 +3,22 @@
 import pytest
 from steps import GPT, MLP, composed, predicted
 
-from ampsweep.predict.arm_memory import ArmMemory, LargestBatch, saves_from
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.prediction import predict_arm
-from ampsweep.predict.target import Target
+from ampsweep.predict.memory_by_batch_size import LargestBatch, MemoryByBatchSize, saves_from
+from ampsweep.predict.target_device import TargetDevice
+from ampsweep.predict.workload_prediction import predict_arm
 
-CUDA = Target("cuda", (8, 0))
+CUDA = TargetDevice("cuda", (8, 0))
 
 
 def arm_memory(*overrides, target):
     config = composed(*overrides)
     training = FakeTraining(config, target)
-    return ArmMemory(training.trace, training.has_batch, target, config.data["batch_size"])
+    return MemoryByBatchSize(training.trace, training.has_batch, target, config.data["batch_size"])
 
 
 @pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
-@pytest.mark.parametrize("target", [Target("cpu"), CUDA], ids=lambda target: target.kind)
+@pytest.mark.parametrize("target", [TargetDevice("cpu"), CUDA], ids=lambda target: target.kind)
 def test_what_was_not_traced_is_what_a_trace_finds(mode, target):
     memory = arm_memory(*GPT, f"precision={mode}", "trainer.grad_accum_steps=2", target=target)
     for batch_size in (3, 16):
@@ -30,7 +30,7 @@ def test_what_was_not_traced_is_what_a_trace_finds(mode, target):
         assert (told.peak_bytes, told.peak) == (traced.num_bytes, traced.categories)
 
 
-@pytest.mark.parametrize("target", [Target("cpu"), CUDA], ids=lambda target: target.kind)
+@pytest.mark.parametrize("target", [TargetDevice("cpu"), CUDA], ids=lambda target: target.kind)
 def test_the_largest_batch_fits_and_one_more_does_not(target):
     memory = arm_memory(*GPT, "precision=amp_bf16", target=target)
     limit = memory.at(37).reserved_bytes or memory.at(37).peak_bytes
@@ -56,7 +56,8 @@ def test_amp_saves_from_the_batch_on_at_which_activations_outweigh_the_weights_c
     overrides = ("model=mlp_recipe", "model.hidden_size=256", "data.in_features=256", "data.out_features=256")
     small = (*overrides, "data.batch_size=8", "data.num_batches=2", "model.num_layers=8", "trainer.max_grad_norm=null")
     fp32, amp = (
-        arm_memory(*small, f"precision={mode}", target=Target("cpu")).interpolation for mode in ("fp32", "amp_bf16")
+        arm_memory(*small, f"precision={mode}", target=TargetDevice("cpu")).interpolation
+        for mode in ("fp32", "amp_bf16")
     )
     start = saves_from(fp32, amp)
     assert start is not None
@@ -71,7 +72,7 @@ def test_an_interpolation_that_a_trace_contradicts_is_dropped():
         """Two traces look even, and a third does not."""
         return predicted(*MLP, batch_size=-(-batch_size // 8) * 8 if batch_size > 2 else 2)
 
-    memory = ArmMemory(rounded_up_to_eights, lambda size: True, Target("cpu"), batch_size=64)
+    memory = MemoryByBatchSize(rounded_up_to_eights, lambda size: True, TargetDevice("cpu"), batch_size=64)
     assert memory.interpolation is not None
     limit = predicted(*MLP, batch_size=32).peak().num_bytes
 
@@ -88,7 +89,7 @@ def test_one_item_alone_is_traced():
 
 
 def test_equal_settings_are_one_prediction():
-    arm = predict_arm(composed(*GPT, "predict.batch_sizes=[2,5]"), Target("cpu"))
+    arm = predict_arm(composed(*GPT, "predict.batch_sizes=[2,5]"), TargetDevice("cpu"))
     assert [memory.batch_size for memory in arm.curve] == [2, 5]
     assert arm.memory.batch_size == 4
     assert arm.memory.total_bytes == arm.memory.peak_bytes == sum(arm.memory.peak.values())

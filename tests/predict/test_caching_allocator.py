@@ -2,12 +2,12 @@
 
 import pytest
 
-from ampsweep.predict.caching_allocator import MIB, CachingAllocator, DeviceFullError
+from ampsweep.predict.cuda_allocator import MIB, CudaAllocatorModel, DeviceFullError
 
 
 @pytest.fixture
 def allocator():
-    return CachingAllocator()
+    return CudaAllocatorModel()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_smallest_free_block_that_is_large_enough_is_taken(allocator):
 
 
 def test_freed_memory_stays_reserved_until_the_limit_calls_for_it():
-    allocator = CachingAllocator(limit=100 * MIB)
+    allocator = CudaAllocatorModel(limit=100 * MIB)
     allocator.allocate(0, 60 * MIB)
     allocator.free(0)
     assert (allocator.allocated, allocator.reserved) == (0, 60 * MIB)
@@ -65,7 +65,7 @@ def test_freed_memory_stays_reserved_until_the_limit_calls_for_it():
 
 
 def test_a_segment_in_part_of_use_is_not_given_back():
-    allocator = CachingAllocator(limit=50 * MIB)
+    allocator = CudaAllocatorModel(limit=50 * MIB)
     allocator.allocate(0, 40 * MIB)
     allocator.free(0)
     allocator.allocate(1, 2 * MIB)

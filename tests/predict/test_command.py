@@ -147,10 +147,10 @@ def test_records_are_left_where_that_is_asked_for(predict, tmp_path):
     assert set(records) == {"fp32", "amp_bf16"}
     for record in records.values():
         assert (record.kind, record.status, record.identity.device_name) == ("predicted", "completed", "cuda 8.0")
-        assert sum(record.memory["peak"].values()) == record.memory["peak_bytes"]
-        assert record.summary["memory/peak_allocated_gib"] == record.memory["allocator_peak_bytes"] / 2**30
-        assert record.prediction["peak"] == record.memory["peak"]
-        assert record.prediction["peak_bytes_by_batch_size"]["8"] == record.memory["allocator_peak_bytes"]
+        assert sum(record.memory.peak.values()) == record.memory.peak_bytes
+        assert record.summary["memory/peak_allocated_gib"] == record.memory.allocator_peak_bytes / 2**30
+        assert record.prediction.peak == record.memory.peak
+        assert record.prediction.peak_bytes_by_batch_size["8"] == record.memory.allocator_peak_bytes
 
 
 PRINT_PEAK = """

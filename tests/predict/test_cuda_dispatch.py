@@ -10,9 +10,9 @@ from torch import nn
 
 from ampsweep.predict import cuda_autocast
 from ampsweep.predict.fake_device import FakeDevice
-from ampsweep.predict.target import Target
+from ampsweep.predict.target_device import TargetDevice
 
-A100, T4 = Target("cuda", (8, 0)), Target("cuda", (7, 5))
+A100, T4 = TargetDevice("cuda", (8, 0)), TargetDevice("cuda", (7, 5))
 MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
 """Its last operator: a matrix product, for half precision taken in float32 and cast."""
 HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"

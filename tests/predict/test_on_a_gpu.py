@@ -4,8 +4,8 @@ import pytest
 import torch
 from steps import composed, ignore
 
-from ampsweep.predict.prediction import predict_arm
-from ampsweep.predict.target import resolve_target
+from ampsweep.predict.target_device import resolve_target
+from ampsweep.predict.workload_prediction import predict_arm
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 

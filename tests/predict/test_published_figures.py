@@ -2,10 +2,10 @@
 
 from recipe_loop import recipe
 
-from ampsweep.predict.caching_allocator import CachingAllocator
+from ampsweep.predict.cuda_allocator import CudaAllocatorModel
 from ampsweep.predict.fake_device import FakeDevice
-from ampsweep.predict.rehearsal import replay
-from ampsweep.predict.target import Target
+from ampsweep.predict.step_memory import events
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import timeline
 
 T4, A100 = (7, 5), (8, 0)
@@ -17,10 +17,18 @@ def max_memory_allocated(program, target):
     with device(), device.trace_program() as trace:
         program(lambda: moments.append(trace.moment))
     lives = timeline(trace.lives, end_of_forward=0, optimizer_step=0)
-    allocator, peaks = CachingAllocator(), []
+    allocator, peaks = CudaAllocatorModel(), []
     for number, num_bytes in enumerate(target.workspaces):
         allocator.allocate(-1 - number, num_bytes)
-    for _ in replay(allocator, lives, moments):
+    for moment, number, is_birth in events(lives):
+        while len(peaks) < len(moments) and moment > moments[len(peaks)]:
+            peaks.append(allocator.max_allocated)
+            allocator.reset_peaks()
+        if is_birth:
+            allocator.allocate(number, int(lives.sizes[number]))
+        else:
+            allocator.free(number)
+    for _ in moments[len(peaks) :]:
         peaks.append(allocator.max_allocated)
         allocator.reset_peaks()
     return peaks
@@ -29,7 +37,7 @@ def max_memory_allocated(program, target):
 def test_both_phases_of_the_amp_recipe_to_the_byte():
     """A Tesla T4 with torch 1.11 printed 1350681600 and 1577232384 bytes; the AMP phase holds the first one's model."""
     _, default_precision, _, mixed_precision = max_memory_allocated(
-        lambda mark: recipe(mark, num_steps=3), Target("cuda", T4, torch_version=(1, 11))
+        lambda mark: recipe(mark, num_steps=3), TargetDevice("cuda", T4, torch_version=(1, 11))
     )
     assert default_precision == 1_350_681_600
     assert mixed_precision == 1_577_232_384
@@ -37,7 +45,7 @@ def test_both_phases_of_the_amp_recipe_to_the_byte():
 
 def test_newer_versions_add_their_workspaces_and_a_loss_as_large_as_its_input():
     old, new = (
-        max_memory_allocated(lambda mark: recipe(mark, num_steps=3), Target("cuda", A100, version))[1]
+        max_memory_allocated(lambda mark: recipe(mark, num_steps=3), TargetDevice("cuda", A100, version))[1]
         for version in ((1, 11), (2, 13))
     )
     workspaces = 2 * (2 * 4096 + 16 * 8) * 1024

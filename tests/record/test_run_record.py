@@ -4,12 +4,12 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from ampsweep.record import Identity, RecordError, RunRecord, find_records
+from ampsweep.record.parts import Attempt, MemoryUse, ModeProof, WandbFacts
 
 IDENTITY = Identity(
     experiment="smoke",
@@ -37,16 +37,16 @@ RECORD = RunRecord(
     status="completed",
     config={"report": {"baseline": "fp32", "margin_pct": 1.0}, "trainer": {"warmup_steps": 10}, "model": {"width": 8}},
     environment={"packages": {"torch": "2.13.0"}, "gpus": [None, {"name": "a GPU"}]},
-    proof={"contradictions": [], "flops": {"float32": 10}, "flags": {"tf32": False}},
+    proof=ModeProof(contradictions=[], flops={"float32": 10}, flags={"tf32": False}),
     summary={"val/loss": 2.0},
-    attempts=[{"started_at": "2026-11-21T10:00:00+00:00", "host": "here", "pid": 7, "notes": []}],
+    attempts=[Attempt(started_at="2026-11-21T10:00:00+00:00", host="here", pid=7, notes=[])],
 )
 NAN = "<NaN>"
 
 
 def written(directory: Path, **changes: object) -> Path:
     """The record with values at dotted keys changed; `...` deletes a key."""
-    content = asdict(RECORD)
+    content = RECORD.as_json()
     for dotted, value in changes.items():
         *parents, key = dotted.split(".")
         node = content
@@ -152,7 +152,29 @@ def test_keys_of_a_later_version_of_this_schema_are_passed_over(tmp_path):
 
 def test_optional_parts_may_be_missing_and_whole_numbers_stand_for_others(tmp_path):
     record = RunRecord.read(written(tmp_path, memory=..., wandb=..., prediction=..., **{"identity.lr": 1}))
-    assert (record.memory, record.wandb, record.prediction, record.identity.lr) == ({}, {}, None, 1)
+    assert (record.memory, record.wandb, record.prediction, record.identity.lr) == (MemoryUse(), WandbFacts(), None, 1)
+
+
+def test_a_record_that_is_rewritten_says_what_it_said(tmp_path):
+    """Absent keys stay absent, nulls stay null, and so do keys that this version does not know."""
+    parts = {
+        "proof": {"flops": {}, "by": "hand"},
+        "memory": {"kept": {}},
+        "contamination": {"verdict": "clean", "reasons": [], "busy_before": None, "figures": {"window_s": 1}},
+        "prediction": {"target": "cpu", "error_pct": None},
+        "wandb": {"url": None, "colour": [1, None]},
+        "attempts": [{"pid": 7, "rank": 0}, {}],
+    }
+    path = written(tmp_path, **parts) / "run.json"
+    before = json.loads(path.read_text())
+    RunRecord.read(tmp_path).write(tmp_path)
+    assert json.loads(path.read_text()) == before
+
+
+def test_what_is_known_takes_the_place_of_what_was_null(tmp_path):
+    record = RunRecord.read(written(tmp_path, wandb={"url": None, "id": "a"}))
+    record.wandb |= WandbFacts(url="https://there", mode="online")
+    assert record.as_json()["wandb"] == {"id": "a", "mode": "online", "url": "https://there"}
 
 
 def test_a_figure_that_is_none_is_left_to_those_who_take_it(tmp_path):

@@ -63,7 +63,7 @@ def test_a_damaged_line_costs_its_row_and_no_other(tmp_path, line, why):
     assert found.curves[LOSS].values.tolist() == expected.values.tolist()
 
 
-def test_several_damaged_lines_are_counted_and_the_first_is_named(tmp_path):
+def test_damaged_lines_are_counted_and_the_first_is_named(tmp_path):
     write(tmp_path, *rows(1), b"{\n", *rows(2), b'{"step": 3, "train/loss": {}}\n')
     assert read_curves(tmp_path, [LOSS]).damage == "has 2 damaged lines of 4; the first, line 2, is not JSON"
 
@@ -97,7 +97,7 @@ def omissions(tmp_path, record=None, **more):
     return [(one.kind, one.reason) for one in found]
 
 
-def test_a_history_that_is_missing_is_missed_where_the_run_began_to_train(tmp_path):
+def test_a_missing_history_counts_where_the_run_began_to_train(tmp_path):
     assert omissions(tmp_path) == [("no history", "is not there")]
     _, unsupported = failed("tf32", 0, "unsupported", "tf32 needs a GPU")
     assert omissions(tmp_path, unsupported) == []

@@ -7,7 +7,7 @@ import pytest
 from chromium import EXECUTABLE, Page
 from shown_runs import dashboard_of
 
-from ampsweep.report.html import html
+from ampsweep.report.page.document import html
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,7 +47,7 @@ def choose(page, **values):
     )
 
 
-def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(page, path):
+def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.open(path)
     drawn = traces(page, "w0-train-loss")
     assert ("fp32", 8) in drawn
@@ -83,7 +83,7 @@ def test_it_draws_filters_changes_theme_and_prints_without_errors_or_requests(pa
     assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
 
 
-def test_a_chosen_seed_has_bars_of_its_own_and_the_page_says_what_stays_of_all_seeds(page, path, gpu_runs):
+def test_a_chosen_seed_has_bars_of_its_own(page, path, gpu_runs):
     def bars():
         traces(page, "w0-samples-per-sec")
         drawn = "document.querySelector('#w0-samples-per-sec .plot').data.filter(one => one.type === 'bar')"

@@ -3,13 +3,13 @@ from page_reader import panel, read_page
 from shown_runs import dashboard_of
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.html import html
-from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_WORKLOAD
+from ampsweep.report.figures import ACROSS_WORKLOADS, OF_WORKLOAD
 from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 
 
-def test_every_panel_has_a_key_a_question_a_section_and_metrics_that_exist():
+def test_every_panel_has_a_question_and_metrics_that_exist():
     keys = [one.key for one in PANELS]
     assert len(keys) == len(set(keys))
     for one in PANELS:

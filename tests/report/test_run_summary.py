@@ -3,6 +3,7 @@ import io
 from rich.console import Console
 from synthetic_records import contaminated, disproved, failed, run
 
+from ampsweep.record.parts import StepPrediction
 from ampsweep.report.run_summary import print_run_summary
 
 
@@ -16,8 +17,8 @@ def lines(entry):
 def test_a_completed_run_tells_its_figures_and_where_it_is():
     entry = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97)
     entry[1].summary["perf/tokens_per_sec"] = 41500.0
-    entry[1].wandb["url"] = "https://wandb.ai/team/ampsweep/runs/a1"
-    entry[1].prediction = {"peak_bytes": 303 * 2**20, "error_pct": 1.0}
+    entry[1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
+    entry[1].prediction = StepPrediction(peak_bytes=303 * 2**20, error_pct=1.0)
     text = lines(entry)
     assert text["run"] == "amp_fp16, gpt_tiny, seed 1"
     assert text["status"] == "completed"
@@ -53,9 +54,9 @@ def test_a_run_that_does_not_count_says_why():
 def test_a_step_that_leaves_tensors_behind_is_told():
     entry = run("fp32")
     for kept in ({"activations": 8, "temporary": 4}, {"activations": 8, "optimizer_state": 2**20}):
-        entry[1].memory["kept"] = kept
+        entry[1].memory.kept = kept
         assert "warning" not in lines(entry)
-    entry[1].memory["kept"] = {"activations": 3 * 2**20, "temporary": 4}
+    entry[1].memory.kept = {"activations": 3 * 2**20, "temporary": 4}
     assert lines(entry)["warning"].startswith("a step left 3.00 MiB behind")
 
 

@@ -7,7 +7,7 @@ from chromium import EXECUTABLE
 from shown_runs import dashboard_of
 
 from ampsweep.config.errors import UserError
-from ampsweep.report.html import html
+from ampsweep.report.page.document import html
 from ampsweep.report.screenshot import HEIGHT, WIDTH, find_browser, take_screenshot
 
 

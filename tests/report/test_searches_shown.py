@@ -12,11 +12,12 @@ from synthetic_records import failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
+from ampsweep.record.parts import StepPrediction
 from ampsweep.report.brief import BriefComparison
 from ampsweep.report.console import print_comparison
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.wandb.page import comparison_page
+from ampsweep.report.page.document import html
+from ampsweep.report.wandb.comparison_page import comparison_page
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput); tf32: unsupported."
@@ -38,7 +39,8 @@ def predicted():
     """fp32 as predicted, but for one in the batch and a hundredth in the peak; of the others nothing was."""
     refused = PredictedBatch(refused="aten.nonzero depends on values")
     parts = {"parameters": 400 * 2**20, "activations": 600 * 2**20}
-    told = {"peak_bytes": 990 * 2**20, "peak": parts | {"activations": 590 * 2**20}, "error_pct": -1.0}
+    peak = parts | {"activations": 590 * 2**20}
+    told = StepPrediction(peak_bytes=990 * 2**20, peak=peak, error_pct=-1.0)
     fp32 = searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, predicted=PredictedBatch(batch_size=5))
     fp32[1].prediction = told
     fp32[1].summary |= {f"memory/{category}_gib": size / 2**30 for category, size in parts.items()}

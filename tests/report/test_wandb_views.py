@@ -13,16 +13,16 @@ from wandb_server import View, WandbServer
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.panels import PANELS
-from ampsweep.report.wandb.views.merge import Part, digests, merge
-from ampsweep.report.wandb.views.publish import Published, publish
-from ampsweep.report.wandb.views.workspace import WorkspacePage
+from ampsweep.report.wandb.save_views import SavedPage, publish_views
+from ampsweep.report.wandb.view_merge import Part, digests, merge
+from ampsweep.report.wandb.workspace_view import WorkspaceView
 from ampsweep.tracking.wandb.api import wandb_api
 from ampsweep.tracking.wandb.selection import Selection
 
 GROUP = Selection("team", "mine", groups=('it\'s a="group"',))
 REPORT = "http://127.0.0.1/report"
 
-Publish = Callable[[Sequence[Entry]], list[Published]]
+Publish = Callable[[Sequence[Entry]], list[SavedPage]]
 
 
 def panels_of(workspace: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -36,8 +36,8 @@ def runs_of(workspace: dict[str, Any]) -> dict[str, Any]:
     return runs
 
 
-def test_a_workspace_has_the_panels_of_the_specification_in_sections():
-    sections = panels_of(WorkspacePage.of(GROUP, PANELS, REPORT).spec)
+def test_a_workspace_has_the_specified_panels_in_sections():
+    sections = panels_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
     assert list(sections) == ["About", "Memory", "Speed", "Parity", "Gradient scaler", "Device"]
     made = {id.removeprefix("ampsweep-"): panel for found in sections.values() for id, panel in found.items()}
     assert made.keys() - {"about"} == {panel.key for panel in PANELS if panel.kind != "changes"}
@@ -55,7 +55,7 @@ def test_a_workspace_has_the_panels_of_the_specification_in_sections():
 
 
 def test_runs_are_chosen_by_group_and_grouped_by_precision_mode():
-    runs = runs_of(WorkspacePage.of(GROUP, PANELS, REPORT).spec)
+    runs = runs_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
     assert runs["grouping"] == [{"section": "config", "name": "precision_mode.value"}]
     chosen = {one["key"]["name"]: (one["op"], one["value"]) for one in runs["filters"]["filters"]}
     assert chosen == {"jobType": ("!=", "comparison"), "group": ("IN", list(GROUP.groups))}
@@ -72,9 +72,9 @@ def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.fixture
 def publish_runs(server: WandbServer, tmp_path: Path) -> Publish:
-    def publish_runs(entries: Sequence[Entry]) -> list[Published]:
+    def publish_runs(entries: Sequence[Entry]) -> list[SavedPage]:
         with wandb_api(GROUP) as api:
-            return publish(dashboard_of(entries, tmp_path), GROUP, api)
+            return publish_views(dashboard_of(entries, tmp_path), GROUP, api)
 
     return publish_runs
 
@@ -100,7 +100,7 @@ def grids(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [block["metadata"] for block in report["blocks"] if block["type"] == "panel-grid"]
 
 
-def test_what_is_published_is_saved_once_and_then_brought_up_to_date(server, publish_runs):
+def test_pages_are_saved_once_and_then_brought_up_to_date(server, publish_runs):
     report, workspace = publish_runs(pairs(1))
     view, spec = saved(server, "runs")
     assert "1 of 1 pair completed and 3 are needed" in texts(spec)[0]
@@ -124,7 +124,7 @@ def test_what_is_published_is_saved_once_and_then_brought_up_to_date(server, pub
     assert "**Train in amp_bf16" in texts(saved(server, "runs")[1])[0]
 
 
-def test_what_people_have_changed_stays_and_the_rest_is_kept_up_to_date(server, publish_runs):
+def test_what_people_have_changed_stays_the_rest_is_updated(server, publish_runs):
     publish_runs(pairs(1))
     view, workspace = saved(server, "project-view")
     bank = workspace["section"]["panelBankConfig"]

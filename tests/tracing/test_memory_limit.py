@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampsweep.tracing.memory_limit import MemoryLimit, MemoryLimitError, why_no_limit
+from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
 from ampsweep.tracing.step import trace_step
+from ampsweep.tracing.tensor_bytes import MemoryLimitError
 
 CPU = torch.device("cpu")
 GIB = 2**30

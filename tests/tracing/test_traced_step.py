@@ -10,8 +10,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.tracing.ledger import CATEGORIES
-from ampsweep.tracing.step import _Tracer, trace_step
+from ampsweep.metrics import MEMORY_CATEGORIES
+from ampsweep.tracing.operator_tracer import OperatorTracer
+from ampsweep.tracing.step import trace_step
 
 BATCH, WIDTH = 32, 64
 NUM_PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)
@@ -119,7 +120,7 @@ def test_categories_add_up_to_the_peak(make_recipe):
     recipe = make_recipe(mlp())
     for _ in range(2):
         traced = recipe.traced_step()
-        assert tuple(traced.peak) == tuple(traced.end_of_forward) == CATEGORIES
+        assert tuple(traced.peak) == tuple(traced.end_of_forward) == tuple(MEMORY_CATEGORIES)
         assert sum(traced.peak.values()) == traced.peak_bytes
         assert sum(traced.end_of_forward.values()) <= traced.peak_bytes
 
@@ -269,7 +270,7 @@ def test_a_step_leaves_nothing_behind_but_what_it_returns():
     with trace_step(recipe.model, recipe.optimizer) as trace:
         losses = recipe.step()
     left = {"optimizer_state": 2 * 4 * NUM_PARAMETERS + 6 * 4, "activations": losses[0].nbytes}
-    assert trace.result.kept == dict.fromkeys(CATEGORIES, 0) | left
+    assert trace.result.kept == dict.fromkeys(MEMORY_CATEGORIES, 0) | left
     assert sum(recipe.traced_step().kept.values()) == 0
 
 
@@ -375,4 +376,4 @@ def test_a_compiled_model_is_traced_as_if_it_were_not_and_stays_compiled():
 
 
 def test_torch_wraps_no_call_of_it():
-    assert not hasattr(_Tracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is no longer there"
+    assert not hasattr(OperatorTracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is gone"

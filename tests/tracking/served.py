@@ -47,16 +47,16 @@ _SYNC = """
 import sys
 from pathlib import Path
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb import sync as wandb_sync
-from ampsweep.tracking.wandb.watch import Patience
-wandb_sync._PATIENCE, wandb_sync.ASK_S = Patience(), 3
+from ampsweep.tracking.wandb import api, sync
+from ampsweep.tracking.wandb.outage import Patience
+sync.COMMAND_PATIENCE, sync.ASK_S = Patience(), 3
 for line in iter(sys.stdin.readline, ""):
     directory = Path(line.rstrip("\\n"))
     try:
-        with wandb_sync.wandb_server():
-            print(wandb_sync.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
-    except wandb_sync.SyncError as error:
-        print(f"SyncError: {error}", flush=True)
+        with api.wandb_server():
+            print(sync.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
+    except api.WandbError as error:
+        print(f"WandbError: {error}", flush=True)
 """
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.history import HistoryFile
-from ampsweep.tracking.wandb.client import WandbClient
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
-from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
 
 
 class Process:
@@ -44,7 +43,7 @@ class Process:
                         self.has_begun.set()
                     elif isinstance(self.heard[-1], Finish):
                         self.send("a last word")
-                        self.send(Done({"id": "run0123", "last_step": 2}))
+                        self.send(Done(WandbFacts(id="run0123", last_step=2)))
             except EOFError:
                 pass
         self.has_ended.set()
@@ -65,31 +64,27 @@ def test_what_the_process_says_reaches_whom_it_concerns(process: Process, record
         reasons.append(reason)
         stopped.set()
 
-    client = WandbClient(
-        TrackingConfig(), process.address, group="g", history=HistoryFile(), say=said.append, on_stop=on_stop
-    )
+    client = WandbClient(TrackingConfig(), process.address, group="g", say=said.append, on_stop=on_stop)
     assert client.line == "W&B: online"
     began = time.monotonic()
-    client.start(record, tmp_path, resume_after=None)
+    client.start(record, tmp_path, 0)
     assert time.monotonic() - began < 5, "half a second: W&B is slow to begin"
-    assert record.wandb == {"id": "run0123", "mode": "online", "last_step": 0, "project": "p"}
+    assert record.wandb == WandbFacts(id="run0123", mode="online", last_step=0, project="p")
     assert process.has_begun.wait(30)
-    process.send(Started({"id": "run0123", "url": "too late"}))
+    process.send(Started(WandbFacts(id="run0123", url="too late")))
     process.send(Stopped())
     assert stopped.wait(30)
     assert reasons == ["a stop on W&B"]
     client.finish(record)
     client.finish(record)
-    assert record.wandb == {"id": "run0123", "last_step": 2}
+    assert record.wandb == WandbFacts(id="run0123", last_step=2)
     assert said == ["a last word"]
     assert process.has_ended.wait(30)
     assert [type(message) for message in process.heard] == [Open, Start, Finish]
 
 
 def test_a_run_that_never_began_leaves_the_process_free(process: Process, record: RunRecord) -> None:
-    client = WandbClient(
-        TrackingConfig(), process.address, group=None, history=HistoryFile(), say=print, on_stop=lambda reason: None
-    )
+    client = WandbClient(TrackingConfig(), process.address, group=None, say=print, on_stop=lambda reason: None)
     client.finish(record)
     assert process.has_ended.wait(30)
-    assert record.wandb == {}
+    assert not record.wandb

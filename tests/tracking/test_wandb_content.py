@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from wandb_file import WandbFile
 from wandb_server import KEY, Run, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
-from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, StepPrediction
+from ampsweep.tracking.tracker import make_tracker
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
@@ -25,11 +26,11 @@ def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
 
     def track(record: RunRecord) -> Run:
-        trackers = make_trackers(CONFIG, "multirun-7", print)
-        trackers.start(record, tmp_path, resume_after=None)
+        tracker = make_tracker(CONFIG, "multirun-7", print)
+        tracker.start(record, tmp_path, resume_after=None)
         for step, loss in enumerate((4.0, float("nan"), 0.1 + 0.2), start=1):
-            trackers.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
-        trackers.finish(record)
+            tracker.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
+        tracker.finish(record)
         (run,) = wandb_server.runs
         return run
 
@@ -51,9 +52,9 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.config["tracking"] = {"notes": "why it was made"}
     record.environment = {"python": "3.11", "git_commit": "abc", "flags": {"deterministic": False}}
     record.status, record.summary = "completed", {"train/loss": 0.25, "perf/step_ms": 12.5}
-    record.memory = {"peak": {"parameters": 4096, "activations": 100}, "end_of_forward": {"parameters": 4096}}
-    record.prediction = {"target": "cpu", "peak": {"parameters": 4096, "activations": 101}, "error_pct": 0.02}
-    record.proof = {"flops": {"bfloat16": 90}, "outputs": {"bfloat16": 7, "float32": 2}, "contradictions": []}
+    record.memory = MemoryUse(peak={"parameters": 4096, "activations": 100}, end_of_forward={"parameters": 4096})
+    record.prediction = StepPrediction(target="cpu", peak={"parameters": 4096, "activations": 101}, error_pct=0.02)
+    record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2}, contradictions=[])
     run = track(record)
     assert bits(run.rows) == bits(read_history(tmp_path))
     assert (run.state, run.exit_code, run.project) == ("finished", 0, "mine")
@@ -71,7 +72,7 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
         ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"],
         [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
     )
-    assert run.summary["prediction"] == record.prediction
+    assert run.summary["prediction"] == record.prediction.as_json()
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
 
@@ -80,8 +81,8 @@ def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, reco
     record.status, record.summary = "oom", {"perf/step_ms": 0.1 + 0.2}
     run = track(record)
     sent = json.loads(run.files["record.json"])
-    assert sent | {"wandb": {}} == asdict(record) | {"wandb": {}}
-    assert sent["wandb"]["url"] == record.wandb["url"]
+    assert sent | {"wandb": {}} == record.as_json() | {"wandb": {}}
+    assert sent["wandb"]["url"] == record.wandb.url
     assert (sent["wandb"]["entity"], sent["wandb"]["project"], sent["wandb"]["group"]) == ("team", "mine", "multirun-7")
 
 
@@ -100,10 +101,10 @@ def test_every_metric_has_our_step_axis(track: Track, record: RunRecord) -> None
 @pytest.mark.parametrize(
     ("status", "error", "contamination", "title"),
     [
-        ("oom", "out of memory", {}, "Out of memory"),
-        ("diverged", "the training loss is nan at step 3", {}, "Diverged"),
-        ("diverged", "the scale collapsed to 5.9e-08 at step 3", {}, "Scale collapsed"),
-        ("completed", None, {"verdict": "contaminated", "reasons": ["too warm", "busy"]}, "Contaminated"),
+        ("oom", "out of memory", Contamination(), "Out of memory"),
+        ("diverged", "the training loss is nan at step 3", Contamination(), "Diverged"),
+        ("diverged", "the scale collapsed to 5.9e-08 at step 3", Contamination(), "Scale collapsed"),
+        ("completed", None, Contamination(verdict="contaminated", reasons=["too warm", "busy"]), "Contaminated"),
     ],
 )
 def test_what_nobody_may_be_looking_for_is_an_alert(
@@ -148,3 +149,20 @@ def test_the_key_is_nowhere(track: Track, record: RunRecord, wandb_server: Wandb
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_snapshot_becomes_an_artifact(
+    has_snapshot: bool, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    tracker = make_tracker(TrackingConfig(mode="offline"), None, print)
+    tracker.start(record, tmp_path, resume_after=None)
+    if has_snapshot:
+        (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
+    tracker.finish(record)
+    directory = tmp_path / record.wandb.directory
+    assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
+    (file,) = directory.glob("*.wandb")
+    assert (b"memory-snapshot-run0123" in file.read_bytes()) == has_snapshot
+    assert (str(tmp_path / SNAPSHOT_NAME).encode() in file.read_bytes()) == has_snapshot
+    assert record.wandb.error is None

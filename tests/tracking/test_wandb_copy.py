@@ -11,6 +11,7 @@ from wandb_runs import record_run
 from wandb_server import Fault, WandbServer
 
 from ampsweep.record import FILE_NAME, RunRecord, find_records, read_history
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb import api as wandb_api
 from ampsweep.tracking.wandb.copy import Copied, copy_runs
 from ampsweep.tracking.wandb.selection import Selection
@@ -57,7 +58,7 @@ def refused(copy: Copy) -> Callable[..., str]:
     """The sentence about a selection that cannot be had."""
 
     def refused(selection: Selection = ALL) -> str:
-        with pytest.raises(wandb_api.WandbReadError) as caught:
+        with pytest.raises(wandb_api.WandbError) as caught:
             copy(selection)
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -78,15 +79,17 @@ def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_
     assert copy(progress=lambda number, of: seen.append((number, of))) == Copied(3, 0, ())
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
     found = find_records(tmp_path / "copy").records
-    assert [replace(there, wandb={}) for _, there in found] == [of(record, "amp_bf16", seed) for seed in range(3)]
-    assert found[2][1].wandb["url"] == f"{server.url}/team/mine/runs/id2", "sent offline, it would name a directory"
-    assert [there.wandb["group"] for _, there in found] == ["a", "a", "b & c"]
+    assert [replace(there, wandb=WandbFacts()) for _, there in found] == [
+        of(record, "amp_bf16", seed) for seed in range(3)
+    ]
+    assert found[2][1].wandb.url == f"{server.url}/team/mine/runs/id2", "sent offline, it would name a directory"
+    assert [there.wandb.group for _, there in found] == ["a", "a", "b & c"]
     for place, _ in found:
         assert bits(read_history(place)) == bits(ROWS)
     assert [place.name for place, _ in found] == [f"amp_bf16-gpt_tiny-s{seed}-amp_bf16" for seed in range(3)]
 
 
-def test_rows_that_were_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
+def test_rows_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
     """W&B moves long histories into Parquet files, where steps can be floats and what a row lacks is null."""
     stored = [{"step": float(row["step"]), "val/loss": row.get("val/loss"), **row} for row in ROWS]
     record_run(server, "id0", of(record, "amp_bf16", 0), [row | {"step": float(row["step"])} for row in stored])
@@ -109,7 +112,7 @@ def test_only_what_has_changed_is_loaded_again(server, copy, record, tmp_path):
     assert len(read_history(place)) == 1
 
 
-def test_a_run_that_is_gone_from_the_server_is_gone_from_the_copy(server, copy, tmp_path):
+def test_a_run_gone_from_the_server_is_gone_from_the_copy(server, copy, tmp_path):
     copy()
     del server.recorded.runs["team", "mine", "id0"]
     copy()
@@ -172,7 +175,7 @@ def test_after_a_failure_the_rest_is_loaded(server, copy, refused):
 
 
 def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch):
-    monkeypatch.setattr("ampsweep.tracking.wandb.copy.ANSWER_S", 1.0)
+    monkeypatch.setattr("ampsweep.tracking.wandb.copy.LISTING_S", 1.0)
     with server.failing(Fault("RunParquetHistory", status=500)):
         assert refused() == "wandb://team/mine: the server does not answer"
 

@@ -13,14 +13,14 @@ from wandb_file import WandbFile
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import check_tracking, make_trackers
+from ampsweep.record.parts import MemoryUse, ModeProof
+from ampsweep.tracking.tracker import Tracker, check_tracking, make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 
 Read = Callable[[Path], WandbFile]
 
 
-Track = Callable[..., Trackers]
+Track = Callable[..., Tracker]
 
 
 @pytest.fixture
@@ -37,27 +37,27 @@ def tracked(
     config: TrackingConfig | None = None,
     say: Callable[[str], None] = print,
     resume_after: int | None = None,
-) -> Trackers:
-    trackers = make_trackers(config or TrackingConfig(mode="offline"), "multirun-7", say, wandb)
-    trackers.start(record, directory, resume_after=resume_after)
+) -> Tracker:
+    tracker = make_tracker(config or TrackingConfig(mode="offline"), "multirun-7", say, wandb)
+    tracker.start(record, directory, resume_after=resume_after)
     for step in steps:
-        trackers.log({"train/loss": 1 / step, "device/power_w": 10.0 * step}, step)
-    return trackers
+        tracker.log({"train/loss": 1 / step, "device/power_w": 10.0 * step}, step)
+    return tracker
 
 
 def test_wandb_has_the_rows_of_the_history(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     track(record, tmp_path, range(1, 2001, 5)).finish(record)
-    rows = read_wandb(tmp_path / record.wandb["directory"]).history
+    rows = read_wandb(tmp_path / record.wandb.directory).history
     assert len(rows) == 400
     assert rows == read_history(tmp_path)
 
 
 def test_non_finite_values_arrive_as_such(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
-    trackers = track(record, tmp_path, range(0))
-    trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
-    trackers.log({"train/loss": 2.0, "train/grad_norm": -math.inf}, 2)
-    trackers.finish(record)
-    first, second = read_wandb(tmp_path / record.wandb["directory"]).history
+    tracker = track(record, tmp_path, range(0))
+    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
+    tracker.log({"train/loss": 2.0, "train/grad_norm": -math.inf}, 2)
+    tracker.finish(record)
+    first, second = read_wandb(tmp_path / record.wandb.directory).history
     assert math.isnan(first["train/loss"])
     assert first["train/grad_norm"] == math.inf
     assert second == {"step": 2, "train/loss": 2.0, "train/grad_norm": -math.inf}
@@ -65,10 +65,10 @@ def test_non_finite_values_arrive_as_such(track: Track, record: RunRecord, tmp_p
 
 def test_the_run_can_be_found_by_what_it_is(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     config = TrackingConfig(mode="offline", project="mine", entity="team", tags=["a", "b"])
-    trackers = track(record, tmp_path, config=config)
-    assert (record.wandb["id"], record.wandb["mode"]) == ("run0123", "offline")
-    trackers.finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
+    tracker = track(record, tmp_path, config=config)
+    assert (record.wandb.id, record.wandb.mode) == ("run0123", "offline")
+    tracker.finish(record)
+    found = read_wandb(tmp_path / record.wandb.directory)
     assert (found.run.run_id, found.run.display_name) == ("run0123", "amp_bf16-gpt_tiny-b16-s0")
     assert (found.run.project, found.run.entity, list(found.run.tags)) == ("mine", "team", ["a", "b"])
     assert (found.run.run_group, found.run.job_type) == ("multirun-7", "amp_bf16")
@@ -83,7 +83,7 @@ def test_every_metric_has_the_step_axis_and_a_summary(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
     track(record, tmp_path).finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
+    found = read_wandb(tmp_path / record.wandb.directory)
     assert set(found.metrics) == {"step", *METRICS}
     for key in METRICS:
         metric = found.metrics[key]
@@ -98,30 +98,30 @@ def test_every_metric_has_the_step_axis_and_a_summary(
 def test_the_end_of_the_run_is_in_the_summary(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
+    tracker = track(record, tmp_path)
     record.status, record.cut_short = "completed", "trainer.max_seconds"
     record.summary = {"train/loss": 0.25, "perf/step_ms": 12.5}
-    record.proof, record.memory = {"matmul": {"bfloat16": 9}}, {"peak": {"parameters": 4096}}
-    trackers.finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
+    record.proof, record.memory = ModeProof(flops={"bfloat16": 9}), MemoryUse(peak={"parameters": 4096})
+    tracker.finish(record)
+    found = read_wandb(tmp_path / record.wandb.directory)
     assert found.exit_code == 0
     assert found.summary["train/loss"] == 0.25
     assert found.summary["perf/step_ms"] == 12.5
     assert found.summary["status"] == "completed"
     assert found.summary["cut_short"] == "trainer.max_seconds"
-    assert found.summary["proof"] == record.proof
-    assert found.summary["memory"] == record.memory
+    assert found.summary["proof"] == record.proof.as_json()
+    assert found.summary["memory"] == record.memory.as_json()
     assert "error" not in found.summary
 
 
-def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
+def test_a_process_figure_that_only_rows_have_is_not_the_runs(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
-    trackers.log({"perf/mfu_pct": 93.0, "perf/step_ms": 2.0}, 4)
+    tracker = track(record, tmp_path)
+    tracker.log({"perf/mfu_pct": 93.0, "perf/step_ms": 2.0}, 4)
     record.summary = {"perf/step_ms": 1.5}
-    trackers.finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
+    tracker.finish(record)
+    found = read_wandb(tmp_path / record.wandb.directory)
     assert found.history[-1]["perf/mfu_pct"] == 93.0
     assert found.summary["perf/step_ms"] == 1.5
     assert not found.summary.keys() & {"perf/mfu_pct", "device/power_w"}
@@ -135,11 +135,11 @@ def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
 def test_an_outcome_is_a_success_of_the_run(
     track: Track, status: Any, exit_code: int, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
+    tracker = track(record, tmp_path)
     record.status, record.error = status, "why"
-    trackers.finish(record)
-    trackers.finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
+    tracker.finish(record)
+    tracker.finish(record)
+    found = read_wandb(tmp_path / record.wandb.directory)
     assert (found.exit_code, found.summary["error"]) == (exit_code, "why")
 
 
@@ -148,10 +148,10 @@ def test_a_resumed_run_sends_each_step_once(track: Track, record: RunRecord, tmp
     segments = []
     for steps, resume_after in [(range(1, 10), None), (range(7, 8), 6), (range(7, 13), 6)]:
         track(record, tmp_path, steps, resume_after=resume_after).finish(record)
-        segments.append([row["step"] for row in read_wandb(tmp_path / record.wandb["directory"]).history])
+        segments.append([row["step"] for row in read_wandb(tmp_path / record.wandb.directory).history])
     assert segments == [[1, 2, 3, 4, 5, 6, 7, 8, 9], [], [10, 11, 12]]
     assert [row["step"] for row in read_history(tmp_path)] == list(range(1, 13))
-    assert (record.wandb["id"], record.wandb["last_step"]) == ("run0123", 12)
+    assert (record.wandb.id, record.wandb.last_step) == ("run0123", 12)
     assert len(list((tmp_path / "wandb").glob("offline-run-*-run0123*"))) == 3
 
 
@@ -167,8 +167,8 @@ def test_an_agent_decides_over_run_and_project(
     monkeypatch.setenv("WANDB_PROJECT", "agents-project")
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(parameters))
     tracked(record, tmp_path).finish(record)
-    found = read_wandb(tmp_path / record.wandb["directory"])
-    assert record.wandb["id"] == found.run.run_id == "agents-run"
+    found = read_wandb(tmp_path / record.wandb.directory)
+    assert record.wandb.id == found.run.run_id == "agents-run"
     assert (found.run.sweep_id, found.run.project, found.run.run_group) == ("sweep9", "agents-project", "sweep9")
     assert (found.config["precision"], found.config["model"], found.config["data.batch_size"]) == (
         "amp_bf16",
@@ -183,7 +183,7 @@ def test_a_named_group_decides_over_the_multirun(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
     track(record, tmp_path, config=TrackingConfig(mode="offline", group="mine")).finish(record)
-    assert read_wandb(tmp_path / record.wandb["directory"]).run.run_group == "mine"
+    assert read_wandb(tmp_path / record.wandb.directory).run.run_group == "mine"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_named_group_decides_over_the_multirun(
         (TrackingConfig(mode="offline", tags=["x" * 65]), "tracking: run_tags: .*65 characters.*"),
     ],
 )
-def test_names_that_wandb_does_not_take_are_refused_before_the_run(
+def test_names_wandb_does_not_take_are_refused_before_the_run(
     config: TrackingConfig, message: str, shared: WandbAddress
 ) -> None:
     for where in (None, shared):

@@ -10,9 +10,10 @@ from torch import nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+from ampsweep.text import one_line
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import build_component, locate, one_line
+from ampsweep.training.build.instantiate import build_component, locate
 from ampsweep.training.build.optimizer import build_optimizer, is_fused
 from ampsweep.training.out_of_memory import is_out_of_memory
 
@@ -35,7 +36,7 @@ def batches(parts):
 
 
 @pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16", "pure_bf16", "pure_fp16"])
-def test_the_same_seed_gives_the_same_initial_weights_and_batches_in_every_arm(mode):
+def test_a_seed_gives_every_arm_the_same_weights_and_batches(mode):
     baseline, arm = built(*MLP, seed=3), built(*MLP, seed=3, mode=mode)
     for one, other in zip(weights(baseline), weights(arm), strict=True):
         assert torch.equal(one.to(other.dtype), other)
@@ -122,7 +123,7 @@ def test_something_that_is_no_model_or_no_data_is_named():
 
 @pytest.mark.parametrize(("fused", "found"), [(None, True), (True, True), (False, False)])
 @pytest.mark.parametrize("config", [ADAMW, SGD])
-def test_optimizers_are_fused_where_the_device_has_it_unless_told_otherwise(config, fused, found):
+def test_optimizers_are_fused_where_the_device_has_it(config, fused, found):
     optimizer = build_optimizer(replace(config, fused=fused), nn.Linear(2, 2).parameters())
     assert is_fused(optimizer) == found
 
@@ -157,7 +158,7 @@ def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
     assert str(refused.value) == sentence
 
 
-def test_the_device_is_the_accelerator_that_torch_reports_else_the_cpu():
+def test_the_device_is_torchs_accelerator_else_the_cpu():
     accelerator = torch.accelerator.current_accelerator()
     expected = CPU if accelerator is None else torch.device(accelerator.type, 0)
     assert resolve_device("auto") == expected
@@ -174,7 +175,7 @@ def test_a_device_that_is_not_here_is_refused(name, sentence):
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_component_is_called_with_its_own_keys_and_nested_ones_first():
+def test_a_component_is_called_with_its_own_keys():
     model = build_component(
         "model",
         {"_target_": "torch.nn.Sequential", "name": "mine", "_args_": [{"_target_": "torch.nn.Linear"} | SIZES]},
@@ -225,7 +226,7 @@ def test_a_lack_of_memory_is_told_from_other_errors():
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
 
 
-def test_a_sentence_is_quoted_as_it_is_and_other_errors_by_their_type():
+def test_a_sentence_is_quoted_and_other_errors_named_by_type():
     assert one_line(ValueError("width must be\n positive")) == "width must be positive"
     assert one_line(KeyError("width")) == "KeyError: 'width'"
     assert one_line(ValueError()) == "ValueError"

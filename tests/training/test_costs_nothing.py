@@ -201,7 +201,7 @@ def test_waiting_for_data_is_told_apart():
 def train_measured(mode):
     trainer = Parts("adamw", True, mode).trainer(log_every=1, schedule="cosine")
     train_untraced_part(trainer)
-    assert trainer.instruments.memory()["allocator_peak_bytes"] > 0
+    assert trainer.instruments.memory().allocator_peak_bytes > 0
 
 
 def test_measuring_the_allocator_says_nothing_on_stderr():

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tasks.classification import Classification
-from ampsweep.training.phase import phase_of
+from ampsweep.training.out_of_memory import phase_of
 
 
 class ExhaustedError(Exception):

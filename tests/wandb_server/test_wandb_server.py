@@ -75,7 +75,7 @@ def test_a_resumed_run_goes_on_where_the_server_has_it(server):
     ],
     ids=["refused", "dropped", "dropped when it was heard", "told to wait", "slow"],
 )
-def test_a_fault_strikes_what_it_is_meant_for_and_the_client_gets_over_it(server, fault):
+def test_a_fault_strikes_its_target_and_the_client_recovers(server, fault):
     with server.failing(fault), begin() as run:
         for step in range(5):
             run.log({"step": step})

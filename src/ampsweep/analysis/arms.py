@@ -114,7 +114,7 @@ def summarise_arm(
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
-        prediction_error_pct=known_median((run.record.prediction or {}).get("error_pct") for run in runs),
+        prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
         memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
         val_loss=_over_seeds(finished, VAL_LOSS),

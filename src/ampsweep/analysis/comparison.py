@@ -17,13 +17,11 @@ from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workload_size import size_cautions
 from ampsweep.analysis.workloads import Workload, group_workloads
+from ampsweep.config.modes import report_order
 from ampsweep.record import RunRecord
 from ampsweep.text import plural
 
 SCHEMA: Final = 2
-
-MODE_ORDER: Final = ("fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16")
-"""Precision modes in the order tables show them; arms of a changed mode follow it, unknown ones come last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +153,7 @@ def _seen_from(base: Path, one: _Compared) -> _Compared:
 
 def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
     """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
-    mode = arm.partition("+")[0]
-    return arm != baseline, MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER), arm
+    return arm != baseline, *report_order(arm)
 
 
 def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[str]:

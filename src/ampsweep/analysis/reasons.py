@@ -111,7 +111,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
-    flops: Mapping[str, int] = next((run.record.proof["flops"] for run in runs if run.record.proof.get("flops")), {})
+    flops = next((found for run in runs if (found := run.record.proof.flops)), {})
     total = sum(flops.values())
     wide = sum(count for dtype, count in flops.items() if dtype in ("float32", "float64"))
     if runs[0].record.identity.dtype in _HALF and wide >= MIN_FLOAT32_SHARE * total > 0:

@@ -1,9 +1,7 @@
 """One run as an entry in the list of runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ampsweep.analysis.runs import Run
 from ampsweep.record.outcome import OutOfMemory
@@ -56,10 +54,5 @@ def run_entry(run: Run, not_paired: str | None) -> RunEntry:
         oom=record.oom,
         not_paired=not_paired,
         contaminated=run.contamination if run.measured else None,
-        tracked_at=_tracked_at(record.wandb),
+        tracked_at=run.tracked_at,
     )
-
-
-def _tracked_at(wandb: Mapping[str, Any]) -> str | None:
-    place = wandb.get("url") or wandb.get("directory")
-    return None if place is None else str(place)

@@ -73,7 +73,7 @@ class Run:
     @property
     def contradictions(self) -> tuple[str, ...]:
         """Where the proof of the run contradicts its mode: its figures are then those of no arm."""
-        return tuple(self.record.proof.get("contradictions", ()))
+        return tuple(self.record.proof.contradictions or ())
 
     @property
     def contamination(self) -> str | None:
@@ -88,19 +88,31 @@ class Run:
     @property
     def leaked_bytes(self) -> int | None:
         """What its traced step left alive beyond new optimizer state; None where that is no more than losses are."""
-        kept = self.record.memory.get("kept", {})
+        kept = self.record.memory.kept or {}
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category != "optimizer_state")
         return leaked if leaked > _KEPT_BYTES else None
 
     @property
     def predicted_bytes(self) -> int | None:
         """The peak that was predicted for it, of what its device counts; None where nothing was."""
-        prediction = self.record.prediction or {}
-        return prediction.get("allocator_peak_bytes", prediction.get("peak_bytes"))
+        prediction = self.record.prediction
+        if prediction is None:
+            return None
+        return prediction.peak_bytes if prediction.allocator_peak_bytes is None else prediction.allocator_peak_bytes
+
+    @property
+    def prediction_error_pct(self) -> float | None:
+        """The predicted peak less the measured one, in percent of it; None where one of them is not known."""
+        return None if self.record.prediction is None else self.record.prediction.error_pct
+
+    @property
+    def tracked_at(self) -> str | None:
+        """Its address on W&B, or the directory with its files for W&B; None where it was not tracked."""
+        return self.record.wandb.url or self.record.wandb.directory
 
     def _reasons(self, verdict: str) -> str | None:
         contamination = self.record.contamination
-        return "; ".join(contamination.get("reasons", ())) if contamination.get("verdict") == verdict else None
+        return "; ".join(contamination.reasons or ()) if contamination.verdict == verdict else None
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:

@@ -122,7 +122,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         throughput_ratio=mean_ratio(speeds) if speeds else None,
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
-        prediction_error_pct=known_median((run.record.prediction or {}).get("error_pct") for run in runs),
+        prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
         notes=tuple(_notes(runs, answers)),

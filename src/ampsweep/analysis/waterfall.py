@@ -89,10 +89,10 @@ def _of_pair(pair: Pair) -> Waterfall | None:
 
 def _categories(run: Run) -> dict[str, int]:
     """Bytes by category that add up to the run's peak; empty where the record has none."""
-    peak = run.record.memory.get("peak")
+    peak = run.record.memory.peak
     if not peak:
         return {}
-    categories = {category: int(num_bytes) for category, num_bytes in peak.items()}
+    categories: dict[str, int] = {category: int(num_bytes) for category, num_bytes in peak.items()}
     measured = run.num_bytes(PEAK_MEMORY)
     if measured is not None:
         categories[UNATTRIBUTED] = round(measured) - sum(categories.values())

@@ -39,7 +39,7 @@ def speed_caution(baseline_runs: Sequence[Run]) -> str | None:
         if run.measured
         and not run.record.identity.compile
         and (step_ms := run.figure(STEP_MS)) is not None
-        and isinstance(operators := run.record.proof.get(NUM_OPERATORS), int)
+        and (operators := run.record.proof.num_operators) is not None
         and operators > 0
     ]
     if not known:

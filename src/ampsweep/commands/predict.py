@@ -7,10 +7,10 @@ from dataclasses import replace
 from ampsweep.commands.arguments import Arguments, parse
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.errors import UserError
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
+from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.report.terminal import Terminal
 
 _FORMATS = ("console", "json")
@@ -34,7 +34,7 @@ def predict_command(argv: Sequence[str]) -> int:
         UserError: the input is wrong, or its model cannot be traced.
     """
     overrides, chosen = _without_format(argv)
-    with collector_at_rest():
+    with paused_garbage_collection():
         arguments = parse(overrides, CONFIG_NAME)
         if arguments.for_hydra:
             print(_HELP)
@@ -42,10 +42,10 @@ def predict_command(argv: Sequence[str]) -> int:
         workloads = _workloads(arguments)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.commands.prediction_tables import as_json, print_prediction
-        from ampsweep.predict.prediction import predict
         from ampsweep.predict.prediction_record import write_records
+        from ampsweep.predict.workload_prediction import predict
 
-        resume_collector()
+        collect_new_garbage_only()
         predictions = [predict(configs) for configs in workloads]
     written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
     if chosen == "json":
@@ -75,6 +75,5 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)
     for config in configs:
-        workload = config_hash(replace(config, precision=PRECISION_MODES["fp32"]))
-        workloads[workload].setdefault(config_hash(config), config)
+        workloads[workload_hash(config)].setdefault(config_hash(config), config)
     return [list(arms.values()) for arms in workloads.values()]

@@ -12,15 +12,15 @@ from rich.text import Text
 
 from ampsweep.config.resolved import component_name
 from ampsweep.predict.answers import sentences
-from ampsweep.predict.arm_memory import Memory
-from ampsweep.predict.prediction import ArmPrediction, Prediction
+from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import num_bytes
 
 _PLAIN_WIDTH = 120
 
 
-def print_prediction(prediction: Prediction, console: Console) -> None:
+def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
     """Print where the memory goes, how it grows with the batch, and the answers."""
     if not console.is_terminal:
         console = Terminal(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
@@ -35,19 +35,19 @@ def print_prediction(prediction: Prediction, console: Console) -> None:
         console.print(Text(line, style="dim"))
 
 
-def said(prediction: Prediction) -> list[str]:
+def said(prediction: WorkloadPrediction) -> list[str]:
     """The answers in sentences."""
     if not prediction.arms:
         return []
     return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib)]
 
 
-def as_json(predictions: Sequence[Prediction]) -> str:
+def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
     """All of them as one object."""
     return json.dumps({"schema": 1, "workloads": [_workload(prediction) for prediction in predictions]}, indent=1)
 
 
-def _title(prediction: Prediction) -> str:
+def _title(prediction: WorkloadPrediction) -> str:
     arm = prediction.arms[0]
     config = arm.config
     facts = [
@@ -62,7 +62,7 @@ def _title(prediction: Prediction) -> str:
     return f"{', '.join(facts)}: predicted for {prediction.target.name}"
 
 
-def _categories(prediction: Prediction) -> Table:
+def _categories(prediction: WorkloadPrediction) -> Table:
     used = [key for key in prediction.arms[0].memory.peak if any(arm.memory.peak[key] for arm in prediction.arms)]
     on_cuda = prediction.target.kind == "cuda"
     table = _table("arm", "peak", *(["reserved"] if on_cuda else []), *(key.replace("_", " ") for key in used))
@@ -73,7 +73,7 @@ def _categories(prediction: Prediction) -> Table:
     return table
 
 
-def _curves(prediction: Prediction) -> Table:
+def _curves(prediction: WorkloadPrediction) -> Table:
     sizes = [memory.batch_size for memory in prediction.arms[0].curve]
     table = _table("peak at batch", *map(str, sizes))
     for arm in prediction.arms:
@@ -90,8 +90,8 @@ def _table(first: str, *columns: str) -> Table:
     return table
 
 
-def _reservations(prediction: Prediction) -> Iterator[str]:
-    """What the figures leave out."""
+def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
+    """Yield the limits of the figures, a sentence each."""
     if any(arm.is_measured for arm in prediction.arms):
         yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
     if any(arm.interpolation is None for arm in prediction.arms):
@@ -105,7 +105,7 @@ def _reservations(prediction: Prediction) -> Iterator[str]:
         yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
 
 
-def _workload(prediction: Prediction) -> dict[str, Any]:
+def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
     target = prediction.target
     cuda = {"capability": list(target.capability), "workspace_bytes": sum(target.workspaces)}
     return {
@@ -119,7 +119,7 @@ def _workload(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _arm(prediction: Prediction, arm: ArmPrediction) -> dict[str, Any]:
+def _arm(prediction: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
     config = arm.config
     (answer,) = (answer for answer in prediction.answers if answer.arm == arm.arm)
     return {
@@ -136,5 +136,5 @@ def _arm(prediction: Prediction, arm: ArmPrediction) -> dict[str, Any]:
     }
 
 
-def _memory(memory: Memory) -> dict[str, Any]:
+def _memory(memory: StepMemory) -> dict[str, Any]:
     return {key: value for key, value in asdict(memory).items() if value is not None}

@@ -1,15 +1,26 @@
-"""`ampsweep sync`: what W&B lacks of runs that have ended, and of the comparison of a multirun."""
+"""`ampsweep sync`: send to W&B what it lacks of runs that have ended, and of the comparison of a multirun."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import Found, RecordError, RunRecord, find_records
-from ampsweep.report.wandb.comparison import complete_comparison
-from ampsweep.run.directories import is_running
-from ampsweep.tracking.wandb.place import group_of
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
+from ampsweep.report.wandb.send_comparison import complete_comparison
+from ampsweep.run.directories import is_running, resolved_directory
+from ampsweep.tracking.wandb.settings import group_of
 
 Runs = Sequence[tuple[Path, RunRecord]]
+
+
+def sync_command(directories: Sequence[Path]) -> int:
+    """Complete on W&B every run below `directories` and print a line for each; returns the exit code.
+
+    Raises:
+        UserError: as `sync_directories`.
+    """
+    resolved = [resolved_directory(directory) for directory in directories]
+    return ALL_ENDED if sync_directories(resolved, lambda line: print(line, flush=True)) else SOME_FAILED
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
@@ -22,7 +33,7 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
         UserError: a directory has no runs, or what it has is none; W&B cannot be reached, or refuses the key or all.
     """
     # Only here: wandb takes half a second to import, which no other command should wait for.
-    from ampsweep.tracking.wandb.sync import SyncError, wandb_server
+    from ampsweep.tracking.wandb.api import WandbError, wandb_server
 
     found = [_found(directory) for directory in directories]
     unreadable = [error for one in found for error in one.unreadable]
@@ -35,7 +46,7 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
             for multirun in sorted(_multiruns(directories, runs) - {directory.parent for directory in left}):
                 url, was_there = complete_comparison(multirun)
                 say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
-    except SyncError as error:
+    except WandbError as error:
         raise UserError(str(error)) from error
     return not unreadable and not left
 
@@ -45,9 +56,10 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
 
     Raises:
         UserError: the server refuses all of them.
-        SyncError: it is lost.
+        WandbError: it is lost.
     """
-    from ampsweep.tracking.wandb.sync import SyncError, complete, require_server
+    from ampsweep.tracking.wandb.api import WandbError, require_server
+    from ampsweep.tracking.wandb.sync import complete
 
     left: list[Path] = []
     refused: dict[Path, str] = {}
@@ -60,7 +72,7 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
             done = complete(record, directory, group=_group(record, directory))
         except RecordError as error:  # half a history would pass for a whole one there
             refused[directory] = str(error)
-        except SyncError as error:
+        except WandbError as error:
             require_server()  # or there is no point in going on
             refused[directory] = str(error)
         else:

@@ -13,7 +13,7 @@ from ampsweep.report.terminal import Terminal
 from ampsweep.text import plural
 
 WANDB: Final = "wandb://"
-"""How the address of runs on a W&B server begins."""
+"""The beginning of an address of runs on a W&B server."""
 
 _ROOT: Final = Path("wandb_reports")
 _SHOWN: Final = 3
@@ -29,7 +29,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
         UserError: the address, the login or the server is at fault, or the directory.
     """
     # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
-    from ampsweep.tracking.wandb.api import WandbReadError
+    from ampsweep.tracking.wandb.api import WandbError
     from ampsweep.tracking.wandb.copy import copy_runs
     from ampsweep.tracking.wandb.selection import Selection
 
@@ -42,7 +42,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     try:
         with _shown(console, str(selection)) as progress:
             copied = copy_runs(selection, place, progress)
-    except WandbReadError as error:
+    except WandbError as error:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"{error.filename or place}: cannot be written: {error.strerror}") from error
@@ -57,7 +57,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
 
 @contextmanager
 def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes how many runs of how many are there, and shows it while it goes on, on a terminal."""
+    """Yield a call that takes how many runs of how many are there; on a terminal they are shown while it goes on."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.modes import PRECISION_MODES, mode_of
 from ampsweep.config.schema import (
     AdamWConfig,
     Config,
@@ -46,7 +46,7 @@ def _faults(config: Config) -> Iterator[str]:
         yield from _component(group, getattr(config, group))
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
-    if config.report.baseline.partition("+")[0] not in PRECISION_MODES:
+    if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     yield from _positive("max_batch.limit", config.max_batch.limit)

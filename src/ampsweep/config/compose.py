@@ -11,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ampsweep.config import registry  # noqa: F401  (registers the schemas)
+from ampsweep.config import registry  # which also registers the schemas
 from ampsweep.config.checks import check
 from ampsweep.config.errors import UserError, unknown_key, user_error
 from ampsweep.config.overrides import (
@@ -60,10 +60,9 @@ def conf_dir() -> Path:
     Raises:
         UserError: the package was installed without its repository.
     """
-    directory = Path(__file__).resolve().parents[3] / "conf"
-    if not directory.is_dir():
-        raise UserError(f"{directory} does not exist; install ampsweep from its repository with pip install -e .")
-    return directory
+    if not registry.CONF.is_dir():
+        raise UserError(f"{registry.CONF} does not exist; install ampsweep from its repository with pip install -e .")
+    return registry.CONF
 
 
 def compose_points(

@@ -31,6 +31,11 @@ def config_hash(config: Config) -> str:
     return _digest(_result_settings(config))
 
 
+def workload_hash(config: Config) -> str:
+    """Twelve hex digits equal for configs that differ in `precision.*` alone."""
+    return _digest(_without(_result_settings(config), ("precision",)))
+
+
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
     """Twelve hex digits equal for runs that differ in `precision.*` alone, on the same device, data and code."""
     settings = _result_settings(config)

@@ -4,14 +4,21 @@ Schemas of the groups live in groups of their own (`schema/model`), so that they
 of `model`.
 """
 
+from pathlib import Path
+from typing import Final
+
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from ampsweep.config import schema
 from ampsweep.config.identity import run_directory_name
+from ampsweep.config.modes import MODES, differences
 from ampsweep.config.resolved import to_config
 
-_GROUPS: dict[str, dict[str, type]] = {
+CONF: Final = Path(__file__).resolve().parents[3] / "conf"
+"""The repository's `conf/`; a package that was installed without its repository has none."""
+
+SCHEMAS: Final[dict[str, dict[str, type]]] = {
     "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},
     "data": {
         "synthetic_regression": schema.SyntheticRegressionConfig,
@@ -34,9 +41,12 @@ def register() -> None:
     """Make the schemas and resolvers known; calling it again changes nothing."""
     store = ConfigStore.instance()
     store.store(name="schema", node=schema.Config)
-    for group, nodes in _GROUPS.items():
+    for group, nodes in SCHEMAS.items():
         for name, node in nodes.items():
             store.store(name=name, node=node, group=f"schema/{group}")
+    for mode in MODES.values():
+        if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # the file says the same, and Hydra takes one
+            store.store(name=mode.name, node=differences(mode.settings, schema.PrecisionConfig()), group="precision")
     OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
 
 

@@ -21,7 +21,7 @@ class Digits:
 
     tokens_per_batch: int | None = None
 
-    def __init__(self, *, val_fraction: float = 0.2, batch_size: int, seed: int, device: torch.device) -> None:
+    def __init__(self, *, val_fraction: float, batch_size: int, seed: int, device: torch.device) -> None:
         """A missing scikit-learn, a fraction outside (0, 1) or a batch above the training set is a ``ValueError``."""
         require_positive(batch_size=batch_size)
         require_fraction(val_fraction=val_fraction)

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.monitors.host import peak_resident_bytes
-from ampsweep.monitors.nvml import GIB, NvmlDevice
-from ampsweep.tracing.host_allocator import Growth, host_growth
+from ampsweep.metrics import memory_key
+from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.record.parts import MemoryUse
+from ampsweep.text import GIB
+from ampsweep.tracing.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
 from ampsweep.tracing.step import TracedStep
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
@@ -27,7 +29,7 @@ class MemoryMonitor:
         self._is_steady = False
         # Peaks up to when the allocator last began to count anew.
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
-        self._host_growth: Growth | None = None
+        self._host_peak: HostPeak | None = None
         self._step_peak: int | None = None
         if self._allocator is not None:
             self._allocator.empty_cache()  # what was freed before the run is no memory of it, nor its peaks
@@ -46,7 +48,7 @@ class MemoryMonitor:
     def one_step(self) -> Iterator[None]:
         """Take the allocator's peak of what happens inside, apart from the others, which go on through it."""
         if self._device.type == "cpu":
-            with host_growth() as self._host_growth:
+            with measure_host_peak() as self._host_peak:
                 yield
             return
         self._count_anew()
@@ -54,26 +56,23 @@ class MemoryMonitor:
         if self._allocator is not None:
             self._step_peak = self._counted().allocated_peak
 
-    def of_step(self, traced: TracedStep) -> dict[str, Any]:
+    def of_step(self, traced: TracedStep) -> MemoryUse:
         """Bytes of the step that was traced inside `one_step`, for the run record.
 
-        `peak`, `end_of_forward`: by category when the most tensors were alive, and before backward. `kept`: by category
-        what the step made and left behind. `allocator_peak_bytes`: the allocator's own peak, on cuda and xpu of all
-        that this process has on the device, on the CPU of what the step used and allocated; `unattributed_bytes`: what
-        it is above that of the tensors (workspaces, rounding, what the step did not touch). Elsewhere both are absent.
+        The allocator's own peak is on cuda and xpu that of all that this process has on the device, on the CPU that of
+        what the step used and allocated; elsewhere it is absent.
         """
-        memory: dict[str, Any] = {
-            "peak_bytes": traced.peak_bytes,
-            "peak": traced.peak,
-            "end_of_forward": traced.end_of_forward,
-            "kept": traced.kept,
-        }
         allocated = self._step_peak
-        if self._host_growth is not None and self._host_growth.peak_bytes is not None:
-            allocated = traced.held_bytes + self._host_growth.peak_bytes
-        if allocated is None:
-            return memory
-        return memory | {"allocator_peak_bytes": allocated, "unattributed_bytes": allocated - traced.peak_bytes}
+        if self._host_peak is not None and self._host_peak.peak_bytes is not None:
+            allocated = traced.held_bytes + self._host_peak.peak_bytes
+        return MemoryUse(
+            peak_bytes=traced.peak_bytes,
+            peak=traced.peak,
+            end_of_forward=traced.end_of_forward,
+            kept=traced.kept,
+            allocator_peak_bytes=allocated,
+            unattributed_bytes=None if allocated is None else allocated - traced.peak_bytes,
+        )
 
     def summary(self, traced: TracedStep | None = None) -> dict[str, float]:
         """`row`, and the peak of the process: its resident set on the CPU, by NVML on cuda, by Metal on mps (these two:
@@ -90,7 +89,7 @@ class MemoryMonitor:
         """
         bytes_by_key = self._allocated(traced)
         if traced is not None:
-            bytes_by_key |= {f"memory/{category}_gib": num_bytes for category, num_bytes in traced.peak.items()}
+            bytes_by_key |= {memory_key(category): num_bytes for category, num_bytes in traced.peak.items()}
         return {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
 
     def _allocated(self, traced: TracedStep | None) -> dict[str, int]:

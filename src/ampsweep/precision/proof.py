@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.record.parts import ModeProof
 
 Arithmetic = Literal["exact", "rounded"]
 
@@ -38,7 +40,7 @@ def prove_arithmetic(
     convolutions: bool,
     matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
     conv2d: Callable[..., Tensor] = F.conv2d,
-) -> dict[str, Arithmetic]:
+) -> dict[str, str]:
     """Whether float32 matmuls and convolutions on `device` are float32 now: 1 + 2**-12 times 1 is it, or is 1.
 
     Flags do not tell: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
@@ -54,7 +56,7 @@ def prove_arithmetic(
     side = 1024 if device.type == "cuda" else 256
     matrix = torch.full((side, side), 1 + _LOW_BIT, dtype=torch.float32, device=device)
     identity = torch.eye(side, dtype=torch.float32, device=device)
-    proof = {"matmul": _compare(matmul(matrix, identity), matrix)}
+    proof: dict[str, str] = {"matmul": _compare(matmul(matrix, identity), matrix)}
     if convolutions:
         channels = side // 8
         image = torch.full((4, channels, 32, 32), 1 + _LOW_BIT, dtype=torch.float32, device=device)
@@ -69,22 +71,21 @@ def _compare(result: Tensor, exact: Tensor) -> Arithmetic:
     return "exact" if float((result - exact).abs().max()) < _LOW_BIT / 2 else "rounded"
 
 
-def contradictions(precision: PrecisionConfig, proof: Mapping[str, Any]) -> list[str]:
+def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
     """Sentences on what in the `proof` of a run contradicts its settings; parts that it lacks claim nothing.
 
     Args:
         precision: the settings; what counts are their parts, not the mode they started from.
-        proof: `fp32_arithmetic` as `prove_arithmetic` gives it, `flags` in effect while the step was traced, and the
-            step's `flops` by dtype.
+        proof: with `fp32_arithmetic` as `prove_arithmetic` gives it.
     """
-    found = [*_census_contradictions(precision, proof.get("flops", {}))]
+    found = [*_census_contradictions(precision, proof.flops or {})]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
-        found += _arithmetic_contradictions(precision.tf32, proof.get("fp32_arithmetic", {}))
-        found += _flag_contradictions(precision.tf32, proof.get("flags", {}))
+        found += _arithmetic_contradictions(precision.tf32, proof.fp32_arithmetic or {})
+        found += _flag_contradictions(precision.tf32, proof.flags or {})
     return found
 
 
-def _arithmetic_contradictions(tf32: bool, arithmetic: Mapping[str, Arithmetic]) -> Iterator[str]:
+def _arithmetic_contradictions(tf32: bool, arithmetic: Mapping[str, str]) -> Iterator[str]:
     rounded = [f"a {kind}" for kind, how in arithmetic.items() if how == "rounded"]
     if rounded and not tf32:
         yield f"{' and '.join(rounded)} in float32 lost bits, as TF32 does, although precision.tf32=false"
@@ -105,7 +106,7 @@ def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int])
 
     A model without matmuls and convolutions shows nothing.
     """
-    promised = precision.dtype if precision.autocast else precision.parameters
+    promised = step_dtypes(precision).compute
     total = sum(flops.values())
     if total == 0:
         return

@@ -1,30 +1,30 @@
-"""What predictions answer, in sentences."""
+"""Answers drawn from the predictions of a workload, and the sentences that tell them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ampsweep.predict.arm_memory import LargestBatch
+from ampsweep.predict.memory_by_batch_size import LargestBatch
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What was found about one arm."""
+class ArmAnswer:
+    """The findings on one arm."""
 
     arm: str
     largest: LargestBatch | None = None
-    """None: not asked."""
+    """None where the largest batch was not asked for."""
     against_baseline: Literal["baseline", "same", "unknown", "saves", "takes_more"] = "unknown"
-    """`same`: whatever the batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
+    """`same`: at every batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
     saves_from: int | None = None
-    """That batch size."""
+    """The batch size from which on it saves."""
 
 
-def sentences(answers: Sequence[Answer], baseline: str | None, memory_gib: float | None) -> Iterator[str]:
-    """The answers as people say them; `baseline` None: there is none to compare with.
+def sentences(answers: Sequence[ArmAnswer], baseline: str | None, memory_gib: float | None) -> Iterator[str]:
+    """The answers in plain English; `baseline` is None where there is none to compare with.
 
-    >>> fp32 = Answer("fp32", LargestBatch(11), "baseline")
-    >>> amp = Answer("amp_bf16", LargestBatch(19), "saves", saves_from=3)
+    >>> fp32 = ArmAnswer("fp32", LargestBatch(11), "baseline")
+    >>> amp = ArmAnswer("amp_bf16", LargestBatch(19), "saves", saves_from=3)
     >>> list(sentences([fp32, amp], "fp32", 16.0))
     ['On 16 GiB: fp32 up to batch 11, amp_bf16 up to 19.', 'amp_bf16 saves memory from batch 3 on.']
     """
@@ -41,7 +41,7 @@ def sentences(answers: Sequence[Answer], baseline: str | None, memory_gib: float
         yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size."
 
 
-def _fits(answers: Sequence[Answer]) -> Iterator[str]:
+def _fits(answers: Sequence[ArmAnswer]) -> Iterator[str]:
     said = False
     for answer in answers:
         if answer.largest is None:
@@ -51,7 +51,7 @@ def _fits(answers: Sequence[Answer]) -> Iterator[str]:
             yield f"{answer.arm} not even one item"
         elif answer.largest.is_all_the_data:
             yield f"{answer.arm} every batch the data has (up to {size})"
-        elif answer.largest.is_last_looked_at:
+        elif answer.largest.ended_search:
             yield f"{answer.arm} beyond batch {size}"
         else:
             yield f"{answer.arm} up to {size}" if said else f"{answer.arm} up to batch {size}"

@@ -1,8 +1,8 @@
-"""CUDA's autocast policy, in the place of the CPU's: which operators cast their inputs to what.
+"""CUDA's autocast policy in place of the CPU's: the operators that cast their inputs, and to which dtype.
 
-ATen/autocast_mode.h of torch 2.13, which the table of https://docs.pytorch.org/docs/stable/amp.html lists in part. The
-casts are registered where the CPU's own are, above autograd, so that what is saved for backward is what CUDA saves,
-inside composite operators too: CUDA has no rule for cross_entropy, but for the log_softmax in it.
+Taken from ATen/autocast_mode.h of torch 2.13; the table of https://docs.pytorch.org/docs/stable/amp.html lists part of
+it. The casts are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
+CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,17 +40,17 @@ stft.center trace
 FP32: Final = tuple(_FP32.split())
 """Inputs are cast to float32."""
 FP32_RESULT: Final = tuple(_FP32_RESULT.split())
-"""The result is asked for in float32."""
+"""The result is requested in float32."""
 PROMOTED: Final = tuple(_PROMOTED.split())
 """Inputs are cast to the widest of their dtypes."""
 LOWER_THAN_ON_CPU: Final = tuple(_LOWER_THAN_ON_CPU.split())
-"""Inputs are cast to autocast's dtype, which the CPU does not do."""
+"""Inputs are cast to autocast's dtype, unlike on the CPU."""
 NOT_CAST: Final = tuple(_NOT_CAST.split())
-"""The CPU casts their inputs to float32, CUDA does not."""
+"""Inputs are left as they are, where the CPU casts them to float32."""
 
 
 def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
-    """Operators of `aten` by name, and what autocast is to do with them."""
+    """Operators of `aten` by name, each with the kernel that autocast runs for it."""
     for name in FP32:
         yield name, _casting(name, lambda tensors: torch.float32)
     for name in FP32_RESULT:
@@ -64,7 +64,7 @@ def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
 
 
 def operator(name: str) -> Any:
-    """`aten.pow.Tensor_Scalar` from its name without `aten.`."""
+    """The operator with this name, given without `aten.`, as `pow.Tensor_Scalar`."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet), overload or "default")
 
@@ -94,7 +94,7 @@ def _in_float32(name: str) -> Kernel:
 
 
 def _softmax(name: str) -> Kernel:
-    """From float16 CUDA's kernels give float32 directly; other inputs are cast first (ATen/native/SoftMax.cpp)."""
+    """CUDA's kernels return float32 from float16 directly; other inputs are cast first (ATen/native/SoftMax.cpp)."""
     call, in_one = operator(name), operator(f"_{name.partition('.')[0]}")
 
     def kernel(tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:

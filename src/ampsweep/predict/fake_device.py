@@ -1,42 +1,45 @@
-"""A device that exists in sizes only: tensors on it have shapes, dtypes and storages, and no values."""
+"""A device that exists in sizes only: tensors on it have shapes, dtypes and storages, but no values."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsweep.predict.cuda_dispatch import cuda_dispatch
-from ampsweep.predict.cuda_scratch import scratch_bytes
-from ampsweep.predict.kernels import Kernels
-from ampsweep.predict.landing import Landing
-from ampsweep.predict.residents import Residents
-from ampsweep.predict.target import Target
+from ampsweep.predict.cuda_operators import cuda_dispatch
+from ampsweep.predict.fake_kernels import FakeKernels
+from ampsweep.predict.kernel_sizes import scratch_bytes
+from ampsweep.predict.target_device import TargetDevice
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
 
 CPU: Final = torch.device("cpu")
+STAND_IN: Final = torch.device("meta")
+"""The device that data is given as its own: whatever is moved there becomes a fake tensor on the fake device."""
 
 
 class FakeDevice:
-    """Within its context whatever is computed allocates what it would on `target`, and nothing here.
+    """A context in which every computation allocates what it would on `target`, and nothing on this machine.
 
-    Everything in it is on fake CPU tensors, for CUDA too, whose dispatch is put in their place: fake CUDA tensors need
-    a CUDA build of torch and its GPU (on the CPU build they abort the process), and a prediction must be the same
-    everywhere. torch's FakeTensorMode is not public, but what torch.compile and torch.export stand on.
+    All its tensors are fake CPU tensors, for CUDA too, with CUDA's dispatch in place of the CPU's: fake CUDA tensors
+    need a CUDA build of torch and its GPU (on the CPU build they abort the process), and a prediction must be the same
+    on every machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TargetDevice) -> None:
         self.target = target
-        self.kernels = Kernels(target)
-        self._residents = Residents()
-        self.landing = Landing(self.kernels, self._residents)
+        self.kernels = FakeKernels(target)
+        self._kept = _KeptTensors()
+        self._transfers = _Transfers(self.kernels, self._kept)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """On this device."""
+        """Run what is inside on this device."""
         with ExitStack() as stack:
             if self.target.kind == "cuda":
                 stack.enter_context(cuda_dispatch(self.target))
@@ -44,15 +47,24 @@ class FakeDevice:
             yield
 
     @contextmanager
-    def furnishing(self) -> Iterator[None]:
-        """On this device, where what is made inside and kept counts as resident, as data does."""
-        with self(), self._residents:
+    def setting_up(self) -> Iterator[None]:
+        """Run what is inside on this device; tensors made there and still alive later are resident, like data."""
+        with self(), self._kept:
+            yield
+
+    @contextmanager
+    def loading_data(self) -> Iterator[None]:
+        """Run what is inside on the host with real values, wherever this is called from.
+
+        Tensors moved to `STAND_IN` become resident fake tensors of the same size.
+        """
+        with unset_fake_temporarily(), self._transfers:
             yield
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Bring a model that was built on torch's meta device here, in place; tied parameters stay tied.
+        """Move a model built on torch's meta device to this one, in place; tied parameters stay tied.
 
-        `Module.to` does not do for fake tensors: it swaps them, which fails where anything refers to them weakly.
+        `Module.to` does not work for fake tensors: it swaps them, which fails where weak references to them exist.
         """
         here: dict[Tensor, Tensor] = {}
         with self():
@@ -66,22 +78,74 @@ class FakeDevice:
         return model
 
     def trace_step(
-        self, model: nn.Module, *optimizers: Optimizer, with_residents: bool = False
+        self, model: nn.Module, *optimizers: Optimizer, counts_unused: bool = False
     ) -> AbstractContextManager[Trace]:
-        """`ampsweep.tracing.step.trace_step` on this device.
+        """Trace a step as `ampsweep.tracing.step.trace_step` does, on this device.
 
-        `with_residents`: what is there and is not used by the step counts too, as it does for an allocator anyway.
+        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
+        allocator counts them.
         """
-        resident = [*self._residents]
+        kept = [*self._kept]
         if self.target.kind == "cpu":
-            return trace_step(model, *optimizers, held=resident if with_residents else ())
-        return trace_step(model, *optimizers, held=resident, counted=FakeTensor, scratch=scratch_bytes)
+            return trace_step(model, *optimizers, held=kept if counts_unused else ())
+        return trace_step(model, *optimizers, held=kept, counted=FakeTensor, scratch=scratch_bytes)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
-        """`ampsweep.tracing.step.trace_program` on this device."""
+        """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
         return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)
+
+
+class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The tensors that operators returned inside and that are still alive; it does not keep them alive itself."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: list[weakref.ref[Tensor]] = []
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for made in self._made:
+            tensor = made()
+            if tensor is not None:
+                yield tensor
+
+    def add(self, tensor: Tensor) -> None:
+        self._made.append(weakref.ref(tensor))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            self.add(tensor)
+        return result
+
+
+class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`, and adds it to `kept`."""
+
+    def __init__(self, mode: FakeTensorMode, kept: _KeptTensors) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode, self._kept = mode, kept
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and isinstance(args[0], FakeTensor) and [*kwargs] == ["device"]:
+            return args[0]  # it is there already
+        return self._moved(func(*args, **kwargs))
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(self._moved(item) for item in value)
+        if not isinstance(value, Tensor) or value.device != STAND_IN:
+            return value
+        with self._mode:
+            fake = _like(value)
+        self._kept.add(fake)
+        return fake
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""A training on a fake device: its own model, optimizer and step, at any batch size."""
+"""A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +10,12 @@ from torch import Tensor, nn
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
-from ampsweep.predict.fake_device import CPU, FakeDevice
-from ampsweep.predict.landing import BEACON
-from ampsweep.predict.target import Target
+from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
-from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
-
-_VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made; the others take no more."""
 
 
 class FakeTraining:
@@ -29,33 +25,33 @@ class FakeTraining:
         UserError: a part refuses its settings.
     """
 
-    def __init__(self, config: Config, target: Target) -> None:
+    def __init__(self, config: Config, target: TargetDevice) -> None:
         self._config, self._device = config, FakeDevice(target)
         self.model_size = 0
         built = self._built()
-        with self._device.furnishing():
-            self._trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
+        with self._device.setting_up():
+            self._trainer = assemble_trainer(config, built, CPU)
             self._trainer.model.train()
         with self._device():
             self._take_first_step()
 
     def trace_with_evaluation(self, batch_size: int) -> Timeline:
-        """The same and an evaluation after it, with all that lies on the device: what a memory limit counts."""
+        """Trace a step and an evaluation after it, with everything on the device: the bytes a memory limit counts."""
         return self.trace(batch_size, evaluates=True)
 
     def trace(self, batch_size: int, *, evaluates: bool = False) -> Timeline:
-        """One step with this micro-batch size, after the first: the optimizer has its state.
+        """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
 
         Raises:
-            UserError: the data does not have as much.
+            UserError: the data does not have that many items.
             UntraceableError: the step depends on values.
         """
         trainer, device = self._trainer, self._device
-        del trainer.data  # what is resident for another batch size is none of this step's
+        del trainer.data  # data resident for another batch size is no part of this step
         trainer.data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        tracing = device.trace_step(trainer.model, trainer.optimizer, with_residents=evaluates)
+        tracing = device.trace_step(trainer.model, trainer.optimizer, counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
@@ -67,10 +63,10 @@ class FakeTraining:
         return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
-        """Whether the data gives batches of this size."""
+        """Tell whether the data has batches of this size."""
         try:
             self._data(batch_size).train_batch(0)
-        except ValueError:  # what data raises for settings it refuses
+        except ValueError:  # raised by data for settings it refuses
             return False
         return True
 
@@ -82,7 +78,7 @@ class FakeTraining:
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
         model = self._device.adopt(model)
         data = self._data(config.data["batch_size"])
-        with self._device.furnishing():
+        with self._device.setting_up():
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
             built = build_around(config, precision, model, data)
@@ -93,14 +89,14 @@ class FakeTraining:
 
     def _data(self, batch_size: int) -> Data:
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
-        with self._device.landing():
-            return _FakeData(build_data(config, BEACON), self._device)
+        with self._device.loading_data():
+            return _FakeData(build_data(config, STAND_IN), self._device)
 
     def _take_first_step(self) -> None:
-        """What the first step leaves, at the cost of its end only."""
+        """Leave the state that a first step leaves, at the cost of its end only."""
         optimizer, kernels = self._trainer.optimizer, self._device.kernels
-        optimizer.register_step_pre_hook(lambda *_: kernels.answer(1))
-        optimizer.register_step_post_hook(lambda *_: kernels.answer(0))
+        optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
+        optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
@@ -120,22 +116,17 @@ class _FakeTask:
         return self._task.evaluate(model, batch)
 
 
-class _FakeData:
-    """Data that runs on the host with its values, and hands over sizes."""
+class _FakeData(ShortValidation):
+    """Data that runs on the host with its values and delivers fake tensors of their sizes."""
 
     def __init__(self, data: Data, device: FakeDevice) -> None:
-        self._data, self._device = data, device
-        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
-        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+        super().__init__(data)
+        self._device = device
 
     def train_batch(self, index: int) -> Any:
-        with self._device.landing():
-            return self._data.train_batch(index)
+        with self._device.loading_data():
+            return super().train_batch(index)
 
-    def val_batches(self) -> Any:
-        with self._device.landing():
-            yield from islice(self._data.val_batches(), _VAL_BATCHES)
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of a fake training is kept."""
+    def val_batches(self) -> Iterator[Any]:
+        with self._device.loading_data():
+            yield from super().val_batches()

@@ -1,4 +1,4 @@
-"""A training really taken on the CPU for a step or two, for models that only values can lead through their step."""
+"""A training that takes real steps on the CPU, for models that cannot be traced without values."""
 
 from dataclasses import replace
 
@@ -11,16 +11,16 @@ from ampsweep.training.build.built import build, build_data
 
 
 class MeasuredTraining:
-    """Takes the place of a fake training; every trace builds the model and takes two steps."""
+    """A training that stands in for `FakeTraining`; every trace builds the model and takes two steps."""
 
     def __init__(self, config: Config, model_size: int) -> None:
         self._config, self.model_size = config, model_size
 
     def trace(self, batch_size: int) -> Timeline:
-        """The second step with this micro-batch size."""
+        """Trace the second step with this micro-batch size."""
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         built = build(config, CPU, build_data(config, CPU))
-        trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
+        trainer = assemble_trainer(config, built, CPU)
         trainer.model.train()
         begins: list[int] = []
         with built.precision.flags():
@@ -31,14 +31,10 @@ class MeasuredTraining:
         return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
-        """Whether the data gives batches of this size."""
+        """Tell whether the data has batches of this size."""
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         try:
             build_data(config, CPU).train_batch(0)
         except ValueError:
             return False
         return True
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of it is kept."""

@@ -1,22 +1,24 @@
-"""A prediction as records keep it: in one of its own, or beside what was measured."""
+"""Predictions as run records keep them: as a record of their own, or beside the figures of a measured run."""
 
 from pathlib import Path
-from typing import Any
 
 from ampsweep.config.identity import run_directory_name
-from ampsweep.predict.arm_memory import Memory
-from ampsweep.predict.prediction import ArmPrediction, Prediction
-from ampsweep.predict.target import GIB, Target
+from ampsweep.metrics import memory_key
+from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.target_device import TargetDevice
+from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import MemoryUse, StepPrediction
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record, now
+from ampsweep.text import GIB
 
 
-def write_records(prediction: Prediction) -> Path:
-    """Leave a record for each arm below the config's `output_dir`; returns their directory.
+def write_records(prediction: WorkloadPrediction) -> Path:
+    """Write a record for each arm below the config's `output_dir`; returns their directory.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: they cannot be written.
     """
     parent = new_directory(prediction.arms[0].config)
     for arm in prediction.arms:
@@ -26,33 +28,32 @@ def write_records(prediction: Prediction) -> Path:
     return parent
 
 
-def predicted_record(arm: ArmPrediction, target: Target) -> RunRecord:
-    """The record of an arm that was predicted only: figures under the keys that a measured one has them under."""
+def predicted_record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
+    """The record of an arm that was predicted only, with its figures under the keys of a measured one."""
     record = new_record(arm.config, device=target.kind, device_name=target.name, model_size=arm.model_size)
     memory = arm.memory
     record.kind, record.status, record.ended_at = "predicted", "completed", now()
-    record.memory = {"peak_bytes": memory.peak_bytes, "peak": memory.peak, "end_of_forward": memory.end_of_forward}
-    record.summary = {f"memory/{category}_gib": num_bytes / GIB for category, num_bytes in memory.peak.items()}
+    record.memory = MemoryUse(peak_bytes=memory.peak_bytes, peak=memory.peak, end_of_forward=memory.end_of_forward)
+    record.summary = {memory_key(category): num_bytes / GIB for category, num_bytes in memory.peak.items()}
     record.summary["memory/peak_allocated_gib"] = memory.total_bytes / GIB
     if memory.allocated_bytes is not None and memory.reserved_bytes is not None:
         record.summary["memory/peak_reserved_gib"] = memory.reserved_bytes / GIB
-        unattributed = memory.allocated_bytes - memory.peak_bytes
-        record.memory |= {"allocator_peak_bytes": memory.allocated_bytes, "unattributed_bytes": unattributed}
+        record.memory.allocator_peak_bytes = memory.allocated_bytes
+        record.memory.unattributed_bytes = memory.allocated_bytes - memory.peak_bytes
     record.prediction = as_prediction(memory, target, arm.curve)
     return record
 
 
-def as_prediction(memory: Memory, target: Target, curve: tuple[Memory, ...] = ()) -> dict[str, Any]:
-    """`RunRecord.prediction`: what a step was predicted to take, for what, and the peak by batch size."""
-    told: dict[str, Any] = {
-        "target": target.name,
-        "torch": ".".join(map(str, target.torch_version)),
-        "peak_bytes": memory.peak_bytes,
-        "peak": memory.peak,
-        "end_of_forward": memory.end_of_forward,
-    }
-    if memory.allocated_bytes is not None:
-        told |= {"allocator_peak_bytes": memory.allocated_bytes, "reserved_bytes": memory.reserved_bytes}
-    if curve:
-        told["peak_bytes_by_batch_size"] = {str(point.batch_size): point.total_bytes for point in curve}
-    return told
+def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = ()) -> StepPrediction:
+    """`RunRecord.prediction`: the predicted bytes of a step, the target they hold for, and the peak by batch size."""
+    by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
+    return StepPrediction(
+        target=target.name,
+        torch=".".join(map(str, target.torch_version)),
+        peak_bytes=memory.peak_bytes,
+        peak=memory.peak,
+        end_of_forward=memory.end_of_forward,
+        allocator_peak_bytes=memory.allocated_bytes,
+        reserved_bytes=None if memory.allocated_bytes is None else memory.reserved_bytes,
+        peak_bytes_by_batch_size=by_batch_size or None,
+    )

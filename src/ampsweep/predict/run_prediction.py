@@ -1,9 +1,8 @@
-"""The prediction of one run: a step traced at the batch size that it trains with."""
+"""The prediction of one run: a step traced at the batch size the run trains with, or the largest batch that fits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -11,29 +10,31 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config, PredictConfig
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
-from ampsweep.precision.support import unsupported_reason
-from ampsweep.predict.arm_memory import ArmMemory, Memory, fits, memory_of
+from ampsweep.precision.precision import unsupported_reason
+from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.kernels import UntraceableError
+from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.prediction_record import as_prediction
-from ampsweep.predict.target import Target, resolve_target
+from ampsweep.predict.step_memory import StepMemory, fits, step_memory
+from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.batch_search import PredictedBatch
+from ampsweep.record.parts import StepPrediction
+from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.instantiate import one_line
 
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A step of a run, on the device that the run is for."""
+    """A step of a run, traced for the device that the run is for."""
 
-    target: Target
+    target: TargetDevice
     step: Timeline
-    memory: Memory
+    memory: StepMemory
 
     def fits(self, limit: int) -> bool:
-        """Whether it stays below so many bytes."""
+        """Tell whether the run stays within `limit` bytes."""
         return fits(self.step, self.target, limit)
 
 
@@ -41,58 +42,58 @@ def trace_run(config: Config, device: torch.device) -> TracedRun:
     """Trace a step of the run.
 
     Raises:
-        UserError: that cannot be done, whatever the reason.
+        UserError: it cannot be traced, whatever the reason.
     """
     target, batch_size = _target(device), config.data["batch_size"]
-    with _in_a_sentence():
+    with _as_user_error():
         step = FakeTraining(config, target).trace(batch_size)
-    return TracedRun(target, step, memory_of(step, target, batch_size))
+    return TracedRun(target, step, step_memory(step, target, batch_size))
 
 
-def predict_run(config: Config, device: torch.device) -> dict[str, Any]:
-    """`RunRecord.prediction` of a run; where nothing can be predicted it says why."""
+def predict_run(config: Config, device: torch.device) -> StepPrediction:
+    """Predict a run, in the form of `RunRecord.prediction`; where nothing can be predicted it says why."""
     try:
         traced = trace_run(config, device)
     except UserError as error:
-        return {"refused": str(error)}
+        return StepPrediction(refused=str(error))
     return as_prediction(traced.memory, traced.target)
 
 
-def predict_run_apart(config: Config, *, stop: StopRequest) -> dict[str, Any]:
-    """The same for a process of its own: it waits until nothing is measured on the device."""
+def predict_run_apart(config: Config, *, stop: StopRequest) -> StepPrediction:
+    """Predict a run in a process of its own, once nothing is being measured on the device."""
     device = resolve_device(config.device)
     with device_lock(str(device), stop=stop):
         return predict_run(config, device)
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:
-    """The largest batch that is predicted to train within the run's memory; None for a mode the device cannot do.
+    """Predict the largest batch that trains within the run's memory; None for a mode the device cannot do.
 
-    Waits until nothing is measured on the device.
+    Waits until nothing is being measured on the device.
     """
     device = resolve_device(config.device)
     if unsupported_reason(config.precision, device) is not None:
         return None
     try:
-        with device_lock(str(device), stop=stop), _in_a_sentence():
+        with device_lock(str(device), stop=stop), _as_user_error():
             target = _target(device)
             limit = memory_bytes(device, config.trainer.memory_limit_gib)
             assert limit is not None, f"{target.name} has a memory of known size"
             training = FakeTraining(config, target)
             batch_size = config.data["batch_size"]
-            memory = ArmMemory(training.trace_with_evaluation, training.has_batch, target, batch_size)
+            memory = MemoryByBatchSize(training.trace_with_evaluation, training.has_batch, target, batch_size)
             return PredictedBatch(batch_size=memory.largest(limit).batch_size)
     except UserError as error:
         return PredictedBatch(refused=str(error))
 
 
-def _target(device: torch.device) -> Target:
+def _target(device: torch.device) -> TargetDevice:
     return resolve_target(PredictConfig(), str(device))
 
 
 @contextmanager
-def _in_a_sentence() -> Iterator[None]:
-    """Whatever keeps a training from being traced, as a UserError."""
+def _as_user_error() -> Iterator[None]:
+    """Turn every error that keeps a training from being traced into a UserError."""
     try:
         yield
     except UserError:

@@ -13,18 +13,17 @@ from ampsweep.record.history import (
     repair_history,
     salvage_history,
 )
+from ampsweep.record.outcome import OUTCOMES, Status
 from ampsweep.record.run_record import (
     CHECKPOINTS,
     FILE_NAME,
     LAST,
-    OUTCOMES,
     PREVIOUS,
     SCHEMA,
     SNAPSHOT_NAME,
     Identity,
     Kind,
     RunRecord,
-    Status,
 )
 
 __all__ = [

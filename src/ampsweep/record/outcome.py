@@ -1,12 +1,26 @@
-"""A lack of memory as a fact: where it ended a run, what was asked for, and what was in use."""
+"""The outcome of a run: its status, what it means for exit codes, and the facts of a lack of memory."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ampsweep.text import allocation
+
+Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
+OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
+"""Statuses that are an answer; `interrupted` and `failed` are the lack of one."""
+
+ALL_ENDED: Final = 0
+SOME_FAILED: Final = 1
+WRONG_INPUT: Final = 2
+"""Exit codes: every run ended in an outcome, some failed or were interrupted, the user's input is wrong."""
+
 Phase = Literal["build", "data", "forward", "backward", "optimizer", "eval", "other"]
 """What a run was doing: `data` gets a batch, `optimizer` unscales and clips too, `other` comes between steps."""
 
-_UNITS: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
+def exit_code(*statuses: Status) -> int:
+    """The exit code of a process whose runs have these statuses."""
+    return ALL_ENDED if OUTCOMES.issuperset(statuses) else SOME_FAILED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +47,15 @@ class OutOfMemory:
         step = "" if self.step is None else f" of step {self.step}"
         facts = []
         if self.requested_bytes is not None:
-            facts.append(f"{_binary(self.requested_bytes)} asked for")
+            facts.append(f"{allocation(self.requested_bytes)} asked for")
         if self.in_use_bytes is not None:
-            facts.append(f"{_binary(self.in_use_bytes)} in use")
-        limit = "" if self.limit_bytes is None else f", limit {_binary(self.limit_bytes)}"
+            facts.append(f"{allocation(self.in_use_bytes)} in use")
+        limit = "" if self.limit_bytes is None else f", limit {allocation(self.limit_bytes)}"
         what = " with ".join(facts) + limit if facts else self.told
         return f"out of memory{where}{step}: {what}"
 
 
-def _binary(num_bytes: int) -> str:
-    unit, size = next((unit, size) for unit, size in _UNITS if num_bytes >= size or size == 1)
-    return f"{num_bytes / size:.4g} {unit}"
+OOM_KILLED: Final = OutOfMemory(
+    phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
+)
+"""What is known of a run whose process the kernel has killed."""

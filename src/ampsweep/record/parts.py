@@ -1,68 +1,189 @@
-"""What readers rely on within the open parts of a record: keys that have this type where they are there."""
+"""The parts of a run record that are filled in one by one, and what readers rely on of its config."""
 
-from typing import Any, TypedDict
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Self, TypedDict
 
-
-class Attempt(TypedDict, total=False):
-    started_at: str
-    host: str
-    pid: int
-    from_step: int
+from ampsweep.metrics import MemoryCategory
 
 
-class Report(TypedDict, total=False):
+@dataclass(kw_only=True)
+class Part:
+    """A part of a record. A fact that is None is absent: its key is not written."""
+
+    others: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Keys of the file that this version does not know, and known ones that say null: written again as they were."""
+
+    def __bool__(self) -> bool:
+        return bool(self.as_json())
+
+    def __or__(self, other: Self) -> Self:
+        """All facts of both; those of the right one take precedence."""
+        both = replace(self)
+        both |= other
+        return both
+
+    def __ior__(self, other: Self) -> Self:
+        """Take over what the other one says; whoever holds this part sees it."""
+        for name, value in other._known().items():
+            setattr(self, name, value)
+        self.others = self.others | other.others
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """The part as the JSON object on disk."""
+        known = self._known()
+        return {**as_json(known), **{key: value for key, value in self.others.items() if key not in known}}
+
+    def _known(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None and name != "others"}
+
+
+@dataclass(kw_only=True)
+class ModeProof(Part):
+    """Evidence that the run computed in its mode: by arithmetic, by flags, by the dtypes of a traced step."""
+
+    fp32_arithmetic: dict[str, str] | None = None
+    """`matmul` and `convolution` -> `exact` or `rounded`."""
+    contradictions: list[str] | None = None
+    """Sentences on what contradicts the mode."""
+    optimizer_fused: bool | None = None
+    num_operators: int | None = None
+    flops: dict[str, int] | None = None
+    """Operations of matmuls, convolutions and attention by dtype of their operands."""
+    recomputed_flops: dict[str, int] | None = None
+    """Those of them that activation checkpointing did a second time."""
+    outputs: dict[str, int] | None = None
+    """New floating-point tensors that operators returned, by dtype."""
+    traced: str | None = None
+    """`eager`: the figures of the step are not those of compiled code."""
+    flags: dict[str, Any] | None = None
+    """In effect while the step was traced."""
+    peak: dict[str, Any] | None = None
+    """The device's peak that a share of it is told of, with its source."""
+
+
+@dataclass(kw_only=True)
+class MemoryUse(Part):
+    """Bytes of the traced step; absent before it. `peak`, `end_of_forward` and `kept` are by category."""
+
+    peak_bytes: int | None = None
+    peak: dict[MemoryCategory, int] | None = None
+    """At the moment with the most bytes; they add up to `peak_bytes`."""
+    end_of_forward: dict[MemoryCategory, int] | None = None
+    kept: dict[MemoryCategory, int] | None = None
+    """What the step made and left behind."""
+    allocator_peak_bytes: int | None = None
+    """The allocator's own peak; absent where the device has none that tells."""
+    unattributed_bytes: int | None = None
+    """What that is above `peak_bytes`: workspaces, rounding, what the step did not touch."""
+
+
+@dataclass(kw_only=True)
+class Contamination(Part):
+    """A verdict on whether anything else changed the speed, with the sentences it stands on."""
+
+    verdict: str | None = None
+    """`clean`, `contaminated` or `unknown`."""
+    reasons: list[str] | None = None
+    """Why contaminated, or why unknown."""
+    busy_before: str | None = None
+    """A sentence on who used the device before the run did."""
+    figures: dict[str, float] | None = None
+    """What was found, judged or not: processor time in cores, seconds, percent."""
+
+    def _known(self) -> dict[str, Any]:
+        """A verdict with its figures says null where nobody was busy."""
+        known = super()._known()
+        if self.figures is None:
+            return known
+        return {name: value for name, value in vars(self).items() if name in known or name == "busy_before"}
+
+
+@dataclass(kw_only=True)
+class StepPrediction(Part):
+    """Bytes that a step was predicted to take; `refused`: why nothing could be predicted."""
+
+    target: str | None = None
+    """The device it is for."""
+    torch: str | None = None
+    refused: str | None = None
+    peak_bytes: int | None = None
+    peak: dict[MemoryCategory, int] | None = None
+    """By category."""
+    end_of_forward: dict[MemoryCategory, int] | None = None
+    allocator_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    peak_bytes_by_batch_size: dict[str, int] | None = None
+    measured_bytes: int | None = None
+    """The peak that the run has measured of the same: on CUDA the allocator's, on the CPU that of the traced step."""
+    error_pct: float | None = None
+    """The predicted peak less the measured one, in percent of it."""
+
+
+@dataclass(kw_only=True)
+class WandbFacts(Part):
+    """Where the run is on W&B, and how tracking it went."""
+
+    id: str | None = None
+    mode: str | None = None
+    """`online` or `offline`."""
+    last_step: int | None = None
+    """The last row that W&B has."""
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    sweep: str | None = None
+    url: str | None = None
+    directory: str | None = None
+    """Of the files of an offline run, seen from the run's directory."""
+    reason: str | None = None
+    """Why the run is offline although it was to be online."""
+    error: str | None = None
+    """How W&B was lost."""
+    stopped: bool | None = None
+    """Whether its sweep has stopped it."""
+
+
+@dataclass(kw_only=True)
+class Attempt(Part):
+    """One process that worked on the run."""
+
+    started_at: str | None = None
+    """ISO 8601, UTC."""
+    host: str | None = None
+    pid: int | None = None
+    checkpoint: str | None = None
+    """The file it went on from."""
+    notes: list[str] | None = None
+    """What going on from it changed."""
+    from_step: int | None = None
+    stopped_by: str | None = None
+
+
+class RecordedReport(TypedDict, total=False):
     baseline: str
     margin_pct: float
 
 
-class Trainer(TypedDict, total=False):
+class RecordedTrainer(TypedDict, total=False):
     warmup_steps: int
     memory_limit_gib: float | None
 
 
-class Config(TypedDict, total=False):
+class RecordedConfig(TypedDict, total=False):
+    """Keys of the resolved config that have this type where they are there."""
+
     precision: dict[str, Any]
-    report: Report
-    trainer: Trainer
+    report: RecordedReport
+    trainer: RecordedTrainer
 
 
-class Proof(TypedDict, total=False):
-    contradictions: list[str]
-    flops: dict[str, int]
-    num_operators: int
-
-
-class Contamination(TypedDict, total=False):
-    verdict: str
-    reasons: list[str]
-
-
-class Memory(TypedDict, total=False):
-    """Bytes by category."""
-
-    peak: dict[str, int]
-    kept: dict[str, int]
-
-
-class Prediction(TypedDict, total=False):
-    """What a step was predicted to take in bytes; `refused`: why nothing could be predicted."""
-
-    target: str
-    torch: str
-    refused: str
-    peak_bytes: int
-    peak: dict[str, int]
-    end_of_forward: dict[str, int]
-    allocator_peak_bytes: int
-    reserved_bytes: int
-    peak_bytes_by_batch_size: dict[str, int]
-    measured_bytes: int
-    """The peak that the run has measured of the same: on CUDA the allocator's, on the CPU that of the traced step."""
-    error_pct: float
-    """The predicted peak less the measured one, in percent of it."""
-
-
-class Wandb(TypedDict, total=False):
-    id: str
-    url: str | None
-    directory: str | None
+def as_json(value: Any) -> Any:
+    """A copy of a value of a record as JSON has it: parts and other dataclasses become objects."""
+    if isinstance(value, Part):
+        return value.as_json()
+    if is_dataclass(value):
+        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,15 +1,24 @@
 """The run record: what one training (or one prediction) leaves behind."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from ampsweep.record.atomic import write_atomically
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.error import RecordError, read_file
-from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.parts import Attempt, Config, Contamination, Memory, Prediction, Proof, Wandb
+from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.parts import (
+    Attempt,
+    Contamination,
+    MemoryUse,
+    ModeProof,
+    RecordedConfig,
+    StepPrediction,
+    WandbFacts,
+    as_json,
+)
 from ampsweep.record.typed import WrongValueError, typed
 from ampsweep.redaction import hidden
 
@@ -22,9 +31,6 @@ SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
 """A run directory's files; checkpoints are the newest and the one before. There is a snapshot only on request."""
 
 Kind = Literal["measured", "predicted"]
-Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
-OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
-"""Statuses that are an answer; `interrupted` and `failed` are the lack of one."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +71,7 @@ class RunRecord:
     pair_key: str
     config_hash: str
     identity: Identity
-    config: Annotated[dict[str, Any], Config]
+    config: Annotated[dict[str, Any], RecordedConfig]
     schema: int = SCHEMA
     kind: Kind = "measured"
     status: Status = "interrupted"
@@ -78,23 +84,36 @@ class RunRecord:
     ended_at: str | None = None
     """ISO 8601, UTC."""
     environment: dict[str, Any] = field(default_factory=dict)
-    proof: Annotated[dict[str, Any], Proof] = field(default_factory=dict)
-    contamination: Annotated[dict[str, Any], Contamination] = field(default_factory=dict)
+    proof: ModeProof = field(default_factory=ModeProof)
+    contamination: Contamination = field(default_factory=Contamination)
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
     """Metric key -> value. What the device cannot measure has no key. Read as it is: who takes a figure looks at it."""
-    memory: Annotated[dict[str, Any], Memory] = field(default_factory=dict)
-    prediction: Annotated[dict[str, Any], Prediction] | None = None
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    prediction: StepPrediction | None = None
     """Made for this run, or of a predicted one with its curve over batch sizes; None: none was asked for."""
     batch_search: BatchSearch | None = None
     """Of a run whose batch size is the answer of a search: how it was found. Its identity has that batch size."""
-    attempts: list[Annotated[dict[str, Any], Attempt]] = field(default_factory=list)
-    """One entry a process that worked on this run: `started_at`, `from_step`."""
-    wandb: Annotated[dict[str, Any], Wandb] = field(default_factory=dict)
+    attempts: list[Attempt] = field(default_factory=list)
+    wandb: WandbFacts = field(default_factory=WandbFacts)
 
     def write(self, directory: Path) -> None:
         """Write `run.json` into `directory`, without secrets, and atomically: readers see the old record or the new."""
-        text = json.dumps(hidden(asdict(self)), indent=1, allow_nan=False, default=str)
+        text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)
         write_atomically(directory / FILE_NAME, text + "\n")
+
+    def as_json(self) -> dict[str, Any]:
+        """A copy of the record as the JSON object on disk, secrets included."""
+        return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
+
+    @staticmethod
+    def of_json(content: object) -> "RunRecord":
+        """The record that a JSON object of this schema tells.
+
+        Raises:
+            WrongValueError: a key is missing, or has a value of another type.
+        """
+        record: RunRecord = typed(RunRecord)(content)
+        return record
 
     @staticmethod
     def read(directory: Path) -> "RunRecord":
@@ -107,10 +126,9 @@ class RunRecord:
         path = directory / FILE_NAME
         content = _parsed(path)
         try:
-            record: RunRecord = typed(RunRecord)(content)
+            return RunRecord.of_json(content)
         except WrongValueError as error:
             raise RecordError(path, f"is not a run record: {error}") from error
-        return record
 
 
 def _parsed(path: Path) -> dict[str, Any]:

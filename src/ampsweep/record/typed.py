@@ -7,6 +7,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from ampsweep.record.parts import Part
+
 _MAX_DEPTH: Final = 32
 _MAX_INT: Final = 2**63
 _NAMES: Final = {NoneType: "null", dict: "a mapping", list: "a list", str: "a text", bool: "a truth value"}
@@ -37,7 +39,7 @@ def typed(kind: Any) -> Check:
     """How a JSON value becomes a `kind`.
 
     - A dataclass is made from a mapping: keys that it does not know are passed over, those that are absent take their
-      default.
+      default. A `Part` keeps what it does not know, and nulls, in `others`.
     - A TypedDict, and `Annotated[dict[str, Any], <TypedDict>]`, is a mapping whose known keys are checked; it may have
       others.
     - Numbers are finite, and integers have 64 bits; so it is within `Any`. A float may be written as an integer.
@@ -59,6 +61,8 @@ def typed(kind: Any) -> Check:
         return _list(typed(arguments[0]))
     if origin is dict:
         return _mapping({}, typed(arguments[1]))
+    if isinstance(kind, type) and issubclass(kind, Part):
+        return _part(kind)
     if is_dataclass(kind):
         return _dataclass(kind)
     if is_typeddict(kind):
@@ -80,6 +84,23 @@ def _dataclass(kind: Any) -> Check:
             if key not in value:
                 raise WrongValueError("is missing", key)
         return kind(**{key: _at(key, checks[key], one) for key, one in value.items() if key in checks})
+
+    return check
+
+
+def _part(kind: Any) -> Check:
+    checks = _checks(kind)
+    del checks["others"]
+
+    def check(value: Any) -> Any:
+        _require(value, dict)
+        known, others = {}, {}
+        for key, one in value.items():
+            if one is None or key not in checks:
+                others[key] = _at(key, _plain, one)
+            else:
+                known[key] = _at(key, checks[key], one)
+        return kind(**known, others=others)
 
     return check
 

@@ -7,26 +7,35 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord
+from ampsweep.report.figures import (
+    ACROSS_WORKLOADS,
+    OF_SEARCH,
+    OF_WORKLOAD,
+    NoFigure,
+    PanelFigure,
+    Series,
+    Style,
+    batch_series,
+)
+from ampsweep.report.figures.figure import MAX_POINTS
 from ampsweep.report.histories import Histories
-from ampsweep.report.kinds import ACROSS_WORKLOADS, OF_SEARCH, OF_WORKLOAD, Absent, Series, Shown, Style, batch_series
-from ampsweep.report.kinds.shown import MAX_POINTS
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
-from ampsweep.report.subject import ArmRuns, SearchSubject, Subject, subjects
+from ampsweep.report.workload_data import ArmRuns, SearchData, WorkloadData, compared_data
 
 _ALL_POINTS: Final = 165_000
 _MIN_POINTS: Final = 25
 """Points of all curves together, about 3 MB of a page; and the least that a curve is thinned to."""
 
-PanelShown = tuple[Panel, Shown]
+PanelShown = tuple[Panel, PanelFigure]
 
 
 @dataclass(frozen=True)
 class WorkloadPanels:
     """One workload: the panels that have something to show, and why the others have not."""
 
-    subject: Subject
+    data: WorkloadData
     shown: tuple[PanelShown, ...]
     absent: tuple[tuple[Panel, str], ...]
 
@@ -35,7 +44,7 @@ class WorkloadPanels:
 class SearchPanels:
     """One search for the largest batches, and its panels."""
 
-    subject: SearchSubject
+    data: SearchData
     shown: tuple[PanelShown, ...]
 
 
@@ -53,9 +62,9 @@ class Dashboard:
     styles: dict[str, ArmStyle]
 
     @property
-    def subjects(self) -> list[ArmRuns]:
+    def compared(self) -> list[ArmRuns]:
         """Everything that was compared, with its runs."""
-        return [*(one.subject for one in self.workloads), *(one.subject for one in self.searches)]
+        return [*(one.data for one in self.workloads), *(one.data for one in self.searches)]
 
 
 def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
@@ -80,37 +89,37 @@ def arrange(
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    found, searches = subjects(comparison, records, histories, directory)
-    styles = arm_styles(arm for subject in [*found, *searches] for arm in subject.names)
-    num_curves = sum(len(subject.runs) for subject in found) * len(keys)
+    found, searches = compared_data(comparison, records, histories, directory)
+    styles = arm_styles(arm for data in [*found, *searches] for arm in data.names)
+    num_curves = sum(len(data.runs) for data in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
     named = comparison.relative_to(directory)
     return Dashboard(
         comparison=named,
-        workloads=tuple(_of_workload(subject, panels, style) for subject in found),
-        searches=tuple(_of_search(subject, style) for subject in searches),
+        workloads=tuple(_of_workload(data, panels, style) for data in found),
+        searches=tuple(_of_search(data, style) for data in searches),
         across=tuple(_across(series, panels, style) for series in batch_series(found)),
         problems=tuple(problems(named, [*found, *searches])),
         styles=styles,
     )
 
 
-def _of_workload(subject: Subject, panels: Sequence[Panel], style: Style) -> WorkloadPanels:
+def _of_workload(data: WorkloadData, panels: Sequence[Panel], style: Style) -> WorkloadPanels:
     shown: list[PanelShown] = []
     absent: list[tuple[Panel, str]] = []
     for panel in panels:
         if panel.kind in OF_WORKLOAD:
-            result = OF_WORKLOAD[panel.kind](panel, subject, style)
-            if isinstance(result, Absent):
+            result = OF_WORKLOAD[panel.kind](panel, data, style)
+            if isinstance(result, NoFigure):
                 absent.append((panel, result.reason))
             else:
                 shown.append((panel, result))
-    return WorkloadPanels(subject, tuple(shown), tuple(absent))
+    return WorkloadPanels(data, tuple(shown), tuple(absent))
 
 
-def _of_search(subject: SearchSubject, style: Style) -> SearchPanels:
-    results = [(panel, OF_SEARCH[panel.kind](panel, subject, style)) for panel in SEARCH_PANELS]
-    return SearchPanels(subject, tuple((panel, result) for panel, result in results if isinstance(result, Shown)))
+def _of_search(data: SearchData, style: Style) -> SearchPanels:
+    results = [(panel, OF_SEARCH[panel.kind](panel, data, style)) for panel in SEARCH_PANELS]
+    return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
 
 
 def _across(series: Series, panels: Sequence[Panel], style: Style) -> tuple[Series, tuple[PanelShown, ...]]:
@@ -119,4 +128,4 @@ def _across(series: Series, panels: Sequence[Panel], style: Style) -> tuple[Seri
         for panel in panels
         if panel.kind in ACROSS_WORKLOADS
     ]
-    return series, tuple((panel, result) for panel, result in results if isinstance(result, Shown))
+    return series, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure))

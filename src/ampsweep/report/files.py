@@ -10,8 +10,8 @@ from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord, write_atomically
 from ampsweep.report.dashboard import Dashboard, arrange
 from ampsweep.report.histories import Histories
-from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
 
 JSON_NAME: Final = "comparison.json"
 MARKDOWN_NAME: Final = "comparison.md"

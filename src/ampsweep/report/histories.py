@@ -33,17 +33,17 @@ class Histories:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What the history of one run gives."""
+    """The curves that the history of one run gives."""
 
     curves: dict[str, Curve]
     missing: str | None = None
-    """Why there is no history; this and the next are clauses that follow its path."""
+    """The reason why there is no history; this and the next are clauses that follow its path."""
     damage: str | None = None
-    """What is damaged of it."""
+    """The damage, where a part of it can be read."""
     is_torn: bool = False
-    """It ends within a line."""
+    """Whether it ends within a line."""
     last_step: int | None = None
-    """That of its last row; None where it has no row."""
+    """Step of its last row; None where it has no row."""
 
 
 def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str]) -> Histories:
@@ -136,7 +136,7 @@ def _array(values: list[Any]) -> Array:
 
 
 def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[OmissionKind, str]]:
-    """What is wrong with a run's history. One that never began has none, and one that was killed may end anywhere."""
+    """Name faults of a run's history. One that never began has none, and one that was killed may end anywhere."""
     if found.missing is not None:
         if record.attempts or found.missing != _NOT_THERE:
             yield "no history", found.missing
@@ -153,7 +153,7 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[OmissionKi
 
 
 def _early_end(found: RunCurves, record: RunRecord) -> str | None:
-    """Where the history of a run that completed ends before the run did: its last step is always logged."""
+    """Tell a history of a completed run that ends before the run did: its last step is always logged."""
     steps = record.identity.steps
     if found.is_torn:
         return "ends within a line"

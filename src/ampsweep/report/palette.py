@@ -5,21 +5,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-MODE_COLOURS: Final[dict[str, str]] = {
-    "fp32": "#999999",
-    "tf32": "#e69f00",
-    "amp_bf16": "#56b4e9",
-    "amp_fp16": "#d55e00",
-    "pure_bf16": "#009e73",
-    "pure_fp16": "#cc79a7",
-}
-"""Colours of the palette of M. Okabe and K. Ito, Color Universal Design (2008), told apart by colour-blind readers too;
-those legible on a light and on a dark ground."""
+from ampsweep.config.modes import MODES, mode_of
+
+MODE_COLOURS: Final[dict[str, str]] = {name: mode.colour for name, mode in MODES.items()}
+"""Colour of each precision mode, from the table of modes."""
 
 
 def arm_colour(arm: str) -> str | None:
     """Colour of an arm: that of the mode it started from (`amp_bf16+cache_enabled=false`: amp_bf16), if it has one."""
-    return MODE_COLOURS.get(arm.partition("+")[0])
+    mode = mode_of(arm)
+    return None if mode is None else mode.colour
 
 
 OTHER_COLOUR: Final = "#8073ac"
@@ -45,7 +40,7 @@ _PATTERNS: Final = ("", "/", "x", ".", "-")
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """How an arm is drawn. Arms of one mode share its colour and differ in dash and pattern.
+    """The look of an arm in figures. Arms of one mode share its colour and differ in dash and pattern.
 
     `beneath` counts the arms drawn over it: it is drawn larger by that, so that it shows where they cover it.
     """

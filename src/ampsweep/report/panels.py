@@ -6,10 +6,10 @@ A renderer knows kinds, not panels: a further panel is a further entry of `PANEL
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.metrics import METRICS
+from ampsweep.metrics import MEMORY_CATEGORIES, METRICS, memory_key
 
 Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_batch"]
-"""How a panel shows its metrics:
+"""The way a panel shows its metrics:
 
 - `curves`: one metric of the history over the steps, an arm a colour, with the band of its seeds;
 - `by_arm`: one metric of the summary, a bar an arm (median over runs) and a dot a run;
@@ -21,7 +21,7 @@ Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "agains
 """
 
 Effect = Literal["ratio", "saved", "gap"]
-"""What a panel of kind `pairs` shows of a pair: baseline over arm, baseline minus arm, or arm minus baseline."""
+"""The figure of a pair in a panel of kind `pairs`: baseline over arm, baseline minus arm, or arm minus baseline."""
 
 Section = Literal["memory", "speed", "learning", "scaler", "device"]
 
@@ -47,27 +47,18 @@ class Panel:
     kind: Kind
     metrics: tuple[str, ...]
     effect: Effect = "gap"
-    """Of the kind `pairs`."""
+    """For the kind `pairs`."""
     log: bool = False
     """The axis of its metric is logarithmic."""
     note: str = ""
-    """How it is to be read, where that is not plain."""
+    """A hint how to read it, where that is not plain."""
 
     @property
     def unit(self) -> str:
         return METRICS[self.metrics[0]].unit if self.metrics[0] in METRICS else ""
 
 
-MEMORY_CATEGORIES: Final = (
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "autocast_weights",
-    "temporary",
-    "other",
-)
-"""Categories of the traced step's memory, in the order they are stacked; `memory/<category>_gib` are their keys."""
+_BY_CATEGORY: Final = tuple(map(memory_key, MEMORY_CATEGORIES))
 
 PANELS: Final[tuple[Panel, ...]] = (
     Panel(
@@ -76,7 +67,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         question="Where do the bytes go?",
         section="memory",
         kind="stack",
-        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        metrics=_BY_CATEGORY,
         note="At the peak of one traced training step, in eager mode.",
     ),
     Panel(
@@ -96,7 +87,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         question="Which bytes shrink, and which are added?",
         section="memory",
         kind="changes",
-        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        metrics=_BY_CATEGORY,
         note="Left of zero the arm needs less than the baseline. The categories add up to the change of the peak.",
     ),
     Panel(
@@ -312,7 +303,7 @@ SEARCH_PANELS: Final[tuple[Panel, ...]] = (
         question="What fills the memory at each arm's own largest batch, and was it predicted?",
         section="memory",
         kind="stack",
-        metrics=tuple(f"memory/{category}_gib" for category in MEMORY_CATEGORIES),
+        metrics=_BY_CATEGORY,
         note="At the peak of one traced training step, in eager mode; evaluation and what is kept beside it may add "
         "to that.",
     ),

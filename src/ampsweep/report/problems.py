@@ -11,8 +11,8 @@ from ampsweep.analysis.omissions import CONSEQUENCES, Omission
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.searches import SearchComparison
-from ampsweep.report.subject import ArmRuns
 from ampsweep.report.table import Table
+from ampsweep.report.workload_data import ArmRuns
 from ampsweep.text import first_line, num_bytes
 
 _CONSEQUENCES: Final[dict[str, str]] = {
@@ -48,30 +48,30 @@ class Problem:
         return _CONSEQUENCES[self.what]
 
 
-def problems(comparison: Comparison, subjects: Sequence[ArmRuns]) -> list[Problem]:
+def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Problem]:
     """Everything that keeps a run's figures from counting in full, the gravest first.
 
     Args:
         comparison: with directories and files as seen from where the problems are shown.
-        subjects: its workloads and searches.
+        compared: its workloads and searches.
     """
     of_files: dict[str, list[Omission]] = defaultdict(list)
     for omission in comparison.omissions:
         of_files[PurePath(omission.path).parent.as_posix()].append(omission)
-    found = [problem for subject in subjects for problem in _of_runs(subject, of_files)]
+    found = [problem for data in compared for problem in _of_runs(data, of_files)]
     found += [Problem(*_told(omission)) for omissions in of_files.values() for omission in omissions]
     order = list(_CONSEQUENCES)
     return sorted(found, key=lambda problem: order.index(problem.what))
 
 
-def _of_runs(subject: ArmRuns, of_files: dict[str, list[Omission]]) -> Iterator[Problem]:
-    """Those of the runs of one subject, whose omissions are taken out of `of_files`."""
+def _of_runs(data: ArmRuns, of_files: dict[str, list[Omission]]) -> Iterator[Problem]:
+    """Those of the runs of one data, whose omissions are taken out of `of_files`."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for run, entry in subject.listed:
+    for run, entry in data.listed:
         for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):
             seeds[what, why, run.arm].append(run.seed)
     for (what, why, arm), of in seeds.items():
-        yield Problem(what, why, arm, subject.compared, tuple(sorted(set(of))))
+        yield Problem(what, why, arm, data.compared, tuple(sorted(set(of))))
 
 
 def _told(omission: Omission) -> tuple[str, str]:

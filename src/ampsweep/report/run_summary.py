@@ -38,12 +38,12 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
         yield "peak memory", num_bytes(value)
     if (value := run.predicted_bytes) is not None:
-        yield "predicted", predicted_bytes(value, (record.prediction or {}).get("error_pct"))
+        yield "predicted", predicted_bytes(value, run.prediction_error_pct)
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
     yield "directory", str(run.directory)
-    if place := record.wandb.get("url") or record.wandb.get("directory"):
-        yield "W&B", str(place)
+    if run.tracked_at is not None:
+        yield "W&B", run.tracked_at
 
 
 def _throughput(run: Run) -> str:

@@ -17,7 +17,7 @@ HEIGHT: Final = 1800
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 _ON_MACOS: Final = tuple(f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium"))
 _TIME_FOR_SCRIPTS_MS: Final = 10_000
-"""Of the page's own clock, which runs ahead while nothing happens."""
+"""On the page's own clock, which runs ahead while nothing happens."""
 _PATIENCE_S: Final = 120.0
 
 

@@ -1,4 +1,4 @@
-"""What tells runs apart, and where they ran: configs and environments, the common part said once."""
+"""Settings that tell runs apart, and where they ran: configs and environments, the common part said once."""
 
 import json
 from collections import defaultdict
@@ -71,7 +71,7 @@ def _varied(settings: Sequence[Facts]) -> list[str]:
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:
     """Shares of the traced step's matrix FLOPs by dtype, of the arm's first run that was traced."""
     for run in runs:
-        flops = run.record.proof.get("flops")
+        flops = run.record.proof.flops
         if run.arm == arm and flops:
             total = sum(flops.values())
             return ", ".join(f"{dtype} {100 * count / total:.1f}%" for dtype, count in flops.items() if count)

@@ -1,4 +1,4 @@
-"""What the suite prints on: names and paths are text there, whatever they hold."""
+"""The console that the suite prints on: names and paths are text there, whatever they hold."""
 
 import unicodedata
 from collections.abc import Iterable

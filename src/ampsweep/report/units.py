@@ -33,7 +33,7 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
 
 @dataclass(frozen=True)
 class AxisUnit:
-    """What values of a metric are multiplied by for an axis, and the unit they then have."""
+    """The factor that values of a metric are multiplied by for an axis, and the unit they then have."""
 
     factor: float
     unit: str

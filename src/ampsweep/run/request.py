@@ -4,15 +4,15 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_label, step_dtypes
 from ampsweep.config.resolved import component_name
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import Target
+from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
+from ampsweep.record.parts import StepPrediction
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -29,9 +29,9 @@ class RunRequest:
     """Process that tracks the run in W&B; None: the process that trains."""
     batch_search: BatchSearch | None = None
     """The search that the batch size is the answer of."""
-    prediction: dict[str, Any] | None = None
-    """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
-    predictor: Target[dict[str, Any]] | None = None
+    prediction: StepPrediction | None = None
+    """The prediction for it, if there is one already: made by a run that differs in its seed alone."""
+    predictor: NamedFunction[StepPrediction] | None = None
     """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
 
 
@@ -72,7 +72,7 @@ def identity(
     return Identity(
         experiment=config.name,
         precision_mode=precision.mode,
-        dtype=precision.dtype if precision.autocast else precision.parameters,
+        dtype=step_dtypes(precision).compute,
         model=component_name(config.model),
         model_size=model_size,
         task=component_name(config.task),

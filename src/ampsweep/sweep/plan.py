@@ -24,11 +24,11 @@ class PlannedRun:
 
     arm: str
     setting: str
-    """What tells it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
+    """The settings that tell it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
     kind: str
     """Equal for runs that differ in nothing but the seed, and so take about the same time."""
     max_seconds: float | None = None
-    """How long it trains at most."""
+    """The longest that it trains."""
 
 
 class Plan:

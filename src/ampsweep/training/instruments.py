@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -17,12 +16,13 @@ from ampsweep.monitors.efficiency import Efficiency
 from ampsweep.monitors.energy import EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor
-from ampsweep.monitors.other_processes import Neighbours
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.snapshot import MemorySnapshot
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.monitors.stopwatch import Stopwatch
 from ampsweep.precision import Precision
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.step import TracedStep, trace_step
 
 
@@ -54,7 +54,7 @@ class Instruments:
         self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
         self._memory = MemoryMonitor(device)
         self._growth = self._memory.growth()
-        self._sampler, self._neighbours = DeviceSampler(device), Neighbours(device)
+        self._sampler, self._neighbours = DeviceSampler(device), UseDuringRun(device)
         self._compilations = CompilationWatch()
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale: ScaleMonitor | None = None
@@ -191,25 +191,32 @@ class Instruments:
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
         return times | self._sampler.summary() | self._memory.summary(self._traced)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> MemoryUse:
         """Bytes in the traced step by category and as the allocator counts them; empty before it."""
-        return {} if self._traced is None else self._memory.of_step(self._traced)
+        return MemoryUse() if self._traced is None else self._memory.of_step(self._traced)
 
-    def proof(self) -> dict[str, Any]:
+    def proof(self) -> ModeProof:
         """What the traced step computed in which dtype, the flags in effect after it and the peak it is compared with.
 
         `eager` marks the figures as not those of compiled code.
         """
         if self._traced is None or self._efficiency is None:
-            return {}
-        traced = asdict(self._traced)
-        census = {key: traced[key] for key in ("num_operators", "flops", "recomputed_flops", "outputs")}
-        return census | {"traced": "eager", "flags": self._flags} | self._efficiency.proof()
+            return ModeProof()
+        traced = self._traced
+        return ModeProof(
+            num_operators=traced.num_operators,
+            flops=traced.flops,
+            recomputed_flops=traced.recomputed_flops,
+            outputs=traced.outputs,
+            traced="eager",
+            flags=self._flags,
+            peak=self._efficiency.proof(),
+        )
 
-    def contamination(self, busy_before: str | None) -> dict[str, Any]:
+    def contamination(self, busy_before: str | None) -> Contamination:
         """Whether anything else could have changed the figures after warm-up; `busy_before`: what was seen before."""
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return asdict(self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct))
+        return self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""

@@ -1,14 +1,21 @@
-"""Which errors mean that there was not enough memory, and what they tell of it."""
+"""Errors that mean a lack of memory, what they tell of it, and what the training was doing meanwhile."""
 
 import errno
 import re
-from typing import Final
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any, Final
 
 import psutil
 import torch
 
+from ampsweep.precision import Precision
 from ampsweep.record.outcome import OutOfMemory, Phase
-from ampsweep.tracing.memory_limit import MemoryLimitError
+from ampsweep.text import BYTES_OF, one_line
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.tracing.tensor_bytes import MemoryLimitError
+from ampsweep.training.evaluate import evaluate
+from ampsweep.training.trainer import Trainer
 
 _SIGNS: Final = (
     "DefaultCPUAllocator",
@@ -19,11 +26,53 @@ _SIGNS: Final = (
 """Of those that have no exception type of their own: the allocators of the CPU and of mps, and what CUDA and its
 libraries (cuBLAS, cuDNN) take for themselves, past torch's allocator."""
 _WITH_STATISTICS: Final = ("cuda", "xpu")
-_UNITS: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def _code(function: Any) -> CodeType:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    assert isinstance(function, FunctionType)
+    return function.__code__
+
+
+_PHASES: Final[dict[CodeType, Phase]] = {
+    _code(evaluate): "eval",
+    _code(Precision.backward): "backward",
+    _code(Precision.unscale_): "optimizer",
+    _code(Precision.step): "optimizer",
+    _code(Precision.update): "optimizer",
+    _code(Trainer._clip): "optimizer",
+    _code(Trainer._next_batch): "data",
+}
+_STEP: Final = _code(Trainer.train_step)
+
+
+def out_of_memory(
+    error: BaseException, device: torch.device, limit: MemoryLimit, trainer: Trainer | None = None
+) -> OutOfMemory | None:
+    """Describe an error that means a lack of memory; None: it means something else.
+
+    To be asked while the error is handled, as its traceback holds tensors.
+
+    Args:
+        device: that of the run; the error may be about the host's memory all the same.
+        limit: the run's own.
+        trainer: what raised it; None while the run was being built.
+    """
+    if not is_out_of_memory(error):
+        return None
+    return OutOfMemory(
+        phase="build" if trainer is None else phase_of(error),
+        step=None if trainer is None else trainer.step,
+        requested_bytes=error.requested_bytes if isinstance(error, MemoryLimitError) else _asked_for(str(error)),
+        in_use_bytes=error.in_use_bytes if isinstance(error, MemoryLimitError) else _in_use(error, device),
+        limit_bytes=limit.bytes,
+        told=one_line(error),
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device or the host had no memory left."""
+    """Tell whether the device or the host had no memory left."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -31,30 +80,25 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
-def out_of_memory(
-    error: BaseException,
-    device: torch.device,
-    *,
-    phase: Phase,
-    step: int | None,
-    limit_bytes: int | None,
-    told: str,
-) -> OutOfMemory:
-    """What an error that `is_out_of_memory` tells; to be asked while it is handled, as its traceback holds tensors.
+def phase_of(error: BaseException) -> Phase:
+    """The phase in which `error`, raised by a `Trainer`, came up; the outermost call that tells it does.
 
-    Args:
-        device: that of the run; the error may be about the host's memory all the same.
-        limit_bytes: that of `trainer.memory_limit_gib`.
-        told: the error in one line.
+    What activation checkpointing computes again within backward is `backward`.
     """
-    return OutOfMemory(
-        phase=phase,
-        step=step,
-        requested_bytes=error.requested_bytes if isinstance(error, MemoryLimitError) else _asked_for(str(error)),
-        in_use_bytes=error.in_use_bytes if isinstance(error, MemoryLimitError) else _in_use(error, device),
-        limit_bytes=limit_bytes,
-        told=told,
-    )
+    in_step = False
+    for code in _codes(error):
+        if code in _PHASES:
+            return _PHASES[code]
+        in_step = in_step or code is _STEP
+    return "forward" if in_step else "other"
+
+
+def _codes(error: BaseException) -> Iterator[CodeType]:
+    """Of the calls that the error went through, the outermost first."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame.f_code
+        trace = trace.tb_next
 
 
 def _asked_for(message: str) -> int | None:
@@ -73,4 +117,4 @@ def _in_use(error: BaseException, device: torch.device) -> int | None:
 
 def _size(pattern: str, message: str) -> int | None:
     found = re.search(pattern, message, re.IGNORECASE)
-    return None if found is None else round(float(found[1]) * _UNITS[found[2]])
+    return None if found is None else round(float(found[1]) * BYTES_OF[found[2]])

@@ -51,7 +51,7 @@ def moved_bytes(record: RunRecord) -> Moved | None:
     - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;
       AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P.
     """
-    held = record.memory.get("end_of_forward")
+    held = record.memory.end_of_forward
     if held is None:
         return None
     parameters = held.get("parameters", 0)
@@ -73,7 +73,7 @@ def bound(record: RunRecord) -> Bound | None:
     name, moved = record.identity.device_name, moved_bytes(record)
     if name is None or moved is None:
         return None
-    flops = record.proof.get("flops", {})
+    flops = record.proof.flops or {}
     peak, bytes_per_sec = dense_peak(name, flops, tf32=record.config["precision"]["tf32"]), memory_bytes_per_sec(name)
     if peak is None or bytes_per_sec is None:
         return None

@@ -1,4 +1,4 @@
-"""What the page can be narrowed down to: facts in which the workloads differ, arms and seeds."""
+"""Filters of the page: facts in which the workloads differ, arms and seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,7 @@ from typing import Final
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.runs import Scalar
 from ampsweep.report.dashboard import Dashboard
-from ampsweep.report.markup import Markup, join, tag
-from ampsweep.report.page.swatch import swatch
+from ampsweep.report.page.markup import Markup, join, swatch, tag
 
 _LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
 _FIRST: Final = ("model", "model_size", "batch_size")

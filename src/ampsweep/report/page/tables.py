@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ampsweep.report.markup import Child, Markup, name, tag
-from ampsweep.report.page.swatch import arm_name
+from ampsweep.report.page.markup import Child, Markup, arm_name, name, tag
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.table import Table
 

@@ -1,4 +1,4 @@
-"""What `wandb agent` and this process tell each other: a point to train, as a command line, and how that went."""
+"""`wandb agent`, which starts this process to train a point of its sweep, and may stop it."""
 
 import ast
 import os
@@ -8,7 +8,7 @@ from ampsweep.record import RunRecord
 
 
 def is_agents_run() -> bool:
-    """Whether a `wandb agent` has started this process for a point of its sweep."""
+    """Tell whether a `wandb agent` has started this process for a point of its sweep."""
     return "WANDB_SWEEP_ID" in os.environ
 
 
@@ -17,12 +17,12 @@ def settle_stop(record: RunRecord) -> None:
 
     An agent stops a run by SIGTERM, as a cluster takes a machine away: `record.wandb` says whether it was the sweep.
     """
-    if record.status == "interrupted" and record.wandb.get("stopped"):
+    if record.status == "interrupted" and record.wandb.stopped:
         record.status, record.error, record.cut_short = "completed", None, f"stopped by its sweep: {record.error}"
 
 
 def agent_overrides(arguments: Sequence[str]) -> list[str]:
-    """What an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
+    """The command line that an agent writes with `${args_no_hyphens}`, in Hydra's grammar.
 
     An agent writes values as Python prints them: None, and nested parameters as one dict. Here they become null and an
     override for each value in the dict, `optimizer={'lr': 0.1}` thus `optimizer.lr=0.1`.

@@ -1,34 +1,94 @@
-"""Asking a W&B server about runs that exist; here, unlike in a training, a server that fails is an error."""
+"""W&B's public API: asking a server about runs that exist. Unlike in a training, a server that fails is an error."""
 
 import tempfile
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from ampsweep.tracking.wandb.core import abandon_wandb, first_line, is_unanswered, lost_errors
-from ampsweep.tracking.wandb.mode import changed_environment
-from ampsweep.tracking.wandb.sync import wandb_server
+from ampsweep.metrics import STEP
+from ampsweep.tracking.wandb.library import (
+    abandon_wandb,
+    end_wandb,
+    error_clause,
+    first_line,
+    lost_errors,
+    silence_libraries,
+)
+from ampsweep.tracking.wandb.settings import changed_environment, missing_login
 
 if TYPE_CHECKING:
     import wandb
 
-ANSWER_S: Final = 120
-"""How long the server may take for an answer; wandb-core tries again in that time."""
+LISTING_S: Final = 120
+"""The time that the server may take for an answer about many runs; wandb-core tries again in that time."""
+
+ASK_S: Final = 10
+"""The time for an answer about one run."""
+
+_OF_NO_RUN: Final[Mapping[str, str | None]] = {
+    "WANDB_MODE": "online",
+    "WANDB_RUN_ID": None,
+    "WANDB_RUN_GROUP": None,
+    "WANDB_SWEEP_ID": None,
+    "WANDB_RESUME": None,
+}
+"""The environment of a process that asks about runs of others, or sends them."""
 
 
-class WandbReadError(ValueError):
-    """What was asked of W&B cannot be had, in one sentence."""
+class WandbError(ValueError):
+    """One sentence why something asked of W&B cannot be done."""
+
+
+@contextmanager
+def wandb_server() -> Iterator[None]:
+    """Log in to W&B's server for as long as the context lasts.
+
+    Raises:
+        WandbError: nobody is logged in, the server cannot be reached, or refuses the API key.
+        ValueError: wandb has an invalid setting.
+    """
+    silence_libraries()
+    with changed_environment(_OF_NO_RUN):
+        if (missing := missing_login({})) is not None:
+            raise WandbError(missing)
+        try:
+            require_server()
+            yield
+        finally:
+            end_wandb()
+
+
+def require_server() -> None:
+    """Raise WandbError where the server cannot be reached, or refuses the API key."""
+    import wandb
+
+    settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
+    try:
+        with urllib.request.urlopen(settings.base_url, timeout=ASK_S):
+            pass
+    except urllib.error.HTTPError:
+        pass  # an answer all the same
+    except OSError as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise WandbError(f"the W&B server {settings.base_url} cannot be reached: {reason}") from error
+    try:
+        wandb.Api(timeout=ASK_S)
+    except wandb.Error as error:
+        raise WandbError(first_line(error)) from error
 
 
 @contextmanager
 def wandb_api(about: object) -> Iterator["wandb.Api"]:
-    """Yields W&B's public API. What it raises inside, when the server cannot be had, becomes one sentence.
+    """Yield W&B's public API. What it raises inside, when the server cannot be had, becomes one sentence.
 
     Args:
         about: what the sentence is to begin with.
 
     Raises:
-        WandbReadError: no login, a wrong one, no answer, or one that refuses.
+        WandbError: no login, a wrong one, no answer, or one that refuses.
     """
     import wandb
 
@@ -36,12 +96,11 @@ def wandb_api(about: object) -> Iterator["wandb.Api"]:
     with tempfile.TemporaryDirectory() as scratch, changed_environment({"WANDB_DIR": scratch}):
         try:
             with _logged_in(about), _abandoned_when_lost():
-                yield wandb.Api(timeout=ANSWER_S)
+                yield wandb.Api(timeout=LISTING_S)
         except lost_errors() as error:
             if isinstance(error, OSError) and error.filename is not None:
                 raise  # a file of ours
-            what = "the server does not answer" if is_unanswered(error) else first_line(error)
-            raise WandbReadError(f"{about}: {what}") from error
+            raise WandbError(f"{about}: {error_clause(error)}") from error
 
 
 @contextmanager
@@ -50,15 +109,70 @@ def _logged_in(about: object) -> Iterator[None]:
         try:
             stack.enter_context(wandb_server())
         except ValueError as error:
-            raise WandbReadError(f"{about}: {error}") from error
+            raise WandbError(f"{about}: {error}") from error
         yield
 
 
 @contextmanager
 def _abandoned_when_lost() -> Iterator[None]:
-    """Ends a wandb that has failed without waiting for what it still tries."""
+    """End a wandb that has failed without waiting for what it still tries."""
     try:
         yield
     except lost_errors():
         abandon_wandb()
         raise
+
+
+@dataclass(frozen=True)
+class RemoteRun:
+    """A run as the server shows it."""
+
+    steps: Container[int]
+    """Steps of the history that it has rows of."""
+    state: str
+    """In W&B's words: running, finished, failed, crashed, preempted..."""
+    summary: dict[str, Any]
+    url: str
+
+
+def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | None:
+    """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
+
+    ``steps`` are those of its history; None: nobody asks for them, none are looked up.
+    """
+    import wandb
+    from wandb.apis.public.runs import RunNotFoundError
+    from wandb.errors import CommError
+
+    try:
+        run = wandb.Api(timeout=ASK_S).run(path)
+    except RunNotFoundError:
+        return None
+    except CommError as error:  # what wandb makes of it, unless it is being debugged
+        if isinstance(error.exc, RunNotFoundError):
+            return None
+        raise
+    summary = dict(run.summary)
+    there = () if steps is None else _first(run.history_line_count or 0, summary.get(STEP), steps)
+    if there is None:
+        there = frozenset(row[STEP] for row in run.scan_history(keys=[STEP], use_cache=False))
+    return RemoteRun(there, run.state, summary, run.url)
+
+
+def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
+    """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`."""
+    summary: Any = run.summary
+    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:
+        return first
+    found = remote_run(run.path, steps)
+    return () if found is None else found.steps
+
+
+def _first(number: int, last: int | None, steps: Sequence[int]) -> Container[int] | None:
+    """The first ``number`` of ``steps``, if ``last`` is the last of them.
+
+    That is what a server has as a rule, since rows are sent in their order; otherwise it must be asked for each.
+    """
+    if number == 0:
+        return ()
+    return frozenset(steps[:number]) if number <= len(steps) and steps[number - 1] == last else None

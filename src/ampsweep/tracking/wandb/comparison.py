@@ -1,24 +1,60 @@
-"""The run on W&B that holds a comparison: table, panels, page and verdict."""
+"""A comparison as a run of its own on W&B: tables, panels, page and verdict, without rows of a training."""
 
+import hashlib
+import json
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.redaction import hidden
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core, lost_errors
-from ampsweep.tracking.wandb.place import WandbPlace
-from ampsweep.tracking.wandb.pulse import WandbPulse
-from ampsweep.tracking.wandb.remote import remote_run
-from ampsweep.tracking.wandb.watch import Patience, WandbWatch
+from ampsweep.tracking.wandb.api import remote_run
+from ampsweep.tracking.wandb.library import end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.outage import OutageWatch, Patience
+from ampsweep.tracking.wandb.selection import COMPARISON
+from ampsweep.tracking.wandb.server import Heartbeat
+from ampsweep.tracking.wandb.settings import WandbPlace
 
 if TYPE_CHECKING:
     import wandb
 
-JOB_TYPE: Final = "comparison"
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table of values, None where there is none."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Scalar, ...]]
+
+
+@dataclass(frozen=True)
+class ComparisonPage:
+    """The content of a comparison's run; names of tables and figures are keys in W&B."""
+
+    id: str
+    """The W&B run, always the same for a multirun: a comparison that has grown takes the place of the one before."""
+    name: str
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    tables: Mapping[str, PageTable]
+    figures: Mapping[str, Mapping[str, Any]]
+    """Figures of Plotly, as its JSON."""
+    html: Path
+    """The same as one self-contained file."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for pages that show the same."""
+        shown = {name: value for name, value in asdict(self).items() if name != "html"}
+        return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
 _OPENING_S: Final = 3.0
-"""How long the server may take to begin with it, at least."""
+"""The least time that the server has to begin with it."""
 _DIGEST: Final = "digest"
 
 
@@ -43,7 +79,7 @@ def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, p
     began = time.monotonic()
     try:
         run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
-        with WandbWatch(run, patience, WandbPulse.here(), usual_s=time.monotonic() - began):
+        with OutageWatch(run, patience, Heartbeat.here(), usual_s=time.monotonic() - began):
             run.log(_media(page))
             run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
             run.finish()
@@ -70,7 +106,7 @@ def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, w
         return wandb.init(
             id=page.id,
             name=page.name,
-            job_type=JOB_TYPE,
+            job_type=COMPARISON,
             config=hidden(dict(page.config)),
             dir=str(directory),
             mode="online",

@@ -1,9 +1,9 @@
-"""What W&B gets of a run besides its rows: from its record, and from the files that it left."""
+"""The content of a run on W&B besides its rows: from its record, and from the files that it left."""
 
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ def run_config(record: RunRecord) -> dict[str, Any]:
 
     A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
     """
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     beside = ("arm", "pair_key", "config_hash", "config", "environment")
     return {**facts["identity"], **{key: facts[key] for key in beside}}
 
@@ -64,17 +64,17 @@ def define_metrics(run: "wandb.Run") -> None:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """What W&B is told at the end of a run; to make it takes time here, and none of the server's."""
+    """The news of a run's end for W&B; to gather it takes time here, and none of the server's."""
 
     summary: dict[str, Any]
     outdated: frozenset[str]
-    """What else may be in the summary there, and is no figure of the run."""
+    """Keys that may be in the summary there, and are no figures of the run."""
     alerts: tuple[Alert, ...]
     artifacts: "tuple[wandb.Artifact, ...]"
 
 
 def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
-    """That of the run ``id`` in ``directory``, as its record and history are now."""
+    """The end of the run ``id`` in ``directory``, as its record and history are now."""
     rows = read_history(directory)
     summary = end_summary(record, rows)
     # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
@@ -84,22 +84,22 @@ def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
 
 
 def end_summary(record: RunRecord, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """How the run ended, with these rows: status, figures, proof, and as tables memory and dtypes.
+    """The summary of a run that ended with these rows: status, figures, proof, and as tables memory and dtypes.
 
     A value of the training takes the place of what W&B keeps of its metric, an object that no sweep could minimize;
     `.min` and `.max` beside it, of the finite values in the history, say what is lost by that.
     """
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     told = {key: facts[key] for key in _IN_SUMMARY if facts[key]}
     learned = {key for key in record.summary if not key.startswith(MEASURED)}
     return record.summary | _extremes(rows, learned) | told | _tables(facts)
 
 
 def alerts(record: RunRecord) -> Iterator[Alert]:
-    """What went wrong in a way that nobody may be looking for; nothing where `tracking.alerts` is off."""
+    """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
     if not _tracking(record).get("alerts", True):
         return
-    facts = hidden(asdict(record))
+    facts = hidden(record.as_json())
     name, error = run_name(record), facts["error"]
     if record.status == "oom":
         yield Alert("Out of memory", f"{name}: {error}")

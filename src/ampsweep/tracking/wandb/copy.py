@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
-from ampsweep.tracking.wandb.api import ANSWER_S, WandbReadError, wandb_api
+from ampsweep.record.parts import WandbFacts
+from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
 from ampsweep.tracking.wandb.content import RECORD_NAME
-from ampsweep.tracking.wandb.core import abandon_wandb
+from ampsweep.tracking.wandb.library import abandon_wandb
 from ampsweep.tracking.wandb.selection import Selection
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _PER_PAGE: Final = 100
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy came to: numbers of runs, and by their names those that cannot be compared, each with a clause."""
+    """The result of a copy: numbers of runs, and by their names those that cannot be compared, each with a clause."""
 
     num_loaded: int
     num_kept: int
@@ -55,7 +56,7 @@ class _Source:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
-            raise WandbReadError(f"{path} is damaged; delete {directory}, it will be loaded again") from error
+            raise WandbError(f"{path} is damaged; delete {directory}, it will be loaded again") from error
 
 
 def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, int], None]) -> Copied:
@@ -65,7 +66,7 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
     from there. `progress` takes the number of runs that are there, and of all.
 
     Raises:
-        WandbReadError: no login, no such project or sweep, no run in it that can be compared, a server that does not
+        WandbError: no login, no such project or sweep, no run in it that can be compared, a server that does not
             answer, or a `directory` with runs of its own.
         OSError: it cannot be written.
     """
@@ -81,7 +82,7 @@ def copy_runs(selection: Selection, directory: Path, progress: Callable[[int, in
     skipped = tuple((str(run.name), reason) for run in changed if isinstance(reason := found[run.id], str))
     if len(skipped) == len(runs):
         name, reason = skipped[0]
-        raise WandbReadError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
+        raise WandbError(f"{selection}: none of its runs can be compared ({len(runs)}; {name} {reason})")
     return Copied(len(changed) - len(skipped), num_kept, skipped)
 
 
@@ -90,7 +91,7 @@ def _copies(directory: Path) -> dict[str, Path]:
     records = [path.parent for path in directory.glob(f"*/{FILE_NAME}") if path.parent.name != _LOADING]
     own = [place for place in records if not (place / _SOURCE_NAME).is_file()]
     if own or (directory / FILE_NAME).exists():
-        raise WandbReadError(f"{directory}: holds runs of its own; those of W&B need another place (--output)")
+        raise WandbError(f"{directory}: holds runs of its own; those of W&B need another place (--output)")
     return {_Source.read(place).id: place for place in records}
 
 
@@ -103,13 +104,13 @@ def _selected(selection: Selection, api: "wandb.Api") -> "list[Run]":
             api.sweep(f"{selection.path}/{selection.sweep}")  # type: ignore[no-untyped-call]
         runs = list(api.runs(selection.path, selection.filters, per_page=_PER_PAGE))
     except ValueError as error:
-        raise WandbReadError(f"{selection}: no such project, or not for this API key") from error
+        raise WandbError(f"{selection}: no such project, or not for this API key") from error
     except CommError as error:
         if not isinstance(error.exc, ValueError):
             raise
-        raise WandbReadError(f"{selection}: no such sweep; it may have been deleted") from error
+        raise WandbError(f"{selection}: no such sweep; it may have been deleted") from error
     if not runs:
-        raise WandbReadError(f"{selection}: there are no runs in it")
+        raise WandbError(f"{selection}: there are no runs in it")
     return runs
 
 
@@ -140,7 +141,7 @@ def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, Pat
     pending = {pool.submit(_load, run, directory / run.id) for run in runs}
     try:
         while pending:
-            done, pending = wait(pending, timeout=ANSWER_S, return_when=FIRST_COMPLETED)
+            done, pending = wait(pending, timeout=LISTING_S, return_when=FIRST_COMPLETED)
             if not done:
                 raise TimeoutError
             for one in done:
@@ -163,8 +164,9 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
         record = RunRecord.read(directory)
     except RecordError as error:
         return run.id, str(error).removeprefix(f"{directory / FILE_NAME} ")
-    record.wandb = {"id": run.id, "mode": "online", "last_step": record.wandb.get("last_step", 0), "url": run.url}
-    record.wandb |= {"entity": run.entity, "project": run.project, "group": run.group}
+    last_step = record.wandb.last_step or 0
+    record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
+    record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
     record.write(directory)
     with (directory / HISTORY_NAME).open("w", encoding="utf-8") as history:
         for row in run.scan_history(use_cache=False):

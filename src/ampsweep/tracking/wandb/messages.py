@@ -1,16 +1,19 @@
-"""What a training and the W&B process that tracks it tell each other."""
+"""The messages between a training and the W&B process that tracks it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb.place import WandbPlace
+from ampsweep.record.parts import WandbFacts
 
-SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
-"""What a user is told whenever W&B is lost."""
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.comparison import ComparisonPage
+    from ampsweep.tracking.wandb.settings import WandbPlace
+
+SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
+"""The advice to the user whenever W&B is lost."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Check:
-    """To the W&B process: could a run be tracked so?"""
+    """To the W&B process: a run may come; it is to say whether it could be tracked so."""
 
     config: TrackingConfig
 
@@ -37,7 +40,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """Its answer to both: the mode, a line that tells the user, where the run belongs; or why it refuses."""
+    """Its answer to `Check` and `Open`: the mode, a line that tells the user, the run's place; or why it refuses."""
 
     mode: str = "disabled"
     line: str | None = None
@@ -55,14 +58,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """From it, once W&B has the run: what the record is to say of W&B."""
+    """From the W&B process, once W&B has the run: the facts for the record."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """From it: somebody has stopped the run on the server."""
+    """From the W&B process: somebody has stopped the run on the server."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,14 @@ class Finish:
 class Publish:
     """To the W&B process: a comparison belongs there; wandb's own files go below the directory."""
 
-    page: ComparisonPage
-    place: WandbPlace
+    page: "ComparisonPage"
+    place: "WandbPlace"
     directory: Path
 
 
 @dataclass(frozen=True)
 class Published:
-    """Its answer: where it is, or why it is not there."""
+    """Its answer to `Publish`: the address, or why there is none."""
 
     url: str = ""
     problem: str | None = None
@@ -91,6 +94,6 @@ class Published:
 
 @dataclass(frozen=True)
 class Done:
-    """Its answer: what the record is to say of W&B."""
+    """Its answer to `Finish`: the facts for the record."""
 
-    wandb: dict[str, Any]
+    wandb: WandbFacts

@@ -1,39 +1,64 @@
-"""W&B in a process of its own: neither its start nor its rows take the training's time."""
+"""The W&B process beside a training, as the training sees it: neither W&B's start nor its rows take its time."""
 
 import os
 import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb.comparison_page import ComparisonPage
-from ampsweep.tracking.wandb.messages import Check, Opened, Prepare, Publish, Published
-from ampsweep.tracking.wandb.place import WandbPlace
+from ampsweep.record import RunRecord
+from ampsweep.record.parts import WandbFacts
+from ampsweep.tracking.wandb.messages import (
+    SYNC_LATER,
+    Check,
+    Done,
+    Finish,
+    Open,
+    Opened,
+    Prepare,
+    Publish,
+    Published,
+    Start,
+    Started,
+    Stopped,
+)
+from ampsweep.tracking.wandb.settings import WandbPlace, finish_timeout_s
+
+if TYPE_CHECKING:
+    from ampsweep.tracking.wandb.comparison import ComparisonPage
 
 _KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
 _PATIENCE_S: Final = 60.0
-"""How long the process may take to end once it has nothing to do."""
+"""The time that the process may take to end once it has nothing to do."""
+
+_START_S: Final = 0.4
+"""The time that a start waits for W&B: about twice what it takes with a quick server, or without one."""
+
+_FINISH_S: Final = 60.0
+"""The time that an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
 
 
 @dataclass(frozen=True)
 class WandbAddress:
-    """Where a W&B process listens, on this machine and while it lives."""
+    """The address of a W&B process on this machine, good while that lives."""
 
     path: str
     key: bytes
 
     def check(self, config: TrackingConfig) -> None:
-        """Raises ValueError where a run could not be tracked so, or the server refuses it; see `check_tracking`."""
+        """Raise ValueError where a run could not be tracked so, or the server refuses it; see `check_tracking`."""
         with self.connect() as connection:
             connection.send(Check(config))
             opened: Opened = connection.recv()
@@ -45,7 +70,7 @@ class WandbAddress:
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Prepare(config))
 
-    def publish(self, page: ComparisonPage, place: WandbPlace, directory: Path) -> Published:
+    def publish(self, page: "ComparisonPage", place: WandbPlace, directory: Path) -> Published:
         """Have a comparison put on W&B; waits until it is there, or until it is certain that it will not be."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Publish(page, place, directory))
@@ -99,6 +124,101 @@ class WandbProcess:
 
     @cached_property
     def address(self) -> WandbAddress:
-        """Where it listens, for any process of this machine; waits until it has started."""
+        """Its address, for any process of this machine; waits until it has started."""
         assert self._process.stdout is not None
         return WandbAddress(self._process.stdout.readline().decode().rstrip("\n"), self._key)
+
+
+class WandbClient:
+    """The follower of a run that leaves it to a W&B process, whose `WandbMirror` reads the history file.
+
+    W&B never holds up the run: its start waits for it for less than half a second, and its end for as long as W&B makes
+    progress.
+    """
+
+    def __init__(
+        self,
+        config: TrackingConfig,
+        address: WandbAddress | None,
+        *,
+        group: str | None,
+        say: Callable[[str], None],
+        on_stop: Callable[[str], None],
+    ) -> None:
+        """Talk to the process at ``address``, or where there is none to one of its own.
+
+        ``group`` is the W&B group where neither the config nor the environment names one. ``say`` takes lines for the
+        user, ``on_stop``, in another thread, the reason why the run is to end.
+
+        Raises:
+            ValueError: what `check_tracking` refuses.
+            OSError, EOFError: there is no such process any more.
+        """
+        self._say, self._on_stop = say, on_stop
+        self._own = ExitStack()
+        if address is None:
+            address = self._own.enter_context(WandbProcess()).address
+        try:
+            self._connection = address.connect()
+            self._connection.send(Open(config, group))
+            opened: Opened = self._connection.recv()
+            if opened.refusal is not None:
+                raise ValueError(opened.refusal)
+        except BaseException:
+            self._own.close()
+            raise
+        self.mode, self.line, self._place = opened.mode, opened.line, opened.place
+        self._started: SimpleQueue[Started | None] = SimpleQueue()
+        self._done: SimpleQueue[Done | None] = SimpleQueue()
+        self._listener = Thread(target=self._listen, name="wandb", daemon=True)
+        self._is_on = False
+
+    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
+        """Have the W&B run started and fill ``record.wandb``: with its id, mode and place, and more if W&B is quick."""
+        id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
+        reached = max(record.wandb.last_step or 0, reached)
+        record.wandb = WandbFacts(id=id, mode=self.mode, last_step=reached, **self._place)
+        self._is_on = True
+        self._listener.start()
+        with suppress(OSError, Empty):  # lost, which `finish` will notice, or slow
+            self._connection.send(Start(record, directory.resolve()))
+            started = self._started.get(timeout=_START_S)
+            if started is not None:
+                record.wandb = started.wandb
+
+    def finish(self, record: RunRecord) -> None:
+        """Send status, figures and files, end the W&B run, and note in ``record.wandb`` how it went."""
+        if self._is_on:
+            self._is_on = False
+            self._finish(record)
+            self._listener.join(_START_S)
+        if not self._listener.is_alive():
+            self._connection.close()
+        self._own.close()
+
+    def _finish(self, record: RunRecord) -> None:
+        done = None
+        with suppress(OSError, Empty):
+            self._connection.send(Finish(record))
+            done = self._done.get(timeout=_FINISH_S + 2 * (finish_timeout_s() or 0))
+        if done is None:
+            record.wandb.error = "the W&B process ended"
+            self._say(f"W&B: lost (its process ended); {SYNC_LATER}")
+        else:
+            record.wandb = done.wandb
+
+    def _listen(self) -> None:
+        """Hand on what the W&B process has to say, to whom it concerns."""
+        with suppress(EOFError, OSError):
+            while True:
+                match self._connection.recv():
+                    case Started() as started:
+                        self._started.put(started)
+                    case Done() as done:
+                        self._done.put(done)
+                    case Stopped():
+                        self._on_stop("a stop on W&B")
+                    case str() as line:
+                        self._say(line)
+        self._started.put(None)
+        self._done.put(None)

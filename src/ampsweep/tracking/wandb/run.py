@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ampsweep.metrics import STEP
-from ampsweep.record import OUTCOMES, RunRecord
+from ampsweep.record import RunRecord
+from ampsweep.record.outcome import exit_code
+from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.agent import is_agents_run, settle_stop
+from ampsweep.tracking.wandb.api import steps_there
 from ampsweep.tracking.wandb.content import (
     define_metrics,
     run_config,
@@ -18,10 +21,9 @@ from ampsweep.tracking.wandb.content import (
     send_end,
     send_record,
 )
-from ampsweep.tracking.wandb.core import end_wandb, is_stopped, kill_wandb_core, takes_connections
-from ampsweep.tracking.wandb.pulse import WandbPulse
-from ampsweep.tracking.wandb.remote import steps_there
-from ampsweep.tracking.wandb.watch import Patience, WandbWatch
+from ampsweep.tracking.wandb.library import end_wandb, is_stopped, kill_wandb_core
+from ampsweep.tracking.wandb.outage import OutageWatch, Patience
+from ampsweep.tracking.wandb.server import Heartbeat, takes_connections
 
 if TYPE_CHECKING:
     import wandb
@@ -34,7 +36,7 @@ class WandbRun:
 
     Rows carry our own step axis, because W&B drops rows below its internal step. While the run goes on, its summary
     shows minimum, maximum and last value of each metric (one NaN makes the first two NaN). What else W&B gets is in
-    `wandb_content`.
+    `content`.
 
     What is lost is raised, as `lost_errors`: the server, wandb-core, the disk. `end_wandb` is the caller's to call.
     """
@@ -47,10 +49,10 @@ class WandbRun:
         self._there: Container[int] = ()
         self._started_s = 0.0
         self._server: str | None = None
-        self._pulse: WandbPulse | None = None
+        self._heartbeat: Heartbeat | None = None
 
     def may_begin(self) -> bool:
-        """Whether there is hope for an `open` in another thread: not where nobody takes connections."""
+        """Tell whether an `open` in another thread may get through: not where nobody takes connections."""
         return self.mode == "offline" or self._server is None or takes_connections(self._server)
 
     def open(
@@ -75,7 +77,7 @@ class WandbRun:
         self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
         began = time.monotonic()  # wandb-core has started: what follows is the server's
         run = wandb.init(
-            id=None if is_agents_run() else record.wandb["id"],
+            id=None if is_agents_run() else record.wandb.id,
             name=run_name(record),
             notes=run_notes(record),
             job_type=record.identity.precision_mode,
@@ -87,17 +89,17 @@ class WandbRun:
         )
         define_metrics(run)
         if self.mode == "offline":
-            self._there = range(record.wandb["last_step"] + 1)
+            self._there = range((record.wandb.last_step or 0) + 1)
             place = Path(run.sync_dir)
             inside = place.relative_to(directory) if place.is_relative_to(directory) else place
-            record.wandb["directory"] = inside.as_posix()
+            record.wandb.directory = inside.as_posix()
         else:
             self._there = (steps_there(run, steps) if run.resumed else ()) if there is None else there
-            record.wandb |= {"entity": run.entity, "project": run.project, "url": run.url}
-        record.wandb["id"] = run.id
+            record.wandb |= WandbFacts(entity=run.entity, project=run.project, url=run.url)
+        record.wandb.id = run.id
         send_record(run, record)
         self._run, self._started_s = run, time.monotonic() - began
-        self._pulse = WandbPulse.here() if self.mode == "online" else None
+        self._heartbeat = Heartbeat.here() if self.mode == "online" else None
 
     def log(self, row: Mapping[str, float], step: int) -> bool:
         """Send a row, unless W&B has it; whether it was sent."""
@@ -124,12 +126,12 @@ class WandbRun:
         end = run_end(run.id, record, directory)
         with self._watch(run):
             send_end(run, record, end)
-            run.finish(exit_code=0 if record.status in OUTCOMES else 1)
+            run.finish(exit_code=exit_code(record.status))
 
     def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
         if self._patience is None or self.mode == "offline":
             return nullcontext()
-        return WandbWatch(run, self._patience, self._pulse, usual_s=self._started_s)
+        return OutageWatch(run, self._patience, self._heartbeat, usual_s=self._started_s)
 
     def abandon(self) -> None:
         """Leave a lost run as it is."""
@@ -141,7 +143,7 @@ class WandbRun:
 def _settle_interruption(run: "wandb.Run", record: RunRecord) -> None:
     """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
     if is_agents_run():
-        record.wandb["stopped"] = is_stopped(run.entity, run.project, run.id)
+        record.wandb.stopped = is_stopped(run.entity, run.project, run.id)
         settle_stop(record)
-    if record.status == "interrupted" and record.attempts and record.attempts[-1].get("stopped_by") == "SIGTERM":
+    if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by == "SIGTERM":
         run.mark_preempting()

@@ -1,4 +1,4 @@
-"""The process behind `wandb_process`: it tracks one run after another, from their history files."""
+"""The server side of the W&B process: it tracks one run after another, from their history files."""
 
 import gc
 import importlib
@@ -14,21 +14,20 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb.access import WandbAccess
 from ampsweep.tracking.wandb.comparison import publish
-from ampsweep.tracking.wandb.core import end_wandb, first_line, lost_errors, silence_libraries
+from ampsweep.tracking.wandb.library import end_wandb, first_line, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.messages import Check, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb.mirror import WandbMirror
-from ampsweep.tracking.wandb.mode import Mode, online_login, resolve_mode
-from ampsweep.tracking.wandb.place import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.outage import Patience
 from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.watch import Patience
+from ampsweep.tracking.wandb.server import WandbAccess
+from ampsweep.tracking.wandb.settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
 
 _GRACE_S: Final = 0.6
-"""How long a run that has ended waits for W&B to begin, where the user does not say."""
+"""The time that a run that has ended waits for W&B to begin, where the user does not say."""
 
 _IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
-"""What the first wandb.init imports, together half a second; one that is not there is left out."""
+"""The imports of the first wandb.init, together half a second; one that is not there is left out."""
 
 
 def main() -> None:
@@ -72,7 +71,7 @@ def _import_wandb() -> None:
 
 
 class _Service:
-    """Answers what clients send; see `wandb_messages`."""
+    """Answers what clients send; see `messages`."""
 
     def __init__(self, expected: Sequence[TrackingConfig]) -> None:
         """``expected`` is how runs will be tracked, as far as known."""
@@ -152,7 +151,7 @@ def _publish(order: Publish) -> Published:
 
 
 def _start_core() -> None:
-    """What a run waits for otherwise, a fifth of a second; a failure shows again where the run is started."""
+    """Start wandb-core, a fifth of a second before a run needs it; a failure shows again when the run is started."""
     import wandb
 
     with suppress(*lost_errors()):

@@ -1,12 +1,9 @@
-"""Completes runs on W&B from their directories: what a dead server, a killed process, an offline machine left out."""
+"""Runs on W&B completed from their directories: what a dead server, a killed process, an offline machine left out."""
 
 import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Container
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,23 +12,13 @@ from filelock import Timeout
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
 from ampsweep.record import OUTCOMES, RunRecord, read_history
-from ampsweep.tracking.wandb.core import (
-    abandon_wandb,
-    end_wandb,
-    first_line,
-    is_unanswered,
-    lost_errors,
-    mark_as_sent,
-    silence_libraries,
-)
+from ampsweep.record.parts import WandbFacts
+from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
+from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_errors, mark_as_sent
 from ampsweep.tracking.wandb.mirror import sending_lock
-from ampsweep.tracking.wandb.mode import changed_environment, missing_login
-from ampsweep.tracking.wandb.place import WandbPlace
-from ampsweep.tracking.wandb.remote import ASK_S, RemoteRun, remote_run
+from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.watch import OF_COMMANDS
-
-_PATIENCE: Final = OF_COMMANDS
+from ampsweep.tracking.wandb.settings import WandbPlace
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
@@ -39,66 +26,16 @@ _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 _METADATA: Final = "wandb-metadata.json"
 _FILES: Final = (_METADATA, "requirements.txt")
 
-_OF_NO_RUN: Final[Mapping[str, str | None]] = {
-    "WANDB_MODE": "online",
-    "WANDB_RUN_ID": None,
-    "WANDB_RUN_GROUP": None,
-    "WANDB_SWEEP_ID": None,
-    "WANDB_RESUME": None,
-}
-"""The environment of a process whose run is none of those it sends."""
-
-
-class SyncError(ValueError):
-    """Nothing can be sent: one sentence why."""
-
 
 @dataclass(frozen=True)
 class Synced:
-    """What was done about a run."""
+    """The result for one run."""
 
     num_sent: int
     """Rows."""
     url: str
     was_complete: bool = False
-    """W&B had everything; nothing was done."""
-
-
-@contextmanager
-def wandb_server() -> Iterator[None]:
-    """Inside, `complete` has a server to talk to.
-
-    Raises:
-        SyncError: nobody is logged in, the server cannot be reached, or refuses the API key.
-    """
-    silence_libraries()
-    with changed_environment(_OF_NO_RUN):
-        if (missing := missing_login({})) is not None:
-            raise SyncError(missing)
-        try:
-            require_server()
-            yield
-        finally:
-            end_wandb()
-
-
-def require_server() -> None:
-    """Raises SyncError where the server cannot be reached, or refuses the API key."""
-    import wandb
-
-    settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
-    try:
-        with urllib.request.urlopen(settings.base_url, timeout=ASK_S):
-            pass
-    except urllib.error.HTTPError:
-        pass  # an answer all the same
-    except OSError as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise SyncError(f"the W&B server {settings.base_url} cannot be reached: {reason}") from error
-    try:
-        wandb.Api(timeout=ASK_S)
-    except wandb.Error as error:
-        raise SyncError(first_line(error)) from error
+    """W&B had everything before; nothing was sent."""
 
 
 def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
@@ -107,9 +44,9 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     A row that W&B has is not sent again. ``group`` is that of a run that has never been meant for W&B.
 
     Raises:
-        SyncError: the server refuses the run or is lost; to be done again, then.
+        WandbError: the server refuses the run or is lost; to be done again, then.
     """
-    place, noted = place_of(record, group), dict(record.wandb)
+    place, noted = place_of(record, group), replace(record.wandb)
     rows = read_history(directory)
     steps = [row[STEP] for row in rows]
     try:
@@ -122,18 +59,17 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
             there = _arrived(record, place, steps)
             mark_as_sent(directory)
     except Timeout as error:
-        raise SyncError(f"{directory}: another process is sending it") from error
+        raise WandbError(f"{directory}: another process is sending it") from error
     except lost_errors() as error:
         abandon_wandb()
-        what = "the server does not answer" if is_unanswered(error) else first_line(error)
-        raise SyncError(f"{directory}: W&B: {what}") from error
+        raise WandbError(f"{directory}: W&B: {error_clause(error)}") from error
     _note(record, directory, steps, there.url, noted)
     return Synced(num_sent, there.url)
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
-    """Where on W&B the run is or would be; ``group`` is that of a run that has never been meant for W&B."""
-    if record.wandb.get("project") is not None:
+    """The place on W&B where the run is or would be; ``group`` is that of a run that was never meant for W&B."""
+    if record.wandb.project is not None:
         return WandbPlace.recorded(record.wandb)
     return WandbPlace.here(_tracking(record), group)
 
@@ -149,7 +85,7 @@ def _path(record: RunRecord, place: WandbPlace) -> str:
 
 
 def _id(record: RunRecord) -> str:
-    return str(record.wandb.get("id", record.run_id))
+    return record.wandb.id or record.run_id
 
 
 def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
@@ -169,8 +105,9 @@ def _send(
     # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
     settings.git_commit = record.environment.get("git_commit")
-    run = WandbRun(settings, "online", _PATIENCE)
-    record.wandb = {"last_step": 0, **record.wandb, "id": _id(record), "mode": "online", **place.facts()}
+    run = WandbRun(settings, "online", COMMAND_PATIENCE)
+    record.wandb = WandbFacts(last_step=0) | record.wandb
+    record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
     run.open(record, directory, [row[STEP] for row in rows], there=there)
     num_sent = sum([run.log({key: value for key, value in row.items() if key != STEP}, row[STEP]) for row in rows])
     run.save_files(_machine(record, directory))
@@ -186,7 +123,7 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
         facts = {
             "os": record.environment.get("os"),
             "python": record.environment.get("python"),
-            "host": record.attempts[-1].get("host") if record.attempts else None,
+            "host": record.attempts[-1].host if record.attempts else None,
             "startedAt": record.started_at,
         }
         files[_METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
@@ -202,9 +139,9 @@ def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRu
     raise OSError("the server took everything, but does not show all of it")
 
 
-def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: dict[str, Any]) -> None:
+def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: WandbFacts) -> None:
     """Say in the record on disk, which has ``noted``, that W&B has the run."""
-    facts = {name: fact for name, fact in record.wandb.items() if name not in ("error", "reason")}
-    record.wandb = {**facts, "id": _id(record), "mode": "online", "url": url, "last_step": steps[-1] if steps else 0}
+    now = WandbFacts(id=_id(record), mode="online", url=url, last_step=steps[-1] if steps else 0)
+    record.wandb = replace(record.wandb | now, error=None, reason=None)
     if record.wandb != noted:
         record.write(directory)

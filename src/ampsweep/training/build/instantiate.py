@@ -7,6 +7,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
+from ampsweep.text import one_line
 from ampsweep.training.out_of_memory import is_out_of_memory
 
 # Keys of a component that speak to the suite, not to its constructor.
@@ -46,9 +47,3 @@ def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
         raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(cause)}") from error
     except SystemExit as error:
         raise UserError(f"{group}={component.get('name', component['_target_'])}: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says; with its type, unless it is a ValueError, whose message is a sentence."""
-    text = " ".join(str(error).split())[:300]
-    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,104 @@
+"""Kernels of the fake device: results of the right size, numbers for the host to read, and clear errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+# The first FakeTensorMode imports this: here, not while a training is being built, whose stack the modules would keep.
+import torch._dynamo.config
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ampsweep.predict.kernel_sizes import corrections
+from ampsweep.predict.target_device import TargetDevice
+
+_UNTRACEABLE: Final = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+_NO_KEYWORDS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class UntraceableError(Exception):
+    """Raised by a step whose shapes or control flow depend on values, which a fake tensor does not have."""
+
+    def __init__(self, operator: str, module: str | None) -> None:
+        where = "" if module is None else f" in {module}"
+        super().__init__(f"{operator}{where} depends on values of tensors, and a prediction has none")
+
+
+class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """torch's fake tensor mode, with the sizes of the target's kernels.
+
+    It extends that mode, because a second mode on top would double an operator's cost. `FakeTensorMode.dispatch` is not
+    public.
+    """
+
+    def __init__(self, target: TargetDevice) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._corrections = corrections(target)
+        self._names: dict[nn.Module, str] | None = None
+        self._running: list[nn.Module] = []
+        self._number = 0.0
+
+    @contextmanager
+    def forward_of(self, model: nn.Module) -> Iterator[None]:
+        """Run the user's model inside: it gets no number to read, and an error names the module that asked for one."""
+        self._names = {module: name or type(model).__name__ for name, module in model.named_modules()}
+        self._running.clear()
+        begin = register_module_forward_pre_hook(lambda module, _: self._running.append(module))
+        end = register_module_forward_hook(lambda *_: self._leave())
+        try:
+            yield
+        finally:
+            begin.remove()
+            end.remove()
+            self._names = None
+
+    def set_host_value(self, number: float) -> None:
+        """Set the number that the host reads from any tensor from now on, outside the model.
+
+        0 tells a gradient scaler that nothing overflowed; an optimizer needs 1, as it divides by powers of its count of
+        steps.
+        """
+        self._number = number
+
+    def dispatch(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_KEYWORDS
+    ) -> Any:
+        """Run one operator on fake tensors, as FakeTensorMode calls it."""
+        try:
+            result = super().dispatch(func, types, args, kwargs)
+        except _UNTRACEABLE as error:
+            if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not _in_backward():
+                return self._number
+            raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
+        correct = self._corrections.get(getattr(func, "overloadpacket", func))
+        return result if correct is None else correct(result, args)
+
+    def _leave(self) -> None:
+        self._running.pop()
+
+    def _module(self) -> str | None:
+        """The innermost module whose forward is running, by name and class."""
+        if self._names is None or not self._running:
+            return None
+        module = self._running[-1]
+        return f"{self._names.get(module, '?')} ({type(module).__name__})"
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)  # as torch.utils.module_tracker asks it

@@ -1,0 +1,102 @@
+"""Sizes where a device's kernels differ from torch's fake tensors, which follow its decompositions.
+
+Corrections of what operators return, and the scratch memory that CUDA's kernels take from torch's allocator while they
+run, where it is known and large.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.predict.target_device import TargetDevice
+
+aten = torch.ops.aten
+
+Correction = Callable[[Any, Sequence[Any]], Any]
+"""A function from a fake result and the operator's arguments to the result of the right size."""
+
+_NORMS: Final = {aten.native_layer_norm: 2, aten.native_batch_norm: 1, aten.native_group_norm: 1}
+"""Normalizations, with the position of the weight among their arguments."""
+_LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2}
+"""Losses, with the position of the reduction."""
+_LOSSES_OF_FULL_SIZE: Final = (1, 12)
+"""Version of torch since which a reduced loss keeps the storage of its unreduced values."""
+
+
+def corrections(target: TargetDevice) -> dict[Any, Correction]:
+    """The corrections that hold on the target, by operator."""
+    dtype_of = _statistics_dtype_on_cuda if target.kind == "cuda" else _statistics_dtype_on_cpu
+    known = {norm: _statistics(dtype_of, position) for norm, position in _NORMS.items()}
+    if target.torch_version >= _LOSSES_OF_FULL_SIZE:
+        known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
+    return known
+
+
+def scratch_bytes(operator: Any, args: Sequence[Any], result: Any) -> int:
+    """Bytes that CUDA's kernel takes for itself while an operator runs with these arguments; 0 where unknown."""
+    formula = _SCRATCH.get(operator)
+    return 0 if formula is None else formula(args)
+
+
+def _full_size(position: int) -> Correction:
+    """A mean or sum keeps the storage of its unreduced values, which was resized (ATen/native/Loss.cpp)."""
+
+    def correct(result: Tensor, args: Sequence[Any]) -> Tensor:
+        if len(args) <= position or args[position] != 0:
+            result.untyped_storage().resize_(args[0].numel() * result.element_size())
+        return result
+
+    return correct
+
+
+def _statistics(dtype_of: Callable[[Tensor, Tensor | None], torch.dtype], position: int) -> Correction:
+    """Mean and inverse deviation have another dtype than the output."""
+
+    def correct(result: Any, args: Sequence[Any]) -> Any:
+        output, *statistics = result
+        dtype = dtype_of(args[0], args[position])
+        return (output, *(each if each.dtype == dtype else each.to(dtype) for each in statistics))
+
+    return correct
+
+
+def _statistics_dtype_on_cpu(inputs: Tensor, weight: Tensor | None) -> torch.dtype:
+    """The weight's dtype (ATen/native/cpu/mixed_data_type.h)."""
+    return inputs.dtype if weight is None else weight.dtype
+
+
+def _statistics_dtype_on_cuda(inputs: Tensor, weight: Tensor | None) -> torch.dtype:
+    """The dtype that sums are accumulated in (`acc_type`)."""
+    return torch.promote_types(inputs.dtype, torch.float32)
+
+
+def _flash_backward(args: Sequence[Any]) -> int:
+    """`dq_accum` and `softmax_d` of `mha_bwd` (flash_attn/flash_api.cpp), both float32."""
+    batch, heads, length, head = args[1].shape
+    return int(4 * batch * heads * _up(length, 128) * (_up(head, 32 if head <= 128 else 64) + 1))
+
+
+def _efficient_backward(args: Sequence[Any]) -> int:
+    """For float32 the product of output and its gradient, and its sums; for half precision an accumulator of the
+    query's gradient (transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)."""
+    batch, heads, length, head = args[1].shape
+    return int(4 * batch * heads * _up(length, 64) * (head + 1))
+
+
+def _loss(args: Sequence[Any]) -> int:
+    """The losses before their mean is taken, and the buffer and semaphores of the mean (native/cuda/Reduce.cuh)."""
+    return int(args[0].numel() * args[0].element_size()) + 2 * 512
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+_SCRATCH: Final[dict[Any, Callable[[Sequence[Any]], int]]] = {
+    aten._scaled_dot_product_flash_attention_backward: _flash_backward,
+    aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
+    aten.mse_loss: _loss,
+    aten.smooth_l1_loss: _loss,
+}

@@ -1,0 +1,120 @@
+"""The memory that one training step takes on a target: bytes of tensors, and on CUDA as its allocator counts them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
+from ampsweep.predict.target_device import TargetDevice
+from ampsweep.predict.timeline import Timeline
+
+_STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes that a step takes at one batch size. The field names are the keys of `ampsweep predict format=json`."""
+
+    batch_size: int
+    peak_bytes: int
+    """Tensors at the peak; `peak` has them by category, `end_of_forward` those alive before backward."""
+    peak: dict[MemoryCategory, int]
+    end_of_forward: dict[MemoryCategory, int]
+    allocated_bytes: int | None
+    """Peak as the CUDA allocator counts it: rounded, and with workspaces. None on the CPU, as `reserved_bytes`."""
+    reserved_bytes: int | None
+    is_traced: bool
+    """Whether the step was traced at this batch size, not interpolated."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak that the device itself would report."""
+        return self.peak_bytes if self.allocated_bytes is None else self.allocated_bytes
+
+
+def step_memory(step: Timeline, target: TargetDevice, batch_size: int, *, is_traced: bool = True) -> StepMemory:
+    """The memory of a step of this batch size on the target."""
+    peak = step.peak()
+    allocated = None if target.kind == "cpu" else allocator_peaks(step, target.workspaces)
+    return StepMemory(
+        batch_size,
+        peak.num_bytes,
+        peak.categories,
+        step.at(step.end_of_forward),
+        None if allocated is None else allocated.allocated,
+        None if allocated is None else allocated.reserved,
+        is_traced=is_traced,
+    )
+
+
+def fits(step: Timeline, target: TargetDevice, limit: int) -> bool:
+    """Tell whether two such steps stay within `limit` bytes.
+
+    On the CPU those are bytes of tensors, on CUDA bytes that the allocator takes from the device; it returns its free
+    segments before it gives up.
+    """
+    if target.kind == "cpu":
+        return step.peak().num_bytes <= limit
+    return allocator_peaks(step, target.workspaces, limit) is not None
+
+
+@dataclass(frozen=True)
+class AllocatorPeaks:
+    """Peaks of the CUDA allocator in bytes."""
+
+    allocated: int
+    """Handed out in a steady step, as `torch.cuda.max_memory_allocated` tells."""
+    reserved: int
+    """Taken from the device in all, as `torch.cuda.max_memory_reserved` tells."""
+
+
+def allocator_peaks(step: Timeline, workspaces: tuple[int, ...], limit: int | None = None) -> AllocatorPeaks | None:
+    """The peaks of a training's first two steps, of which the first makes the optimizer's state.
+
+    None where they take more than `limit` bytes from the device.
+    """
+    allocator = CudaAllocatorModel(limit)
+    try:
+        for number, num_bytes in enumerate(workspaces):
+            allocator.allocate(-1 - number, num_bytes)
+        course = events(step)
+        _take_step(allocator, step, course, has_state=False)
+        allocator.max_allocated = allocator.allocated
+        _take_step(allocator, step, course, has_state=True)
+    except DeviceFullError:
+        return None
+    return AllocatorPeaks(allocator.max_allocated, allocator.max_reserved)
+
+
+def events(step: Timeline) -> list[tuple[int, int, bool]]:
+    """Births after the beginning and deaths before the end, in order: (moment, allocation, whether it is a birth)."""
+    births, deaths = np.flatnonzero(step.born), np.flatnonzero(step.died < step.end)
+    moments, numbers = np.concatenate([step.born[births], step.died[deaths]]), np.concatenate([births, deaths])
+    is_birth = np.arange(len(moments)) < len(births)
+    order = np.lexsort((is_birth, numbers, moments))
+    return [*zip(moments[order].tolist(), numbers[order].tolist(), is_birth[order].tolist(), strict=True)]
+
+
+def _take_step(
+    allocator: CudaAllocatorModel, step: Timeline, course: list[tuple[int, int, bool]], *, has_state: bool
+) -> None:
+    sizes, categories, end = step.sizes.tolist(), step.categories.tolist(), step.end
+    there = [number for number, moment in enumerate(step.born.tolist()) if moment == 0]
+    state = [number for number in there if categories[number] == _STATE]
+    for number in there:
+        if not allocator.holds(number) and (has_state or categories[number] != _STATE):
+            allocator.allocate(number, sizes[number])
+    for moment, number, is_birth in course:
+        if not has_state and moment > step.optimizer_step:
+            has_state = True
+            for late in state:
+                allocator.allocate(late, sizes[late])
+        if is_birth:
+            allocator.allocate(number, sizes[number])
+        else:
+            allocator.free(number)
+    for number, moment in enumerate(step.died.tolist()):
+        if moment >= end and step.born[number]:
+            allocator.free(number)  # a step's leftovers are gone before the next

@@ -1,0 +1,170 @@
+"""The prediction of a workload: every precision mode traced on a fake device, with answers that compare them."""
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.modes import arm_label
+from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.precision.precision import precision_class
+from ampsweep.predict.answers import ArmAnswer
+from ampsweep.predict.fake_kernels import UntraceableError
+from ampsweep.predict.fake_training import FakeTraining
+from ampsweep.predict.measured_training import MeasuredTraining
+from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
+from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.target_device import TargetDevice, resolve_target
+from ampsweep.predict.timeline import Timeline
+from ampsweep.text import GIB, one_line
+
+
+@dataclass(frozen=True)
+class ArmPrediction:
+    """The prediction of one arm: its memory at the configured batch size and at others."""
+
+    config: Config
+    model_size: int
+    memory: StepMemory
+    curve: tuple[StepMemory, ...]
+    largest: LargestBatch | None
+    """None where it was not asked for."""
+    interpolation: Interpolation | None
+    is_measured: bool
+    """Whether real steps were taken on the CPU, because the model cannot be traced without values."""
+
+    @property
+    def arm(self) -> str:
+        """The canonical label of its precision."""
+        return arm_label(self.config.precision)
+
+
+@dataclass(frozen=True)
+class WorkloadPrediction:
+    """The predictions of all arms of one workload."""
+
+    target: TargetDevice
+    arms: tuple[ArmPrediction, ...]
+    unsupported: dict[str, str]
+    """Arms that the target cannot run, with the reason."""
+    baseline: str | None
+    answers: tuple[ArmAnswer, ...]
+
+
+def predict(configs: Sequence[Config]) -> WorkloadPrediction:
+    """Predict the memory of configs that differ in precision only.
+
+    Raises:
+        UserError: a part refuses its settings, or a model cannot be traced.
+    """
+    first = configs[0]
+    target = resolve_target(first.predict, first.device)
+    unsupported = {
+        arm_label(config.precision): reason
+        for config in configs
+        if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
+    }
+    todo = [config for config in configs if arm_label(config.precision) not in unsupported]
+    arms = tuple(_predict_all(todo, target))
+    baseline = next((arm for arm in arms if arm.arm == first.report.baseline), None)
+    answers = tuple(_answer(baseline, arm) for arm in arms)
+    name = baseline.arm if baseline is not None and len(arms) > 1 else None
+    return WorkloadPrediction(target, arms, unsupported, name, answers)
+
+
+def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
+    """Predict the memory of one training.
+
+    Raises:
+        UserError: a part refuses its settings, or the model cannot be traced.
+    """
+    batch_size: int = config.data["batch_size"]
+    training, memory, is_measured = _traced(config, target, batch_size)
+    limit = config.predict.memory_gib
+    largest = None if limit is None else memory.largest(round(limit * GIB))
+    sizes = config.predict.batch_sizes or _table_sizes(batch_size, largest)
+    return ArmPrediction(
+        config,
+        training.model_size,
+        memory.at(batch_size),
+        tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
+        largest,
+        memory.interpolation,
+        is_measured,
+    )
+
+
+class _Training(Protocol):
+    @property
+    def model_size(self) -> int: ...
+
+    def trace(self, batch_size: int) -> Timeline: ...
+
+    def has_batch(self, batch_size: int) -> bool: ...
+
+
+def _traced(config: Config, target: TargetDevice, batch_size: int) -> tuple[_Training, MemoryByBatchSize, bool]:
+    training = FakeTraining(config, target)
+    try:
+        return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size), False
+    except UntraceableError as error:
+        name = component_name(config.model)
+        if not config.predict.measure:
+            raise UserError(f"model={name}: {error}; predict.measure=true measures a small step instead") from error
+        if target.kind != "cpu":
+            raise UserError(f"model={name}: {error}; a step is measured on the CPU, with predict.target=cpu") from error
+        measured = MeasuredTraining(config, training.model_size)
+        return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
+    except UserError:
+        raise
+    except Exception as error:  # the user's own model may raise anything
+        raise UserError(f"model={component_name(config.model)} cannot be trained so: {one_line(error)}") from error
+
+
+def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction]:
+    """Predict the arms in order; those that take the same bytes are traced once, in parallel where that is safe."""
+    kinds = [_memory_settings(config.precision) for config in configs]
+    chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
+    trace = partial(predict_arm, target=target)
+    # A fork has torch imported already, and is safe where no other thread could hold a lock.
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
+    if workers > 1:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+            found = dict(zip(chosen, pool.map(trace, chosen.values()), strict=True))
+    else:
+        found = {kind: trace(config) for kind, config in chosen.items()}
+    for kind, config in zip(kinds, configs, strict=True):
+        yield replace(found[str(kind)], config=config)
+
+
+def _memory_settings(precision: PrecisionConfig) -> PrecisionConfig:
+    """The settings of a precision that decide how many bytes a step takes, with the rest at their defaults."""
+    stock = PrecisionConfig(mode="")
+    kept = {name: getattr(precision, name) for name in ("parameters", "autocast", "cache_enabled", "grad_scaler")}
+    return replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
+
+
+def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
+    """Batch sizes for the table: powers of two up to a few times the configured one, and that one itself."""
+    most = max(4 * batch_size, 8)
+    sizes = {2**power for power in range(1, most.bit_length()) if 2**power <= most} | {batch_size}
+    return sorted(sizes)[-8:]
+
+
+def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> ArmAnswer:
+    if baseline is None or arm is baseline:
+        return ArmAnswer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
+    if baseline.interpolation is None or arm.interpolation is None:
+        return ArmAnswer(arm.arm, arm.largest)
+    if _memory_settings(arm.config.precision) == _memory_settings(baseline.config.precision):
+        return ArmAnswer(arm.arm, arm.largest, "same")
+    start = saves_from(baseline.interpolation, arm.interpolation)
+    return ArmAnswer(arm.arm, arm.largest, "takes_more" if start is None else "saves", start)

@@ -1,0 +1,37 @@
+"""The function that draws each kind of panel; the one place that knows the kinds."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ampsweep.report.figures.arm_bars import show_by_arm, show_chain
+from ampsweep.report.figures.batch_lines import Series, batch_series, show_against_batch
+from ampsweep.report.figures.figure import NoFigure, PanelFigure, Style
+from ampsweep.report.figures.memory_changes import show_changes
+from ampsweep.report.figures.memory_stack import show_stack
+from ampsweep.report.figures.pair_effects import show_pairs
+from ampsweep.report.figures.step_curves import show_curves
+from ampsweep.report.panels import Kind, Panel
+from ampsweep.report.workload_data import ArmRuns, WorkloadData
+
+OF_WORKLOAD: Final[dict[Kind, Callable[[Panel, WorkloadData, Style], PanelFigure | NoFigure]]] = {
+    "curves": show_curves,
+    "by_arm": show_by_arm,
+    "chain": show_chain,
+    "stack": show_stack,
+    "changes": show_changes,
+    "pairs": show_pairs,
+}
+"""Kinds that show one workload."""
+
+OF_SEARCH: Final[dict[Kind, Callable[[Panel, ArmRuns, Style], PanelFigure | NoFigure]]] = {
+    "by_arm": show_by_arm,
+    "stack": show_stack,
+}
+"""Kinds that show one search for the largest batches."""
+
+ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, Series, Style], PanelFigure | NoFigure]]] = {
+    "against_batch": show_against_batch,
+}
+"""Kinds that show workloads beside each other."""
+
+__all__ = ["ACROSS_WORKLOADS", "OF_SEARCH", "OF_WORKLOAD", "NoFigure", "PanelFigure", "Series", "Style", "batch_series"]

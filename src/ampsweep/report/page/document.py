@@ -1,0 +1,193 @@
+"""The comparison as one self-contained HTML file: nothing of it is fetched from anywhere."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Final
+
+from plotly.offline import get_plotlyjs
+
+from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.method import method
+from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
+from ampsweep.report.page.markup import Markup, join, json_script, name, tag
+from ampsweep.report.page.panel_figures import Figures, across_panels, workload_panels
+from ampsweep.report.page.run_table import runs_table
+from ampsweep.report.page.search_cards import search_cards
+from ampsweep.report.page.tables import html_table
+from ampsweep.report.page.verdict_cards import overview, verdict_card
+from ampsweep.report.problems import Problem, problems_table
+from ampsweep.report.settings import arms_table, environment_tables
+from ampsweep.text import plural
+
+MAX_OPEN_WORKLOADS: Final = 4
+"""With more workloads only the first one's panels are unfolded."""
+
+
+def html(dashboard: Dashboard) -> str:
+    """The document."""
+    figures = Figures()
+    body = _body(dashboard, figures)
+    scripts = [Markup(_asset("theme.js")), Markup(get_plotlyjs()), Markup(_asset("page.js"))]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", _title(dashboard)),
+        tag("style", Markup(_asset("page.css"))),
+        tag("script", scripts[0]),
+    )
+    end = [json_script("figures", figures.drawn), *(tag("script", script) for script in scripts[1:])]
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body, *end), lang='en')}\n"
+
+
+def _title(dashboard: Dashboard) -> str:
+    return f"Precision compared with {dashboard.comparison.baseline}"
+
+
+def _body(dashboard: Dashboard, figures: Figures) -> Markup:
+    comparison = dashboard.comparison
+    if not dashboard.compared:
+        return tag(
+            "main",
+            tag("h1", _title(dashboard)),
+            tag("p", "No runs to compare."),
+            *_notes(dashboard),
+            _problems(dashboard),
+        )
+    return join(
+        tag("a", "Skip to the verdict", class_="skip", href="#verdict" if dashboard.workloads else "#largest-batch"),
+        _header(dashboard),
+        tag(
+            "main",
+            _verdicts(dashboard) if dashboard.workloads else None,
+            search_cards(dashboard, figures),
+            *_notes(dashboard),
+            _problems(dashboard),
+            across_panels(dashboard, figures, filter_keys(comparison.workloads)),
+            _panels(dashboard, figures) if dashboard.workloads else None,
+            _runs(dashboard),
+            _environment(dashboard),
+            _method(dashboard),
+        ),
+    )
+
+
+def _header(dashboard: Dashboard) -> Markup:
+    num_runs = sum(len(data.runs) for data in dashboard.compared)
+    counts = [
+        plural(num_runs, "run"),
+        plural(len(dashboard.styles), "arm"),
+        plural(len(dashboard.compared), "workload"),
+    ]
+    parts = [
+        ("verdict", "Verdict", dashboard.workloads),
+        ("largest-batch", "Largest batch", dashboard.searches),
+        ("problems", "Problems", dashboard.problems),
+        ("panels", "Panels", dashboard.workloads),
+    ]
+    links = [(key, text) for key, text, content in parts if content]
+    links += [("runs", "Runs"), ("environment", "Environment"), ("method", "Method")]
+    return tag(
+        "header",
+        tag(
+            "div",
+            tag("h1", join("Precision compared with ", name(dashboard.comparison.baseline))),
+            tag("p", ", ".join(counts), class_="counts"),
+            tag("nav", *(tag("a", text, href=f"#{key}") for key, text in links), aria_label="On this page"),
+            tag("button", "Theme", type="button", id="theme"),
+            class_="title",
+        ),
+        filter_bar(dashboard),
+        tag("noscript", tag("p", "The pictures and filters need JavaScript; all figures are in the tables below.")),
+    )
+
+
+def _verdicts(dashboard: Dashboard) -> Markup:
+    keys = filter_keys(dashboard.comparison.workloads)
+    cards = [verdict_card(one, dashboard.styles, keys) for one in dashboard.workloads]
+    return tag(
+        "section",
+        tag("h2", "Verdict"),
+        overview(dashboard.workloads, keys),
+        *cards,
+        id="verdict",
+        tabindex="-1",
+    )
+
+
+def _notes(dashboard: Dashboard) -> list[Markup]:
+    return [tag("p", name(f"Note: {note}."), class_="note") for note in dashboard.comparison.notes]
+
+
+def _problems(dashboard: Dashboard) -> Markup | None:
+    if not dashboard.problems:
+        return None
+    keys = filter_keys(dashboard.comparison.workloads)
+    attributes = [_filtered_by(one, keys) for one in dashboard.problems]
+    table = html_table(
+        problems_table(dashboard.problems, with_workload=len(dashboard.compared) > 1),
+        dashboard.styles,
+        caption="Problems",
+        class_="problems",
+        attributes=attributes,
+    )
+    return tag("section", tag("h2", "What went wrong"), table, id="problems")
+
+
+def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
+    """The attributes by which filters hide a problem; none where it is not known whose it is."""
+    if problem.arm is None or problem.compared is None:
+        return {}
+    return {"data_arm": problem.arm, "data_facts": facts_attribute(problem.compared.facts, keys)}
+
+
+def _panels(dashboard: Dashboard, figures: Figures) -> Markup:
+    keys = filter_keys(dashboard.comparison.workloads)
+    num_open = len(dashboard.workloads) if len(dashboard.workloads) <= MAX_OPEN_WORKLOADS else 1
+    workloads = [
+        workload_panels(one, index, dashboard, figures, keys, open_=index < num_open)
+        for index, one in enumerate(dashboard.workloads)
+    ]
+    return tag("section", tag("h2", "Panels"), *workloads, id="panels")
+
+
+def _runs(dashboard: Dashboard) -> Markup:
+    runs = [run for data in dashboard.compared for run, _ in data.listed]
+    return tag(
+        "section",
+        tag("h2", "Runs"),
+        html_table(arms_table(runs), dashboard.styles, caption="What the arms are"),
+        runs_table(dashboard),
+        id="runs",
+    )
+
+
+def _environment(dashboard: Dashboard) -> Markup:
+    common, differing = environment_tables([run for data in dashboard.compared for run, _ in data.listed])
+    parts = [
+        html_table(table, dashboard.styles, caption=caption)
+        for table, caption in ((differing, "What differs between runs"), (common, "The same for all runs"))
+        if table.rows
+    ]
+    content = parts or [tag("p", "No run recorded its environment.")]
+    return tag("section", tag("h2", "Environment"), *content, id="environment")
+
+
+def _method(dashboard: Dashboard) -> Markup:
+    items = [tag("li", tag("strong", figure), f": {how}") for figure, how in method(dashboard.comparison)]
+    return tag("section", tag("h2", "How each figure was taken"), tag("ul", *items), id="method")
+
+
+def _policy(scripts: list[Markup]) -> str:
+    """Only the page's own scripts run, and nothing is fetched: what a browser enforces, not only what is intended."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _asset(file_name: str) -> str:
+    return (files("ampsweep.report.page") / "assets" / file_name).read_text(encoding="utf-8")

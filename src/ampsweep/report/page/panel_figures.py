@@ -1,0 +1,104 @@
+"""Panels on the page: a picture that the page's script draws, its question, and its figures as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampsweep.report.dashboard import Dashboard, PanelShown, WorkloadPanels
+from ampsweep.report.figures import PanelFigure
+from ampsweep.report.page.filters import facts_attribute
+from ampsweep.report.page.markup import Markup, join, name, sentence, tag
+from ampsweep.report.page.tables import details, html_table
+from ampsweep.report.panels import SECTIONS, Panel
+
+
+@dataclass
+class Figures:
+    """Collects the figures of a page for its script; each is known to its panel by its number."""
+
+    drawn: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, shown: PanelFigure) -> str:
+        self.drawn.append({"traces": list(shown.traces), "layout": shown.layout})
+        return str(len(self.drawn) - 1)
+
+
+def workload_panels(
+    one: WorkloadPanels, index: int, dashboard: Dashboard, figures: Figures, keys: Sequence[str], *, open_: bool
+) -> Markup:
+    """All panels of one workload by section, and why some are left out."""
+    sections = []
+    for section, heading in SECTIONS.items():
+        panels = [item for item in one.shown if item[0].section == section]
+        if panels:
+            cards = [panel_figure(item, f"w{index}", dashboard, figures) for item in panels]
+            sections.append(tag("section", tag("h4", heading), tag("div", *cards, class_="panels")))
+    return tag(
+        "details",
+        tag("summary", tag("h3", name(one.data.workload.title))),
+        *sections,
+        _absent(one),
+        class_="workload",
+        open=open_,
+        data_facts=facts_attribute(one.data.workload.facts, keys),
+    )
+
+
+def across_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -> Markup | None:
+    """Panels over several workloads."""
+    series = [
+        tag(
+            "section",
+            tag("h3", name(one.title)) if one.title else None,
+            tag("div", *(panel_figure(item, f"a{index}", dashboard, figures) for item in panels), class_="panels"),
+            data_facts=facts_attribute(one.facts, keys),
+        )
+        for index, (one, panels) in enumerate(dashboard.across)
+        if panels
+    ]
+    if not series:
+        return None
+    return tag("section", tag("h2", "Against batch size"), *series, id="against-batch")
+
+
+def panel_figure(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures) -> Markup:
+    """One panel; `prefix` tells it from the same panel of something else."""
+    panel, shown = item
+    identifier = f"{prefix}-{panel.key}"
+    table = None
+    if shown.table is not None:
+        table = details("Figures as a table", html_table(shown.table, dashboard.styles, caption=panel.title))
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag("strong", panel.title, id=f"{identifier}-title"),
+            tag("span", panel.question, class_="question"),
+        ),
+        tag(
+            "div",
+            class_="plot",
+            role="img",
+            aria_label=f"{panel.title}, drawn; its figures are in the table below",
+            data_figure=figures.add(shown),
+            style=f"height:{shown.layout['height']}px",
+        ),
+        tag("p", panel.note, class_="note") if panel.note else None,
+        join(*(tag("p", sentence(remark, dashboard.styles), class_="note") for remark in shown.remarks)),
+        table,
+        class_="panel wide" if _is_wide(panel) else "panel",
+        id=identifier,
+        role="group",
+        aria_labelledby=f"{identifier}-title",
+    )
+
+
+def _is_wide(panel: Panel) -> bool:
+    return panel.kind in ("stack", "chain")
+
+
+def _absent(one: WorkloadPanels) -> Markup | None:
+    if not one.absent:
+        return None
+    items = [tag("li", tag("strong", panel.title), f": {reason}.") for panel, reason in one.absent]
+    return details(f"Not shown: {len(one.absent)} panels without figures", tag("ul", *items), class_="absent")

@@ -1,0 +1,68 @@
+"""The runs behind the figures, each with what tells it from the others and where it can be looked at."""
+
+from urllib.parse import quote
+
+from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.runs import Run
+from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.page.filters import facts_attribute, filter_keys
+from ampsweep.report.page.markup import Markup, arm_name, name, tag
+from ampsweep.report.page.tables import grid
+from ampsweep.report.settings import differences
+from ampsweep.report.units import quantity
+
+_FIGURES = (
+    ("step time", "perf/step_ms", "ms"),
+    ("peak memory", "memory/peak_allocated_gib", "GiB"),
+    ("val loss", "val/loss", ""),
+)
+
+
+def runs_table(dashboard: Dashboard) -> Markup:
+    """A run a row."""
+    keys = filter_keys(dashboard.comparison.workloads)
+    rows: list[list[str]] = []
+    attributes: list[dict[str, str]] = []
+    differing = iter(differences([run for data in dashboard.compared for run, _ in data.listed]))
+    for data in dashboard.compared:
+        facts = facts_attribute(data.compared.facts, keys)
+        for run, entry in data.listed:
+            rows.append(_row(run, entry, next(differing), dashboard))
+            attributes.append({"data_facts": facts, "data_arm": run.arm, "data_seed": str(run.seed)})
+    headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")
+    numeric = (False, True, False, *(True for _ in _FIGURES), False, False, False)
+    return grid(headers, numeric, rows, caption="All runs", class_="runs", attributes=attributes)
+
+
+def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> list[str]:
+    return [
+        arm_name(run.arm, dashboard.styles[run.arm]),
+        str(run.seed),
+        entry.status if entry.contaminated is None else f"{entry.status}, contaminated",
+        *(_figure(run, key, unit) for _, key, unit in _FIGURES),
+        _settings(differing),
+        _directory(entry.directory),
+        _tracked(entry.tracked_at),
+    ]
+
+
+def _figure(run: Run, key: str, unit: str) -> str:
+    value = run.figure(key)
+    return "-" if value is None else f"{value:.4f}" if key == "val/loss" else quantity(value, unit)
+
+
+def _settings(differing: str) -> Markup:
+    return tag("code", differing) if differing else Markup("-")
+
+
+def _directory(path: str) -> Markup:
+    """A link that works where the page lies beside the runs; elsewhere the path as it is."""
+    return (
+        name(path) if path.startswith("/") else tag("a", name(path), href=f"./{quote(path, errors='surrogateescape')}/")
+    )
+
+
+def _tracked(place: str | None) -> Markup:
+    if place is None:
+        return Markup("-")
+    return tag("a", name(place), href=place) if place.startswith(("https://", "http://")) else name(place)

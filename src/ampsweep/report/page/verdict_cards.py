@@ -1,0 +1,181 @@
+"""The verdict card of a workload: what to train in, then speed, memory and parity of each arm, then why."""
+
+from collections.abc import Mapping, Sequence
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.verdict import ArmVerdict, Verdict
+from ampsweep.report.columns import ARM, Cell, columns_for
+from ampsweep.report.dashboard import WorkloadPanels
+from ampsweep.report.page.arm_results import memory, parity, speed, word
+from ampsweep.report.page.filters import facts_attribute
+from ampsweep.report.page.markup import Markup, arm_name, join, name, sentence, tag
+from ampsweep.report.page.tables import details, grid
+from ampsweep.report.palette import ArmStyle
+
+
+def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
+    """The answer first, then what it stands on."""
+    workload, verdict = one.data.workload, one.data.workload.verdict
+    figures = {arm.arm: arm for arm in workload.arms}
+    return tag(
+        "article",
+        tag("h3", name(workload.title)),
+        _answer(verdict, styles),
+        *(_arm(arm, figures[arm.arm], verdict, styles) for arm in verdict.arms),
+        tag(
+            "div",
+            _to_decide(verdict, styles),
+            _reasons(verdict, styles),
+            _within_runs(workload.arms, styles),
+            class_="grounds-lists",
+        ),
+        details(
+            "All figures, in words and as a table",
+            tag("p", name(workload.conclusion.sentence)),
+            _all_figures(workload.arms, styles),
+            _notes(workload.arms),
+        ),
+        class_="verdict",
+        data_facts=facts_attribute(workload.facts, keys),
+    )
+
+
+def _answer(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup:
+    """The recommendation: its first words large, its grounds below."""
+    recommendation = verdict.recommendation
+    headline, colon, grounds = recommendation.sentence.partition(": ")
+    arm = recommendation.arm
+    return tag(
+        "div",
+        tag("p", name(headline + colon.strip()), class_="headline"),
+        tag("p", name(grounds), class_="grounds") if grounds else None,
+        class_=f"answer {'decided' if arm else 'undecided'}",
+        style=f"--arm:{styles[arm].colour}" if arm is not None else None,
+    )
+
+
+def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup:
+    judged = arm.judgements
+    standing = next((one for one in verdict.recommendation.standings if one.arm == arm.arm), None)
+    loss = arm.parities[0] if arm.parities else None
+    tiles = [
+        _tile("Speed", *speed(figures), judged.speed),
+        _tile("Peak memory", *memory(figures), judged.memory),
+        _tile("Parity", *parity(loss), judged.parity),
+    ]
+    is_measured = any(one is not None for one in (figures.speedup, figures.memory_saved_bytes, loss))
+    is_explained = standing is not None and standing.standing in ("refused", "undecided")
+    return tag(
+        "section",
+        tag(
+            "h4",
+            arm_name(arm.arm, styles[arm.arm]),
+            tag("span", standing.standing, class_=f"badge {standing.standing}") if standing else None,
+        ),
+        tag("dl", *tiles, class_="tiles") if is_measured else None,
+        tag("p", sentence(standing.reason, styles), class_="why") if standing and is_explained else None,
+        tag("p", sentence(arm.time_to_loss.text, styles), class_="why") if arm.time_to_loss else None,
+        class_="arm-verdict",
+        data_arm=arm.arm,
+        style=f"--arm:{styles[arm.arm].colour}",
+    )
+
+
+def _tile(title: str, figure: str, uncertainty: str, told: str) -> Markup:
+    return tag(
+        "div",
+        tag("dt", title),
+        tag(
+            "dd",
+            tag("span", figure, class_="figure"),
+            word(told),
+            tag("span", uncertainty, class_="uncertainty") if uncertainty else None,
+        ),
+        class_="tile",
+    )
+
+
+def _to_decide(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
+    steps = [tag("li", sentence(step, styles)) for step in verdict.recommendation.to_decide]
+    return tag("section", tag("h4", "What would decide it"), tag("ul", *steps)) if steps else None
+
+
+def _reasons(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
+    items = [
+        tag(
+            "li",
+            join(arm_name(one.arm, styles[one.arm]), ": ") if one.arm is not None else None,
+            sentence(one.text, styles) if one.arm is None else name(f"{one.text}."),
+        )
+        for one in verdict.reasons
+    ]
+    return tag("section", tag("h4", "Why"), tag("ul", *items)) if items else None
+
+
+def _within_runs(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup | None:
+    items = [
+        tag("li", join(arm_name(arm.arm, styles[arm.arm]), ": ", name(f"{arm.within_run.text}.")), data_arm=arm.arm)
+        for arm in arms
+        if arm.within_run is not None
+    ]
+    return tag("section", tag("h4", "Within runs"), tag("ul", *items)) if items else None
+
+
+def _all_figures(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup:
+    columns = columns_for(arms)
+    rows = [
+        [arm_name(arm.arm, styles[arm.arm]) if column is ARM else _cell(column.render(arm)) for column in columns]
+        for arm in arms
+    ]
+    return grid(
+        tuple(column.header for column in columns),
+        tuple(column.numeric for column in columns),
+        rows,
+        caption="Each arm",
+        attributes=[{"data_arm": arm.arm} for arm in arms],
+    )
+
+
+def _cell(cell: Cell) -> Markup:
+    return join(tag("span", cell.value), tag("small", cell.detail) if cell.detail else None)
+
+
+def _notes(arms: Sequence[ArmComparison]) -> Markup | None:
+    notes = [tag("li", join(name(arm.arm), ": ", name(f"{note}."))) for arm in arms for note in arm.notes]
+    return tag("ul", *notes) if notes else None
+
+
+def overview(workloads: Sequence[WorkloadPanels], keys: Sequence[str]) -> Markup | None:
+    """The verdicts of several workloads below each other; nothing for a single one."""
+    if len(workloads) < 2:
+        return None
+    arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.data.workload.verdict.arms))
+    rows = [_overview_row(one, arms) for one in workloads]
+    return grid(
+        ("workload", "train in", *arms),
+        (False,) * (2 + len(arms)),
+        rows,
+        caption="All workloads: speed, peak memory and parity of each arm",
+        class_="overview",
+        attributes=[{"data_facts": facts_attribute(one.data.workload.facts, keys)} for one in workloads],
+    )
+
+
+def _overview_row(one: WorkloadPanels, arms: Sequence[str]) -> list[Markup]:
+    workload = one.data.workload
+    figures = {arm.arm: arm for arm in workload.arms}
+    verdicts = {arm.arm: arm for arm in workload.verdict.arms}
+    return [
+        name(workload.title),
+        name(workload.verdict.recommendation.arm or "not decidable yet"),
+        *(_in_short(verdicts[arm], figures[arm]) if arm in verdicts else name("-") for arm in arms),
+    ]
+
+
+def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Markup:
+    judged = arm.judgements
+    shown = [(speed(figures)[0], judged.speed), (memory(figures)[0], judged.memory), ("", judged.parity)]
+    if all(told == "not measured" for _, told in shown):
+        return name("no pair" if figures.status == "completed" else figures.status)
+    parts = [tag("span", f"{figure} ", word(told)) for figure, told in shown if told != "not measured"]
+    return tag("span", *parts, class_="in-short")

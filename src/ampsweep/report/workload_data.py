@@ -1,0 +1,156 @@
+"""The data that panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
+
+import statistics
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.pairs import Pair, pair_runs
+from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.searches import SearchComparison
+from ampsweep.record import RunRecord
+from ampsweep.report.curves import Curve
+from ampsweep.report.histories import Histories
+
+_OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
+"""Metrics that a contaminated run has wrong: their keys begin so."""
+
+
+class ArmRuns(ABC):
+    """Runs by arm, of anything that was compared."""
+
+    runs: tuple[Run, ...]
+    histories: Histories
+
+    @property
+    @abstractmethod
+    def compared(self) -> WorkloadComparison | SearchComparison:
+        """The comparison of these runs; its entries are in the order of `runs`."""
+
+    @property
+    def names(self) -> list[str]:
+        """The arms in the order of tables."""
+        return [one.arm for one in self.compared.arms]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs that may be compared."""
+        return sorted({run.seed for run in self.runs if run.measured})
+
+    @abstractmethod
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs of one seed; the comparison stays that of all."""
+
+    @property
+    def listed(self) -> list[tuple[Run, RunEntry]]:
+        """The runs with their entries, arm by arm in the order of tables, each by seed."""
+        position = {arm: index for index, arm in enumerate(self.names)}
+        both = zip(self.runs, self.compared.runs, strict=True)
+        return sorted(both, key=lambda item: (position[item[0].arm], item[0].seed))
+
+    @property
+    def measured_arms(self) -> list[str]:
+        """Arms with a run that may be compared; the others have nothing to show, and their runs say why."""
+        return [arm for arm in self.names if any(run.measured for run in self.runs_of(arm))]
+
+    def runs_of(self, arm: str) -> list[Run]:
+        return [run for run in self.runs if run.arm == arm]
+
+    def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
+        """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
+        left_out = self.contaminated(arm, key)
+        found = [
+            (run, value)
+            for run in self.runs_of(arm)
+            if run.measured and run not in left_out and (value := run.figure(key)) is not None
+        ]
+        return sorted(found, key=lambda item: item[0].seed)
+
+    def contaminated(self, arm: str, key: str) -> list[Run]:
+        """The arm's runs whose value of `key`, which is one of speed, does not count."""
+        if not key.startswith(_OF_SPEED):
+            return []
+        return [run for run in self.runs_of(arm) if run.measured and run.contamination and run.figure(key) is not None]
+
+    def median_of(self, arm: str, key: str) -> float | None:
+        values = [value for _, value in self.values_of(arm, key)]
+        return statistics.median(values) if values else None
+
+    def by_seed(self, arm: str, key: str) -> dict[int, float]:
+        """As `median_of`, of the runs of each seed."""
+        values: dict[int, list[float]] = defaultdict(list)
+        for run, value in self.values_of(arm, key):
+            values[run.seed].append(value)
+        return {seed: statistics.median(repeats) for seed, repeats in values.items()}
+
+
+@dataclass(frozen=True)
+class WorkloadData(ArmRuns):
+    """One workload of a comparison with the runs it was made from."""
+
+    workload: WorkloadComparison
+    runs: tuple[Run, ...]
+    pairs: tuple[Pair, ...]
+    histories: Histories
+
+    @property
+    def compared(self) -> WorkloadComparison:
+        return self.workload
+
+    @property
+    def arms(self) -> tuple[ArmComparison, ...]:
+        return self.workload.arms
+
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs and pairs of one seed; the comparison stays that of all."""
+        runs = tuple(run for run in self.runs if run.seed == seed)
+        return replace(self, runs=runs, pairs=tuple(pair for pair in self.pairs if pair.arm_runs[0].seed == seed))
+
+    def curve_of(self, run: Run, key: str) -> Curve | None:
+        return self.histories.curves.get(run.directory, {}).get(key)
+
+    def pairs_of(self, arm: str) -> list[Pair]:
+        return sorted((pair for pair in self.pairs if pair.arm == arm), key=lambda pair: pair.arm_runs[0].seed)
+
+
+@dataclass(frozen=True)
+class SearchData(ArmRuns):
+    """One search for the largest batches, with the trainings with its answers."""
+
+    found: SearchComparison
+    runs: tuple[Run, ...]
+    histories: Histories
+
+    @property
+    def compared(self) -> SearchComparison:
+        return self.found
+
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs of one seed; the comparison stays that of all."""
+        return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
+
+
+def compared_data(
+    comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
+) -> tuple[list[WorkloadData], list[SearchData]]:
+    """The workloads and searches of `comparison` with the `records` it was made from and their `histories`.
+
+    Their run directories are named as seen from `directory`.
+    """
+    by_directory = {place.as_posix(): Run(place, record) for place, record in reversed(records)}
+    named = comparison.relative_to(directory)
+    found = []
+    for workload, as_named in zip(comparison.workloads, named.workloads, strict=True):
+        runs = tuple(by_directory[entry.directory] for entry in workload.runs)
+        found.append(WorkloadData(as_named, runs, pair_runs(runs, comparison.baseline).pairs, histories))
+    searches = [
+        SearchData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        for one, as_named in zip(comparison.searches, named.searches, strict=True)
+    ]
+    return found, searches

@@ -1,0 +1,148 @@
+"""The README and the pages under docs/: what they tell is so, and their commands run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import PrecisionConfig, TrackingConfig, TrainerConfig
+from ampsweep.metrics import METRICS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = {
+    "python -m venv": ".ci/run",
+    "wandb sweep ": "tests/sweeps/test_agents.py",
+    "wandb agent ": "tests/sweeps/test_agents.py",
+    "ampsweep sync ": "tests/commands/test_sync_command.py",
+    "ampsweep report wandb://": "tests/commands/test_report_from_wandb.py",
+    "ampsweep report 'wandb://": "tests/commands/test_report_from_wandb.py",
+    "ampsweep report --wandb ": "tests/commands/test_comparison_in_wandb.py",
+    "ampsweep report --publish ": "tests/report/test_wandb_views.py",
+    "python train.py -m hydra/launcher=": "tests/commands/test_launcher_plugins.py",
+}
+"""Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
+SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
+PATIENCE_S = 120
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """All command lines of all pages, without comments, each once."""
+    told = "\n".join(block for page in PAGES for block in blocks(page, "bash")).replace("\\\n", " ")
+    lines = [" ".join(line.partition(" # ")[0].split()) for line in told.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+def runs_elsewhere(command: str) -> bool:
+    return command.startswith(tuple(ELSEWHERE))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A directory as a reader's: the program and its sweeps, the modules and configs that the pages show, a sweep."""
+    place = tmp_path_factory.mktemp("checkout")
+    for name in ("train.py", "sweeps"):
+        (place / name).symlink_to(ROOT / name)
+    for page in PAGES:
+        for block in (*blocks(page, "python"), *blocks(page, "yaml")):
+            if named := re.match(r"# (\S+\.(?:py|yaml))\n", block):
+                file = place / named[1]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(block)
+    sweep = ("-m", "seed=0,1", "precision=fp32,amp_bf16", "model=mlp_small", "name=fp32_vs_amp")
+    run(place, f"python train.py {' '.join(sweep)}", "trainer.steps=4", "trainer.checkpoint_every=2")
+    return place
+
+
+def run(place: Path, command: str, *short: str) -> str:
+    """Run a line as a shell would, with a sweep that is there in place of the one that is named; its output."""
+    sweep = next((path.parent for path in place.glob("outputs/fp32_vs_amp/*/multirun.yaml")), None)
+    if sweep is not None:
+        named = sweep.relative_to(place).as_posix()
+        command = re.sub(r"outputs/train/[^/ ]+/\S+", next(sweep.glob("fp32-*")).as_posix(), command)
+        command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+", named, command)
+    words = shlex.split(command)
+    own_path = words[0] == "PYTHONPATH=."
+    words = [*words[own_path:], *short]
+    program = {"python": [sys.executable], "ampsweep": [sys.executable, "-m", "ampsweep.commands.main"]}[words[0]]
+    paths = [str(ROOT / "src"), *(["."] if own_path else [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "WANDB_MODE": "disabled"}
+    ended = subprocess.run(
+        [*program, *words[1:]], cwd=place, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in commands() if not runs_elsewhere(one)])
+def test_a_command_of_the_pages_runs(command, checkout):
+    is_training = "train.py" in command or "ampsweep sweep" in command
+    resumes = "resume=" in command
+    assert run(checkout, command, *(SHORT if is_training and not resumes else SHORT[:1] if resumes else ()))
+
+
+@pytest.mark.parametrize(("beginning", "place"), ELSEWHERE.items())
+def test_other_commands_are_run_elsewhere(beginning, place):
+    assert any(command.startswith(beginning) for command in commands()), "no page shows it any more"
+    assert (ROOT / place).is_file()
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_page_of_metrics_has_every_key():
+    rows = re.findall(
+        r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
+    )
+    assert {key: tuple(facts) for key, *facts in rows} == {
+        key: (one.unit, one.meaning, "" if one.better == "neither" else one.better) for key, one in METRICS.items()
+    }
+
+
+def test_the_page_of_modes_has_every_mode():
+    text = (ROOT / "docs/modes.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w-]+) \| ([\w-]+) \|", text, re.MULTILINE)
+    short = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    assert {mode: (parameters, autocast, scaler) for mode, parameters, autocast, scaler in rows} == {
+        mode: (
+            short[one.parameters],
+            one.dtype if one.autocast else "-",
+            "yes" if one.grad_scaler else "refused" if mode == "pure_fp16" else "-",
+        )
+        for mode, one in PRECISION_MODES.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "group", "schema", "is_complete"),
+    [
+        ("modes.md", "precision", PrecisionConfig, True),
+        ("sweeps.md", "trainer", TrainerConfig, False),
+        ("wandb.md", "tracking", TrackingConfig, True),
+    ],
+)
+def test_keys_that_pages_name_exist(page, group, schema, is_complete):
+    text = (ROOT / "docs" / page).read_text()
+    told = {key for row in text.splitlines() if row.startswith("| `") for key in re.findall(rf"`{group}\.(\w+)`", row)}
+    known = (
+        {field.name for field in fields(schema)} - {"mode"}
+        if group == "precision"
+        else {f.name for f in fields(schema)}
+    )
+    assert told <= known
+    assert told == known or not is_complete
