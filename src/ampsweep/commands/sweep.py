@@ -19,7 +19,7 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
         UserError: the file is no sweep that can be run here, or one of its points is wrong.
     """
     with sigterm_as_interrupt(), paused_garbage_collection():
-        points = [_with(point, overrides) for point in sweep_points(file, count)]
+        points = points_of(file, overrides, count)
         start_processes()
         try:
             composed = compose_each(points)
@@ -28,6 +28,15 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
         return train_points(composed)
 
 
-def _with(point: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def points_of(file: Path, overrides: Sequence[str], count: int | None = None) -> list[tuple[str, ...]]:
+    """The points of the sweep in `file` with `overrides`; one that fixes a key the sweep varies leaves fewer of them.
+
+    Raises:
+        UserError: the file is no sweep that can be run here.
+    """
+    return list(dict.fromkeys(_with(point, overrides) for point in sweep_points(file, count)))
+
+
+def _with(point: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
     """The point's overrides, those of the command line in place of its own for the same key."""
-    return list({override.partition("=")[0]: override for override in (*point, *overrides)}.values())
+    return tuple({override.partition("=")[0]: override for override in (*point, *overrides)}.values())

@@ -17,8 +17,7 @@ from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.trainer import Trainer
 
 _OF_TIME: Final = ("perf/", "instrumentation/")
@@ -64,9 +63,9 @@ def end_without_memory(
     return _track(record, request, send)
 
 
-def trackers_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Trackers:
-    """The trackers of a run; they send their lines for the user, and may ask the run to stop."""
-    return make_trackers(
+def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
+    """The tracker of a run; it sends its lines for the user, and may ask the run to stop."""
+    return make_tracker(
         request.config.tracking,
         group=request.group,
         say=lambda text: send(Say(text)),
@@ -84,10 +83,10 @@ def _ended(request: RunRequest, device: torch.device, status: Status, error: str
 
 def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
     record.write(request.directory)
-    trackers = trackers_of(request, send)
+    tracker = tracker_of(request, send)
     try:
-        trackers.start(record, request.directory, resume_after=None)
+        tracker.start(record, request.directory, resume_after=None)
     finally:
-        trackers.finish(record)
+        tracker.finish(record)
         record.write(request.directory)
     return record.status

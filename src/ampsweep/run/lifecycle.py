@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsweep.config.identity import code_version
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
@@ -17,18 +17,18 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
-from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, trackers_of
+from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, tracker_of
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
@@ -117,12 +117,12 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
-    trackers = trackers_of(request, send, stop)
-    trainer = _trainer(request, built, device, record, trackers, send)
+    tracker = tracker_of(request, send, stop)
+    trainer = _trainer(request, built, device, record, tracker, send)
     try:
         _continue(trainer, request, record, send)
         record.write(directory)
-        trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
+        tracker.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
         collect_new_garbage_only()
         send(_progress(trainer))
@@ -147,14 +147,14 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
             record.write(directory)
             add_prediction(record, request, device)
         finally:  # on a full disk, too
-            trackers.finish(record)
+            tracker.finish(record)
         settle_stop(record)
         record.write(directory)
     return record.status
 
 
 def _trainer(
-    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
+    request: RunRequest, built: Built, device: torch.device, record: RunRecord, tracker: Tracker, send: Send
 ) -> Trainer:
     told_s = -_TOLD_EVERY_S
 
@@ -172,7 +172,7 @@ def _trainer(
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
-        request.config, built, device, log=trackers.log, progress=progress, save=save, snapshot=snapshot
+        request.config, built, device, log=tracker.log, progress=progress, save=save, snapshot=snapshot
     )
 
 

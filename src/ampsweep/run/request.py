@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
-from ampsweep.config.modes import arm_label, compute_dtype
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.modes import arm_label, step_dtypes
+from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
@@ -72,7 +71,7 @@ def identity(
     return Identity(
         experiment=config.name,
         precision_mode=precision.mode,
-        dtype=compute_dtype(precision),
+        dtype=step_dtypes(precision).compute,
         model=component_name(config.model),
         model_size=model_size,
         task=component_name(config.task),

@@ -11,7 +11,7 @@ from ampsweep.config.schema import Config
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed

@@ -10,18 +10,17 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import COMPONENTS, component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
-from ampsweep.tracking.factory import check_tracking
+from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
