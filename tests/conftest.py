@@ -11,7 +11,7 @@ import pytest
 import torch
 from wandb_server import WandbServer
 
-from ampsweep.tracing.host_allocator import host_growth
+from ampsweep.tracing.host_memory import measure_host_peak
 
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.
@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # The profiler's library reads how much it may say when it is first used, which is here as it is in a training.
-with host_growth():
+with measure_host_peak():
     pass
 
 

@@ -3,8 +3,9 @@
 import math
 from typing import Final
 
+MIB: Final = 2**20
 GIB: Final = 2**30
-BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB, "TiB": 2**40}
+BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 """Unit -> bytes, as torch names units in its messages."""
 MAX_DECIMALS: Final = 6
 

@@ -2,18 +2,224 @@
 
     python sweeps/results/page.py PACKED [--to DIRECTORY]
 
-writes README.md and its figures, and copies the packed files beside them; by default into a folder here that is named
+writes README.md, beside it the whole comparison of each experiment as `ampsweep report` makes it (NAME.md, and its
+picture where a browser is installed), and copies the packed files there; by default into a folder here that is named
 after the device.
 """
 
 import argparse
+import re
 import shutil
 import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from campaign.packing import FILES
-from campaign.page import device_of, page
-from campaign.results import Results
+from campaign.aims import aims
+from campaign.results import BASELINE, Results, Workload, num_warmup_steps
+from campaign.state import FILES
+from campaign.tables import (
+    BESIDE,
+    DEVICE,
+    FIGURES,
+    ROOFLINE,
+    arms_table,
+    bounds_against,
+    compared_table,
+    signed_percent,
+    table,
+    told,
+)
+from run import Command, planned
+
+from ampsweep.analysis.runs import Run
+from ampsweep.report.files import HTML_NAME, MARKDOWN_NAME, write_comparison
+from ampsweep.report.screenshot import find_browser, take_screenshot
+from ampsweep.report.search_tables import search_table
+from ampsweep.report.sentences.batch_limits import heading, largest_batches, search_lines
+from ampsweep.report.sentences.explaining import arm_note
+from ampsweep.text import duration, num_bytes
+
+TITLES: Final = {
+    "recipe": "The PyTorch AMP recipe",
+    "gpt_small": "GPT-2 124M",
+    "resnet50": "ResNet-50",
+    "memory_by_batch": "Peak memory against batch size, and its prediction",
+    "small_steps": "Cost of the instrumentation",
+    "largest_batch": "The largest batch that trains",
+}
+"""Experiments by the name of their runs, in the order of the page."""
+
+ELSEWHERE: Final = {
+    "recipe": "Elsewhere: the recipe's own page has 7.020 s in fp32 and 2.524 s with AMP on a T4 (2.78x) for 150 steps "
+    "(docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html).",
+    "gpt_small": "Elsewhere, GPT-2 124M: TF32 to bf16 1.60x, reserved memory -47 % on an A100; about 463,000 tokens/s "
+    "with llm.c and 380,000 with nanoGPT on an H100. BERT-large: 1.8x to 1.9x on an A100.",
+    "resnet50": "Elsewhere: ResNet-50 from TF32 to AMP 2.63x on an A100.",
+    "small_steps": "Steps so small that they are kernel launches, where the host's time counts most; the overhead is "
+    "what the suite says of itself (`instrumentation/overhead_pct`).",
+}
+
+
+def page(results: Results, pictures: Sequence[str] = ()) -> str:
+    """The Markdown document; `pictures` names the experiments of which one lies beside it."""
+    lines = [*_head(results), "## What was to be reached", "", *_aims(results)]
+    for experiment, title in TITLES.items():
+        if experiment in results.compared:
+            lines += [f"## {title}", "", *_experiment(results, experiment), *_end(results, experiment, pictures)]
+    lines += [*_tests(results), *_not_measured(results), *_files(results)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def device_of(results: Results) -> str:
+    """The device's name as a folder is called: `h100-80gb-hbm3`."""
+    name = next((record.identity.device_name for record in results.records if record.identity.device_name), None)
+    return re.sub(r"[^a-z0-9]+", "-", (name or "unknown device").lower().removeprefix("nvidia ")).strip("-")
+
+
+def _head(results: Results) -> Iterator[str]:
+    record = next((record for record in results.records if record.status == "completed"), None)
+    yield from (f"# {record.identity.device_name if record else 'Nothing was measured'}", "")
+    if results.state.tiny:
+        yield from ("**A rehearsal with tiny sizes: it shows that everything runs. Its figures mean nothing.**", "")
+    if record is not None:
+        environment = record.environment
+        facts = {
+            "torch": environment.get("packages", {}).get("torch"),
+            "CUDA": environment.get("cuda"),
+            "cuDNN": environment.get("cudnn"),
+            "driver": environment.get("driver"),
+            "power limit": f"{environment['power_limit_w']:.0f} W" if "power_limit_w" in environment else None,
+            "Python": environment.get("python"),
+            "ampsweep": environment.get("code_version"),
+            "commit": (results.state.commit or "")[:12] or None,
+        }
+        counted = f"{len(results.records)} runs and {len(results.state.by_hand)} loops by hand"
+        known = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        yield from (f"{known}. {counted}, each in a process of its own, {results.state.began_at[:10]}.", "")
+    yield from ("How to read it, and the command that made it: [the results' README](../README.md).", "")
+
+
+def _aims(results: Results) -> list[str]:
+    words = {True: "yes", False: "no", None: "not measured"}
+    rows = [[aim.what, aim.aim, aim.measured, words[aim.reached]] for aim in aims(results)]
+    return table(["what", "aim", "measured", "reached"], rows, words=True)
+
+
+def _experiment(results: Results, experiment: str) -> Iterator[str]:
+    compared = results.compared[experiment]
+    for search in compared.comparison.searches:
+        found = search_table(search)
+        yield from (f"### {heading(search)}", "", largest_batches(search), "", *table(found.headers, found.rows))
+        yield from (*(f"- {_plain(line)}" for line in search_lines(search)), "")
+    if experiment == "memory_by_batch":
+        yield from _by_batch([Run(path, record) for path, record in compared.records])
+        return
+    for workload in results.workloads(experiment):
+        yield from (f"### {workload.comparison.title or 'Without figures'}", "", *_about(workload))
+        yield from compared_table(workload)
+        for columns in (FIGURES, ROOFLINE, DEVICE):
+            yield from arms_table(workload, columns)
+        yield from bounds_against(workload, BASELINE)
+        if any(arm.by_hand is not None for arm in workload.arms):
+            yield from (
+                "Beside the same loop written by hand (of GPT-2: nanoGPT's):",
+                "",
+                *arms_table(workload, BESIDE),
+            )
+        yield from (
+            *(f"- {arm.name}: {_plain(arm_note(note))}" for arm in workload.arms for note in arm.figures.notes),
+            "",
+        )
+
+
+def _about(workload: Workload) -> list[str]:
+    """What the arms have in common, in a line; nothing of runs of which none began."""
+    identity = workload.record.identity
+    if identity.steps is None:
+        return []
+    size = "" if identity.model_size is None else f" ({identity.model_size / 1e6:.4g} M parameters)"
+    sequences = "" if identity.seq_len is None else f" of {identity.seq_len} tokens"
+    steps = f"{identity.steps} steps, of which the first {num_warmup_steps(workload.record)} are warm-up"
+    return [f"{identity.model}{size}, batch {identity.batch_size}{sequences}, {identity.optimizer}, {steps}.", ""]
+
+
+def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
+    """Measured and predicted peaks against batch size, by model."""
+    for model in dict.fromkeys(run.record.identity.model for run in runs):
+        rows = [
+            (
+                run.arm,
+                str(run.record.identity.batch_size),
+                run.outcome,
+                told(num_bytes, run.num_bytes("memory/peak_allocated_gib") if run.measured else None),
+                told(num_bytes, run.predicted_bytes),
+                told(signed_percent, run.prediction_error_pct),
+            )
+            for run in sorted(runs, key=lambda run: (run.arm, run.record.identity.batch_size))
+            if run.record.identity.model == model
+        ]
+        yield from (f"### {model}", "", *table(["arm", "batch", "outcome", "peak", "predicted", "error"], rows))
+
+
+def _end(results: Results, experiment: str, pictures: Sequence[str]) -> Iterator[str]:
+    """What stands below the tables of an experiment: figures from elsewhere, the whole comparison, the commands."""
+    if experiment in ELSEWHERE:
+        yield from (ELSEWHERE[experiment], "")
+    if experiment in pictures:
+        yield from (f"[![The page of the comparison]({experiment}.png)]({experiment}.md)", "")
+    yield from (
+        f"The whole comparison, with the memory by category and every run: [{experiment}.md]({experiment}.md).",
+        "",
+    )
+    commands = [
+        command.text
+        for command in map(Command, results.state.entries)
+        if command.file is not None and command.experiment == experiment
+    ]
+    yield from ("```bash", *commands, "```", "")
+
+
+def _tests(results: Results) -> Iterator[str]:
+    lines = results.state.tests
+    if lines:
+        others = [line for line in lines[:-1] if not line.startswith("PASSED")]
+        yield from ("## Tests on the GPU", "", f"`pytest -m gpu`: {_plain(lines[-1].strip('= '))}.", "")
+        yield from (*(f"- {_plain(line)}" for line in others), "")
+
+
+def _not_measured(results: Results) -> Iterator[str]:
+    state = results.state
+    every = [command.text for command in planned(tiny=state.tiny, overrides=state.overrides)]
+    left = [text for text in every if text not in state.entries or state.entries[text].status != "done"]
+    if left:
+        told = {text: entry.reason or "not begun" for text, entry in state.entries.items()}
+        yield from ("## Not measured", "")
+        yield from (*(f"- `{text}`: {_plain(told.get(text, 'not asked for'))}" for text in left), "")
+
+
+def _files(results: Results) -> Iterator[str]:
+    yield from ("## Files", "", *(f"- [{name}]({name})" for name in FILES), "")
+    yield f"All commands together took {duration(sum(entry.seconds for entry in results.state.entries.values()))}."
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"([\\`*<>|#~])", r"\\\1", " ".join(text.split()))
+
+
+def _write_comparisons(results: Results, to: Path) -> list[str]:
+    """Write each experiment's comparison, and its picture where there is a browser; the names of those with one."""
+    drawn = []
+    for name, compared in results.compared.items():
+        directory = results.directories[name]
+        write_comparison(compared.comparison, compared.records, compared.histories, directory)
+        shutil.copyfile(directory / MARKDOWN_NAME, to / f"{name}.md")
+        if find_browser() is not None:
+            take_screenshot(directory / HTML_NAME, to / f"{name}.png")
+            drawn.append(name)
+    return drawn
 
 
 def main() -> int:
@@ -21,20 +227,19 @@ def main() -> int:
     parser.add_argument("packed", type=Path, metavar="PACKED", help="directory with the packed files")
     parser.add_argument("--to", type=Path, metavar="DIRECTORY", help="where the page goes")
     arguments = parser.parse_args()
-    try:
-        results = Results.load(arguments.packed)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    to: Path = arguments.to or Path(__file__).parent / device_of(results)
-    to.mkdir(parents=True, exist_ok=True)
-    text, figures = page(results)
-    for name, svg in figures.items():
-        (to / name).write_text(svg, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            results = Results.load(arguments.packed, Path(temporary).resolve())
+        except (OSError, ValueError, tarfile.TarError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        to: Path = arguments.to or Path(__file__).parent / device_of(results)
+        to.mkdir(parents=True, exist_ok=True)
+        pictures = _write_comparisons(results, to)
+        (to / "README.md").write_text(page(results, pictures), encoding="utf-8")
     for name in FILES:
         if (arguments.packed / name).is_file() and arguments.packed.resolve() != to.resolve():
             shutil.copyfile(arguments.packed / name, to / name)
-    (to / "README.md").write_text(text, encoding="utf-8")
     print(to / "README.md")
     return 0
 

@@ -22,8 +22,7 @@ from rounds import machine, spread
 from workload import SIZES, Batches
 
 from ampsweep.config.compose import compose_points
-from ampsweep.run.request import new_record
-from ampsweep.tracking.history import HistoryFile
+from ampsweep.tracking.history_file import HistoryFile
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.trainer import Trainer
@@ -42,7 +41,7 @@ STEPS = {"small": 400, "large": 40}
 
 
 class NoStop:
-    requested, reason = False, ""
+    reason = ""
 
 
 def main() -> None:
@@ -63,7 +62,7 @@ def _measure(size: str, num_rounds: int, directory: Path) -> dict[str, object]:
     overrides = ampsweep_overrides(SIZES[size], log_every=10)
     config = compose_points(overrides, multirun=False).points[0].config
     built, history, steps = build(config, CPU, build_data(config, CPU)), HistoryFile(), STEPS[size]
-    history.start(new_record(config, device="cpu"), directory, resume_after=None)
+    history.start(directory, resume_after=None)
     trainer = assemble_trainer(config, built, CPU, log=history.log, progress=_ignore, save=_ignore)
     blocks = {
         "bare": lambda: _bare(trainer, steps, with_norm=False),

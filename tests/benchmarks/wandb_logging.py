@@ -23,7 +23,7 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
     `added_s` is what tracking kept from such a run: its start, its rows and its end, less ``seconds``. `exit_s` is how
     long the W&B process took to end after that, which a command waits for once.
     """
-    from ampsweep.tracking.factory import make_trackers
+    from ampsweep.tracking.tracker import make_tracker
     from ampsweep.tracking.wandb.process import WandbProcess
 
     record = RunRecord.read(directory)
@@ -33,21 +33,21 @@ def log_rows(directory: Path, seconds: float, resume_after: int | None) -> None:
         print(flush=True)
         sys.stdin.readline()
         began = time.perf_counter()
-        trackers = make_trackers(config, None, lambda line: print(line, file=sys.stderr), wandb.address)
-        trackers.start(record, directory, resume_after=resume_after)
+        tracker = make_tracker(config, None, lambda line: print(line, file=sys.stderr), wandb.address)
+        tracker.start(record, directory, resume_after=resume_after)
         record.write(directory)
         first = time.perf_counter()
         num_rows, reached = round(seconds / PERIOD_S), resume_after or 0
         for number in range(1, num_rows + 1):
             step = reached + number
-            trackers.log({"train/loss": 1 / step, "train/lr": 1e-3}, step)
+            tracker.log({"train/loss": 1 / step, "train/lr": 1e-3}, step)
             time.sleep(max(0.0, first + number * PERIOD_S - time.perf_counter()))
         record.status, record.summary = "completed", {"train/loss": 0.5}
         # Tables in W&B.
         record.memory, record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"float32": 9})
         lost = None
         try:
-            trackers.finish(record)
+            tracker.finish(record)
         except OSError as error:  # the disk is full
             lost = str(error)
         ended = time.perf_counter()

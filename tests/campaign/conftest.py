@@ -1,4 +1,4 @@
-"""A campaign at its tiny scale on the CPU, run by its own command; killed once in the middle, and gone on with."""
+"""A tiny campaign over the recipe, run by its own command: interrupted at first, then killed, and gone on with."""
 
 import os
 import signal
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tiny_campaign import PATIENCE_S, Campaign, Left, command, entries_of, left_in
+from campaign.results import Results
+from tiny_campaign import PATIENCE_S, Campaign, beginnings, command, entries_of, left_in
 
 
 @pytest.fixture(scope="session")
@@ -28,46 +29,57 @@ def call(machine: dict[str, str]) -> Callable[..., Campaign]:
         ended = subprocess.run(
             command(directory, *arguments), env=machine, capture_output=True, text=True, check=False, timeout=300
         )
-        return Campaign(directory, ended.returncode, ended.stdout, ended.stderr)
+        return left_in(directory, ended.returncode, ended.stdout, ended.stderr)
 
     return call
 
 
 @pytest.fixture(scope="session")
-def stopped(machine: dict[str, str]) -> Callable[..., int]:
-    """Starts a campaign over the recipe, and sends it a signal at its block of that number; returns its exit code."""
+def stopped(machine: dict[str, str]) -> Callable[..., Campaign]:
+    """Starts the campaign over the recipe and sends it a signal as soon as `reached` says so."""
 
-    def stopped(directory: Path, block: int, number: signal.Signals) -> int:
+    def stopped(directory: Path, number: signal.Signals, reached: Callable[[], bool]) -> Campaign:
         process = subprocess.Popen(
             command(directory, "--only", "recipe"), env=machine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + PATIENCE_S
-        while not (len(entries_of(directory)) == block and (directory / "running").is_file()):
-            assert time.monotonic() < deadline, f"waited in vain for block {block}"
+        while not ((directory / "running").is_file() and reached()):
+            assert time.monotonic() < deadline, "waited in vain"
             assert process.poll() is None, "the campaign ended by itself"
             time.sleep(0.02)
         process.send_signal(number)
-        return process.wait(PATIENCE_S)
+        return left_in(directory, process.wait(PATIENCE_S))
 
     return stopped
 
 
 @pytest.fixture(scope="session")
-def killed(stopped: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """A campaign that was killed without a word while it was at its second block."""
+def interrupted(stopped: Callable[..., Campaign], tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """A campaign that was asked to end within its sweep, after the first run."""
     directory = tmp_path_factory.mktemp("campaign") / "out"
-    stopped(directory, 2, signal.SIGKILL)
-    return left_in(directory)
+    return stopped(directory, signal.SIGTERM, lambda: len(beginnings(directory)) > 0)
 
 
 @pytest.fixture(scope="session")
-def interrupted(killed: Left, stopped: Callable[..., int]) -> Left:
-    """The same, called again and asked to end while it was at its third block."""
-    assert stopped(killed.directory, 3, signal.SIGTERM) == 1
-    return left_in(killed.directory)
+def began_before(interrupted: Campaign) -> dict[str, str]:
+    """When the runs that it finished had begun."""
+    return beginnings(interrupted.directory)
 
 
 @pytest.fixture(scope="session")
-def finished(interrupted: Left, call: Callable[..., Campaign]) -> Campaign:
+def killed(interrupted: Campaign, began_before: dict[str, str], stopped: Callable[..., Campaign]) -> Campaign:
+    """The same, called again and killed without a word at its loops by hand."""
+    directory = interrupted.directory
+    return stopped(directory, signal.SIGKILL, lambda: len(entries_of(directory)) == 2)
+
+
+@pytest.fixture(scope="session")
+def finished(killed: Campaign, call: Callable[..., Campaign]) -> Campaign:
     """The same, called once more and left alone."""
-    return call(interrupted.directory, "--only", "recipe")
+    return call(killed.directory, "--only", "recipe")
+
+
+@pytest.fixture(scope="session")
+def results(finished: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What it found."""
+    return Results.load(finished.packed, tmp_path_factory.mktemp("unpacked"))

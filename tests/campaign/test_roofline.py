@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from campaign.results import arms_of
 from campaign.roofline import Moved, bound, moved_bytes
 
 from ampsweep.record.parts import MemoryUse, ModeProof
@@ -15,10 +14,14 @@ FLOPS = 2 * BATCH * WIDTH * WIDTH * (3 * NUM_LAYERS - 1)
 """Forward and two gradients a layer, but none for the first layer's input."""
 
 
+def recipe_records(results):
+    return {record.arm: record for _, record in results.compared["recipe"].records}
+
+
 @pytest.fixture
-def recipe(finished):
+def recipe(results):
     """The record of a real run, with the sizes of the recipe at its own size."""
-    run = finished.results.of("recipe", precision_mode="fp32")[0][1]
+    run = recipe_records(results)["fp32"]
 
     def recipe(mode, dtype, *, parameter_bytes=4, autocast=False, scaler=False, tf32=False, **trainer):
         config = run.config | {
@@ -38,6 +41,7 @@ def recipe(finished):
     return recipe
 
 
+@pytest.mark.slow
 def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
     record = recipe("amp_fp16", "float16", autocast=True, scaler=True)
     assert sum(record.proof.flops.values()) / 1e9 == pytest.approx(137.4, abs=0.05)
@@ -46,7 +50,8 @@ def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
     assert moved.total / 1e9 == pytest.approx(1.61, abs=0.005)
 
 
-def test_on_an_h100_eager_amp_is_bounded_at_about_three_and_a_half_times_fp32_and_below_tf32(recipe):
+@pytest.mark.slow
+def test_on_an_h100_eager_amp_is_bounded_below_tf32(recipe):
     fp32 = bound(recipe("fp32", "float32"))
     tf32 = bound(recipe("tf32", "float32", tf32=True))
     amp = bound(recipe("amp_fp16", "float16", autocast=True, scaler=True))
@@ -59,6 +64,7 @@ def test_on_an_h100_eager_amp_is_bounded_at_about_three_and_a_half_times_fp32_an
     assert amp.step_ms > tf32.step_ms
 
 
+@pytest.mark.slow
 def test_clipping_and_adamw_pass_over_the_parameters_too(recipe):
     record = recipe("fp32", "float32", max_grad_norm=1.0)
     record.config["optimizer"] = {"name": "adamw"}
@@ -67,17 +73,19 @@ def test_clipping_and_adamw_pass_over_the_parameters_too(recipe):
     assert moved_bytes(record).optimizer == 20 * WEIGHTS
 
 
-def test_real_records_hold_what_the_formula_takes(finished):
+@pytest.mark.slow
+def test_real_records_hold_what_the_formula_takes(results):
     """The tiny recipe: three layers of 32, batch 8."""
     weights = 3 * (32 * 32 + 32)
-    fp32, amp = (finished.results.of("recipe", precision_mode=mode)[0][1] for mode in ("fp32", "amp_bf16"))
+    fp32, amp = (recipe_records(results)[arm] for arm in ("fp32", "amp_bf16"))
     for record, dtype in ((fp32, "float32"), (amp, "bfloat16")):
         assert record.proof.flops == {dtype: 2 * 8 * 32 * 32 * 8}
     assert moved_bytes(fp32) == Moved(casts=0, unscale=0, clipping=0, optimizer=12 * weights)
     assert moved_bytes(amp) == Moved(casts=12 * weights, unscale=0, clipping=0, optimizer=12 * weights)
 
 
-def test_where_the_device_is_not_known_there_is_no_bound(finished):
-    arms = arms_of(finished.results.of("recipe"))
-    assert [arm.arm for arm in arms] == ["fp32", "amp_bf16"]
-    assert [(arm.bound, arm.share_pct) for arm in arms] == [(None, None)] * 2
+@pytest.mark.slow
+def test_where_the_device_is_not_known_there_is_no_bound(results):
+    (workload,) = results.workloads("recipe")
+    assert [arm.name for arm in workload.arms] == ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16"]
+    assert {(arm.bound, arm.share_pct) for arm in workload.arms} == {(None, None)}

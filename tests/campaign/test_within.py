@@ -19,12 +19,12 @@ time.sleep(60)
 
 def within(tmp_path, code, seconds):
     command = [sys.executable, "-c", code]
-    return run_within(command, seconds, directory=tmp_path, log=tmp_path / "logs/it.log", environment=os.environ)
+    return run_within(command, seconds, directory=tmp_path, cwd=tmp_path, environment=os.environ)
 
 
 def test_what_ends_in_time_tells_its_code_and_what_it_said(tmp_path):
     ended = within(tmp_path, "import sys; print('said'); print('told', file=sys.stderr); sys.exit(3)", 30.0)
-    assert (ended.code, ended.in_time, ended.said, ended.told) == (3, True, "said\n", "told\n")
+    assert (ended.code, ended.in_time, ended.out, ended.err) == (3, True, "said\n", "told\n")
     assert not (tmp_path / "running").exists()
 
 
@@ -33,7 +33,7 @@ def test_what_takes_longer_is_ended_with_all_that_it_started(tmp_path):
     ended = within(tmp_path, WITH_A_CHILD, 2.5)
     assert not ended.in_time
     assert time.monotonic() - began_s < 2.5 + GRACE_S, "asked to end, it does so at once"
-    assert not is_alive(int(ended.said))
+    assert not is_alive(int(ended.out))
 
 
 def test_only_the_very_process_that_was_noted_is_ended_later(tmp_path):

@@ -1,72 +1,77 @@
-"""A campaign at its tiny scale on the CPU: its command, and what it leaves."""
+"""A tiny campaign on the CPU: its command, and what it leaves."""
 
 import json
 import shutil
 import sys
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-from campaign.ledger import Ledger
-from campaign.results import Results
+from campaign.state import FILES, RECORDS_NAME, State
 
 RUN = Path(__file__).parents[2] / "sweeps/results/run.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A directory, and how its command was last answered."""
+    """A directory as a call of the command left it, and how that ended."""
 
     directory: Path
     code: int
     out: str
     err: str
+    packed: Path
+    """A copy: a later call packs anew."""
+    worker: int | None
+    """The command that was at work when it was killed."""
 
     @property
-    def packed(self) -> Path:
-        return self.directory / "packed"
+    def state(self) -> State:
+        state = State.read(self.packed)
+        assert state is not None
+        return state
 
     @property
-    def ledger(self) -> Ledger:
-        ledger = Ledger.read(self.directory)
-        assert ledger is not None
-        return ledger
+    def statuses(self) -> list[str]:
+        """Of its commands, by what is in the directory now."""
+        return [entry["status"] for entry in entries_of(self.directory).values()]
 
     @property
-    def results(self) -> Results:
-        return Results.load(self.packed)
+    def records(self) -> dict[str, dict[str, Any]]:
+        """What is packed of each run, by its directory's name."""
+        with tarfile.open(self.packed / RECORDS_NAME) as archive:
+            found = {entry.name: archive.extractfile(entry) for entry in archive if entry.name.endswith("run.json")}
+            return {name.split("/")[2]: json.load(file) for name, file in found.items() if file is not None}
 
 
 def command(directory: Path, *arguments: str) -> list[str]:
-    tiny = ("--scale", "tiny", "--device", "cpu", "--out", str(directory))
     budget = () if "--budget" in arguments else ("--budget", "300")
-    return [sys.executable, "-W", "error", str(RUN), *tiny, *budget, *arguments]
+    return [
+        sys.executable,
+        "-W",
+        "error",
+        str(RUN),
+        "device=cpu",
+        "--tiny",
+        "--out",
+        str(directory),
+        *budget,
+        *arguments,
+    ]
 
 
-@dataclass(frozen=True)
-class Left:
-    """What a campaign that was ended had packed, when its finished runs had begun, and which command was at work."""
-
-    directory: Path
-    packed: Path
-    entries: dict[str, dict[str, object]]
-    started_at: dict[str, str]
-    worker: int | None
-
-
-def left_in(directory: Path) -> Left:
+def left_in(directory: Path, code: int, out: str = "", err: str = "") -> Campaign:
     """What is in the directory now."""
-    packed, running = directory.with_name(f"packed_{len(entries_of(directory))}"), directory / "running"
-    shutil.copytree(directory / "packed", packed)
+    packed = directory.with_name(f"packed_{sum(1 for _ in directory.parent.glob('packed_*'))}")
+    packed.mkdir()
+    for path in filter(Path.is_file, (directory / "packed" / name for name in FILES)):
+        shutil.copy(path, packed)
+    running = directory / "running"
     worker = int(running.read_text().split()[0]) if running.is_file() else None
-    return Left(directory, packed, entries_of(packed), beginnings(directory), worker)
-
-
-def beginnings(directory: Path) -> dict[str, str]:
-    """When each run began, by its directory's name."""
-    records = {path.parent.name: json.loads(path.read_text()) for path in directory.glob("runs/*/*/*/run.json")}
-    return {name: record["started_at"] for name, record in records.items() if record["status"] == "completed"}
+    return Campaign(directory, code, out, err, packed, worker)
 
 
 def is_alive(pid: int) -> bool:
@@ -76,6 +81,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def entries_of(directory: Path) -> dict[str, dict[str, object]]:
+def entries_of(directory: Path) -> dict[str, dict[str, Any]]:
     path = directory / "campaign.json"
     return json.loads(path.read_text())["entries"] if path.is_file() else {}
+
+
+def beginnings(directory: Path) -> dict[str, str]:
+    """When each finished run began, by its directory's name."""
+    records = {path.parent.name: json.loads(path.read_text()) for path in directory.glob("runs/*/*/*/run.json")}
+    return {name: record["started_at"] for name, record in records.items() if record["status"] == "completed"}

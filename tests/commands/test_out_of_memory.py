@@ -10,7 +10,7 @@ from wandb_file import read_wandb_file
 from ampsweep.config.compose import compose_one
 from ampsweep.launch.isolated import ChildExit
 from ampsweep.record import RunRecord
-from ampsweep.run.isolated import settle
+from ampsweep.run.own_process import complete_record
 from ampsweep.run.request import RunRequest
 
 KIB = 2**10 / 2**30
@@ -74,7 +74,7 @@ def test_the_sweep_goes_on_and_every_report_tells_of_it(train):
     assert tracked.summary["oom"] == lost
 
 
-def test_a_run_that_could_not_be_built_is_a_finished_run_of_wandb(train):
+def test_a_run_that_could_not_be_built_is_finished_in_wandb(train):
     assert train(*MLP, "tracking.mode=offline", limited(100)).code == 0
     run = only_run()
     tracked = read_wandb_file(run.directory / run.record.wandb.directory)
@@ -84,11 +84,16 @@ def test_a_run_that_could_not_be_built_is_a_finished_run_of_wandb(train):
 
 def test_a_run_that_the_kernel_killed_for_its_memory_is_one_too(tmp_path):
     request = RunRequest(compose_one([*MLP, "tracking=disabled"]), tmp_path)
-    record = settle(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False, oom_killed=True))
+    record = complete_record(
+        request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False, oom_killed=True)
+    )
     assert record == RunRecord.read(tmp_path)
     assert (record.status, record.oom.phase) == ("oom", None)
     assert "the kernel counts a process killed for lack of memory" in record.error
-    assert settle(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False)).status == "failed"
+    assert (
+        complete_record(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", interrupted=False)).status
+        == "failed"
+    )
 
 
 def test_a_watched_run_has_no_speed_and_says_why(train):

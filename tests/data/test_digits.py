@@ -17,14 +17,14 @@ def hashes(inputs):
 
 
 def test_images_lie_between_zero_and_one():
-    inputs, targets = Digits(batch_size=1000, seed=0, device=CPU).train_batch(0)
+    inputs, targets = Digits(val_fraction=0.2, batch_size=1000, seed=0, device=CPU).train_batch(0)
     assert (inputs.shape, inputs.dtype, targets.dtype) == ((1000, 1, 8, 8), torch.float32, torch.int64)
     assert (inputs.min(), inputs.max()) == (0, 1)
     assert set(targets.tolist()) == set(range(10))
 
 
-def test_an_epoch_visits_each_training_digit_once_and_no_validation_digit():
-    data = Digits(batch_size=2, seed=0, device=CPU)
+def test_an_epoch_visits_each_training_digit_once():
+    data = Digits(val_fraction=0.2, batch_size=2, seed=0, device=CPU)
     val = [digit for inputs, _ in data.val_batches() for digit in hashes(inputs)]
     train = [digit for index in range(data.num_train_batches) for digit in hashes(data.train_batch(index)[0])]
     assert data.num_train_batches == 719  # 1438 of 1797 digits
@@ -34,14 +34,14 @@ def test_an_epoch_visits_each_training_digit_once_and_no_validation_digit():
 
 
 def test_each_epoch_has_its_own_order():
-    data = Digits(batch_size=1438, seed=0, device=CPU)
+    data = Digits(val_fraction=0.2, batch_size=1438, seed=0, device=CPU)
     first, second = data.train_batch(0)[1], data.train_batch(1)[1]
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
 
 
 def test_an_incomplete_last_batch_is_dropped():
-    assert Digits(batch_size=1000, seed=0, device=CPU).num_train_batches == 1
+    assert Digits(val_fraction=0.2, batch_size=1000, seed=0, device=CPU).num_train_batches == 1
 
 
 def test_another_split_is_other_data():
@@ -51,7 +51,7 @@ def test_another_split_is_other_data():
 
 def test_the_digits_can_be_learned_in_a_few_dozen_steps():
     torch.manual_seed(0)
-    data, model = Digits(batch_size=64, seed=0, device=CPU), MLP(64, 64, 10, num_layers=2)
+    data, model = Digits(val_fraction=0.2, batch_size=64, seed=0, device=CPU), MLP(64, 64, 10, num_layers=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(60):
         inputs, targets = data.train_batch(step)
@@ -64,7 +64,7 @@ def test_the_digits_can_be_learned_in_a_few_dozen_steps():
 
 def test_a_batch_larger_than_the_training_set_is_refused():
     with pytest.raises(ValueError, match="batch_size is 1439, but there are only 1438 training items"):
-        Digits(batch_size=1439, seed=0, device=CPU)
+        Digits(val_fraction=0.2, batch_size=1439, seed=0, device=CPU)
 
 
 @pytest.mark.parametrize("val_fraction", [0.0, 1.0, -0.2])
@@ -76,4 +76,4 @@ def test_a_split_without_either_part_is_refused(val_fraction):
 def test_a_missing_scikit_learn_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ValueError, match="the digits come with scikit-learn, which is not installed"):
-        Digits(batch_size=8, seed=0, device=CPU)
+        Digits(val_fraction=0.2, batch_size=8, seed=0, device=CPU)

@@ -6,7 +6,8 @@ import sys
 
 from isolated_targets import target
 
-from ampsweep.launch.isolated import run_isolated, warm_up
+from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.processes import start_fork_server
 
 
 def say(message):
@@ -15,7 +16,7 @@ def say(message):
 
 def main():
     name, path, grace_s, preload = sys.argv[1:]
-    warm_up(preload.split(","))
+    start_fork_server(preload.split(","))
     say("ready")
     end = run_isolated(target(name), (path,), on_message=say, grace_s=float(grace_s))
     say(dataclasses.asdict(end))

@@ -10,12 +10,14 @@ import threading
 import time
 from pathlib import Path
 
-from ampsweep.launch.isolated import Target, run_isolated, warm_up
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.processes import start_fork_server
 
 
 def target(name):
     """A function of this module, as `run_isolated` takes it."""
-    return Target(f"{__name__}:{name}")
+    return NamedFunction(f"{__name__}:{name}")
 
 
 def echo(value):
@@ -29,7 +31,7 @@ def count(number, *, send):
 
 def isolate(value):
     """For a worker of joblib's: a run of its own, from a fork server of its own."""
-    warm_up(["json"])
+    start_fork_server(["json"])
     return run_isolated(target("echo"), (value,))
 
 

@@ -13,14 +13,15 @@ import pytest
 import torch
 from isolated_targets import target
 
-from ampsweep.launch.isolated import PRELOAD, run_isolated, warm_up
+from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _server():
-    warm_up()
+    start_fork_server()
 
 
 def test_a_run_returns_what_its_target_returns():
@@ -64,12 +65,12 @@ def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_number_of_threads_is_applied_to_a_torch_that_was_imported_before(monkeypatch, number):
+def test_the_number_of_threads_reaches_a_torch_imported_before(monkeypatch, number):
     monkeypatch.setenv("OMP_NUM_THREADS", str(number))
     assert run_isolated(target("num_threads"), ()).result == (number, sys.platform == "linux")
 
 
-def test_a_variable_that_torch_reads_at_import_costs_a_cold_start_but_counts(monkeypatch):
+def test_a_variable_that_torch_reads_at_import_counts(monkeypatch):
     monkeypatch.setenv("TORCH_LOGS", "+inductor")
     found, _, born_with_torch = run_isolated(target("surroundings"), (["TORCH_LOGS"],)).result
     assert found == {"TORCH_LOGS": "+inductor"}
@@ -126,7 +127,7 @@ def test_exit_functions_run_as_in_any_process(tmp_path):
     assert (tmp_path / "last").read_text() == "farewell"
 
 
-def test_a_run_that_hangs_after_its_result_is_killed_and_keeps_it():
+def test_a_run_that_hangs_after_its_result_is_killed():
     end = run_isolated(target("linger"), (), grace_s=0.5)
     assert end.result == "done"
     assert end.exitcode != 0
@@ -171,8 +172,8 @@ def test_a_child_of_the_warm_server_can_use_the_device():
     assert run_isolated(target("cuda_sum"), ()).result == 3.0
 
 
-@pytest.mark.parametrize("name", PRELOAD)
-def test_what_is_preloaded_exists(name):
+@pytest.mark.parametrize("name", SLOW_IMPORTS)
+def test_a_module_the_fork_server_imports_exists(name):
     assert importlib.util.find_spec(name) is not None
 
 

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from marks import on_cuda
 
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
-from ampsweep.monitors.host import num_available_cores
-from ampsweep.monitors.host_load import HostUse, HostWindow, own_processes
 from ampsweep.monitors.nvml import NvmlDevice
-from ampsweep.monitors.other_processes import FirstLook, Neighbours
+from ampsweep.monitors.other_processes import UseBeforeRun, UseDuringRun
+from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, num_available_cores, own_processes
 from ampsweep.text import GIB
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 LOOP = "while True: pass"
-ALONE = HostUse(window_s=20.0, num_cores=8, own_cores=3.9, foreign_cores=0.04)
+ALONE = ProcessorUse(window_s=20.0, num_cores=8, own_cores=3.9, foreign_cores=0.04)
 
 
 def keep_busy(seconds):
@@ -43,7 +43,7 @@ def child():
 
 
 def verdict_on(work, **evidence):
-    watch = Neighbours(CPU)
+    watch = UseDuringRun(CPU)
     watch.after_warmup()
     work()
     watch.end()
@@ -62,13 +62,13 @@ def test_a_load_in_another_process_contaminates():
 @pytest.mark.usefixtures("foreign_load")
 def test_a_load_is_noticed_before_the_run_begins():
     began = time.perf_counter()
-    told = FirstLook(CPU).told()
+    told = UseBeforeRun(CPU).sentence()
     assert told is not None
     assert told.startswith("the CPU was busy before the run began: other processes kept ")
     assert time.perf_counter() - began < 1.0
 
 
-def test_a_load_from_before_does_not_matter_to_a_cpu_that_was_free_afterwards():
+def test_load_before_a_run_on_a_free_cpu_does_not_matter():
     free = Evidence(busy_before="the CPU was busy", host=ALONE)
     assert judge(CPU, free).verdict == "clean"
     assert judge(CPU, free).busy_before == "the CPU was busy"
@@ -77,7 +77,7 @@ def test_a_load_from_before_does_not_matter_to_a_cpu_that_was_free_afterwards():
 
 
 def test_what_the_run_starts_is_part_of_the_run(child):
-    window = HostWindow()
+    window = ProcessorWindow()
     its_share = psutil.Process(child.pid).cpu_times().user
     own = time.process_time()
     keep_busy(0.7)
@@ -88,8 +88,8 @@ def test_what_the_run_starts_is_part_of_the_run(child):
     assert child.pid in own_processes()
 
 
-def test_what_the_run_started_is_still_part_of_it_when_it_has_ended():
-    window = HostWindow()
+def test_child_processes_that_ended_count_as_the_runs_own():
+    window = ProcessorWindow()
     spend = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", spend], check=True)
     use = window.use()
@@ -118,7 +118,7 @@ def test_a_run_that_stands_still_is_no_measure_of_speed():
 
 
 def test_evaluation_and_checkpoints_may_wait_for_a_disk():
-    watch = Neighbours(CPU)
+    watch = UseDuringRun(CPU)
     watch.pause()
     watch.after_warmup()
     own = time.process_time()
@@ -145,7 +145,7 @@ def test_too_short_a_time_tells_nothing():
 
 
 def test_a_run_without_steps_after_warmup_tells_nothing():
-    watch = Neighbours(CPU)
+    watch = UseDuringRun(CPU)
     watch.end()
     found = watch.verdict(busy_before=None, throttled_pct=None)
     assert (found.verdict, found.reasons) == ("unknown", ["no step came after warm-up"])
@@ -251,14 +251,13 @@ HOLD = (
 )
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_memory_of_another_process_is_noticed_before_the_run_begins():
+@on_cuda
+def test_cuda_memory_of_another_process_is_noticed_before():
     torch.cuda.empty_cache()  # what earlier tests held
-    assert FirstLook(torch.device("cuda")).told() is None
+    assert UseBeforeRun(torch.device("cuda")).sentence() is None
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        told = FirstLook(torch.device("cuda")).told()
+        told = UseBeforeRun(torch.device("cuda")).sentence()
         other.kill()
     assert told is not None
     assert told.startswith("cuda was in use before the run began: ")

@@ -36,7 +36,7 @@ def runs_of(workspace: dict[str, Any]) -> dict[str, Any]:
     return runs
 
 
-def test_a_workspace_has_the_panels_of_the_specification_in_sections():
+def test_a_workspace_has_the_specified_panels_in_sections():
     sections = panels_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
     assert list(sections) == ["About", "Memory", "Speed", "Parity", "Gradient scaler", "Device"]
     made = {id.removeprefix("ampsweep-"): panel for found in sections.values() for id, panel in found.items()}
@@ -100,7 +100,7 @@ def grids(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [block["metadata"] for block in report["blocks"] if block["type"] == "panel-grid"]
 
 
-def test_what_is_published_is_saved_once_and_then_brought_up_to_date(server, publish_runs):
+def test_pages_are_saved_once_and_then_brought_up_to_date(server, publish_runs):
     report, workspace = publish_runs(pairs(1))
     view, spec = saved(server, "runs")
     assert "1 of 1 pair completed and 3 are needed" in texts(spec)[0]
@@ -124,7 +124,7 @@ def test_what_is_published_is_saved_once_and_then_brought_up_to_date(server, pub
     assert "**Train in amp_bf16" in texts(saved(server, "runs")[1])[0]
 
 
-def test_what_people_have_changed_stays_and_the_rest_is_kept_up_to_date(server, publish_runs):
+def test_what_people_have_changed_stays_the_rest_is_updated(server, publish_runs):
     publish_runs(pairs(1))
     view, workspace = saved(server, "project-view")
     bank = workspace["section"]["panelBankConfig"]

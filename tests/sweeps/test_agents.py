@@ -86,6 +86,7 @@ def test_all_sweeps_are_tried():
     assert {path.stem for path in (ROOT / "sweeps").glob("*.yaml")} == set(SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_server_has_the_sweep_as_its_file_says(all_swept, name):
     wanted = yaml.safe_load((ROOT / "sweeps" / f"{name}.yaml").read_text())
@@ -95,6 +96,7 @@ def test_the_server_has_the_sweep_as_its_file_says(all_swept, name):
     assert all_swept[name].created == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_agents_work_it_off(all_swept, name):
     swept = all_swept[name]
@@ -105,6 +107,7 @@ def test_the_agents_work_it_off(all_swept, name):
     assert all((run.state, run.exit_code) == ("finished", 0) for run in swept.runs)
 
 
+@pytest.mark.slow
 def test_two_agents_share_a_sweep_without_a_double_point(all_swept):
     swept = all_swept["fp32_vs_amp"]
     assert len({point.agent for point in swept.sweep.points}) == 2
@@ -113,6 +116,7 @@ def test_two_agents_share_a_sweep_without_a_double_point(all_swept):
     assert any(waited in agent.said for agent in swept.agents), "one device, one training at a time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_point_is_trained_as_the_server_ordered_it(all_swept, name):
     swept = all_swept[name]
@@ -128,8 +132,9 @@ def test_a_point_is_trained_as_the_server_ordered_it(all_swept, name):
                 assert config[group] == value if group in ("name", "seed") else config[group]["name"] == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_a_run_has_the_flat_identity_beside_what_the_sweep_wrote(all_swept, name):
+def test_a_run_has_the_identity_beside_what_the_sweep_wrote(all_swept, name):
     swept = all_swept[name]
     for run in swept.runs:
         directory, record = swept.records[run.name]
@@ -167,6 +172,7 @@ def own_sweep(command: WandbCommand, parameters: dict[str, Any], **settings: Any
     return command.sweep(file)
 
 
+@pytest.mark.slow
 def test_no_outcome_ends_a_sweep(command):
     """An agent gives up after three failures in its first minute; here no point completes."""
     broken = {"values": ["runs_out_of_memory", "diverges"]}
@@ -187,6 +193,7 @@ def test_no_outcome_ends_a_sweep(command):
         assert runs[record.wandb.id].summary["status"] == record.status
 
 
+@pytest.mark.slow
 def test_a_bad_configuration_does(command):
     steps = {"values": [-1, -2, -3, -4]}
     sweep = own_sweep(command, {"trainer.steps": steps, "+model.what": {"value": "is_fine"}})
@@ -197,6 +204,7 @@ def test_a_bad_configuration_does(command):
     assert command.server.runs == []
 
 
+@pytest.mark.slow
 def test_a_run_that_its_sweep_stops_ends_cleanly(command):
     """As the server does with a run that its early termination, or somebody at its page, wants to end."""
     sweep = own_sweep(command, {"trainer.steps": {"value": 1_000_000}, "+model.what": {"value": "is_fine"}})

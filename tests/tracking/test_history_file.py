@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.history import HistoryFile
+from ampsweep.record import read_history
+from ampsweep.tracking.history_file import HistoryFile
 
 
-def write(directory: Path, steps: range, record: RunRecord, *, resume_after: int | None = None) -> HistoryFile:
+def write(directory: Path, steps: range, *, resume_after: int | None = None) -> HistoryFile:
     history = HistoryFile()
-    history.start(record, directory, resume_after=resume_after)
+    history.start(directory, resume_after=resume_after)
     for step in steps:
         history.log({"train/loss": 1 / step}, step)
-    history.finish(record)
+    history.finish()
     return history
 
 
@@ -26,24 +26,24 @@ def steps_in(directory: Path) -> list[int]:
     return [row["step"] for row in read_history(directory)]
 
 
-def test_a_row_is_on_file_when_log_returns(record: RunRecord, tmp_path: Path) -> None:
+def test_a_row_is_on_file_when_log_returns(tmp_path: Path) -> None:
     history = HistoryFile()
-    history.start(record, tmp_path, resume_after=None)
+    history.start(tmp_path, resume_after=None)
     for step in (1, 2):
         history.log({"train/loss": 0.1 + step, "amp/scale": 65536.0}, step)
         assert (tmp_path / "history.jsonl").read_text().splitlines()[-1] == (
             f'{{"step": {step}, "train/loss": {0.1 + step}, "amp/scale": 65536.0}}'
         )
-    history.finish(record)
+    history.finish()
 
 
 def test_rows_survive_kill_9(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from pathlib import Path
-from ampsweep.tracking.history import HistoryFile
+from ampsweep.tracking.history_file import HistoryFile
 history = HistoryFile()
-history.start(None, Path(sys.argv[1]), resume_after=None)
+history.start(Path(sys.argv[1]), resume_after=None)
 for step in range(1, 101):
     history.log({"train/loss": 1 / step}, step)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -53,11 +53,11 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert read_history(tmp_path) == [{"step": step, "train/loss": 1 / step} for step in range(1, 101)]
 
 
-def test_non_finite_values_are_strict_json_and_come_back(record: RunRecord, tmp_path: Path) -> None:
+def test_non_finite_values_are_strict_json_and_come_back(tmp_path: Path) -> None:
     history = HistoryFile()
-    history.start(record, tmp_path, resume_after=None)
+    history.start(tmp_path, resume_after=None)
     history.log({"train/loss": math.nan, "train/grad_norm": math.inf, "x": -math.inf}, 1)
-    history.finish(record)
+    history.finish()
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -68,60 +68,60 @@ def test_non_finite_values_are_strict_json_and_come_back(record: RunRecord, tmp_
     assert (row["train/grad_norm"], row["x"]) == (math.inf, -math.inf)
 
 
-def test_a_resume_leaves_the_rows_that_are_there_and_adds_those_that_are_not(record: RunRecord, tmp_path: Path) -> None:
+def test_a_resume_keeps_the_rows_there_and_adds_the_others(tmp_path: Path) -> None:
     """As W&B does, which has them too; a second training of a step measures other times."""
-    write(tmp_path, range(1, 11), record)
+    write(tmp_path, range(1, 11))
     path = tmp_path / "history.jsonl"
     before, inode = path.read_text(), path.stat().st_ino
-    assert write(tmp_path, range(7, 9), record, resume_after=6).reached == 10
+    assert write(tmp_path, range(7, 9), resume_after=6).reached == 10
     assert path.read_text() == before
-    write(tmp_path, range(7, 13), record, resume_after=6)
+    write(tmp_path, range(7, 13), resume_after=6)
     assert steps_in(tmp_path) == list(range(1, 13))
     assert path.read_text().startswith(before)
     assert path.stat().st_ino == inode
 
 
-def test_a_torn_last_line_is_cut(record: RunRecord, tmp_path: Path) -> None:
-    write(tmp_path, range(1, 4), record)
+def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
     path = tmp_path / "history.jsonl"
     path.write_bytes(path.read_bytes() + b'{"step": 4, "train/lo')
-    assert write(tmp_path, range(4, 6), record, resume_after=3).reached == 3
+    assert write(tmp_path, range(4, 6), resume_after=3).reached == 3
     assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_the_cut_is_atomic(record: RunRecord, tmp_path: Path) -> None:
+def test_the_cut_is_atomic(tmp_path: Path) -> None:
     """Who has the file open, or looks at it after a crash in between, sees the old rows or the new ones."""
-    write(tmp_path, range(1, 11), record)
+    write(tmp_path, range(1, 11))
     path = tmp_path / "history.jsonl"
     old = path.read_text() + '{"step": 11, "tr'
     path.write_text(old)
     with path.open() as reader:
-        write(tmp_path, range(0), record, resume_after=2)
+        write(tmp_path, range(0), resume_after=2)
         assert reader.read() == old
     assert steps_in(tmp_path) == list(range(1, 11))
     assert [entry.name for entry in tmp_path.iterdir()] == ["history.jsonl"]
 
 
-def test_a_run_from_nothing_starts_an_empty_history(record: RunRecord, tmp_path: Path) -> None:
-    write(tmp_path, range(1, 6), record)
-    assert write(tmp_path, range(1, 3), record).reached == 0
+def test_a_run_from_nothing_starts_an_empty_history(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 6))
+    assert write(tmp_path, range(1, 3)).reached == 0
     assert steps_in(tmp_path) == [1, 2]
 
 
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from ampsweep.tracking.history import HistoryFile
+from ampsweep.tracking.history_file import HistoryFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 history = HistoryFile()
-history.start(None, Path(sys.argv[1]), resume_after=None)
+history.start(Path(sys.argv[1]), resume_after=None)
 for step in range(1, 31):
     if step == 10:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
     if step == 20 and sys.argv[2] == "for a while":
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     history.log({"train/loss": 1 / step}, step)
-history.finish(None)
+history.finish()
 """
 
 
@@ -144,20 +144,20 @@ def test_rows_that_found_no_room_are_counted(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_row_is_dropped_and_kept_beside_it(record: RunRecord, tmp_path: Path) -> None:
+def test_what_is_no_row_is_dropped_and_kept_beside_it(tmp_path: Path) -> None:
     damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
     (tmp_path / "history.jsonl").write_text(damaged)
-    assert write(tmp_path, range(4, 5), record, resume_after=3).reached == 3
+    assert write(tmp_path, range(4, 5), resume_after=3).reached == 3
     assert steps_in(tmp_path) == [1, 3, 4]
     assert (tmp_path / "history.jsonl.damaged").read_text() == damaged
 
 
-def test_steps_only_grow(record: RunRecord, tmp_path: Path) -> None:
+def test_steps_only_grow(tmp_path: Path) -> None:
     history = HistoryFile()
-    history.start(record, tmp_path, resume_after=None)
+    history.start(tmp_path, resume_after=None)
     history.log({}, 2)
     with pytest.raises(AssertionError, match="step 2 after step 2"):
         history.log({}, 2)
-    history.finish(record)
-    history.finish(record)
-    HistoryFile().finish(record)
+    history.finish()
+    history.finish()
+    HistoryFile().finish()

@@ -153,7 +153,7 @@ def test_an_answer_that_is_not_clear_refuses_nothing(answer: Answer) -> None:
         assert refusal(url, entity="elsewhere") is None
 
 
-def test_a_key_stays_out_of_what_the_server_says_and_away_from_where_it_points() -> None:
+def test_a_key_is_neither_repeated_nor_sent_elsewhere() -> None:
     with answering((401, error(f"no user has {KEY}\nat all"))) as (url, _):
         assert refusal(url) == REFUSES.format(url, "no user has ***")
     with answering() as (elsewhere, sent), answering((302, ""), headers={"Location": elsewhere}) as (url, _):
@@ -171,7 +171,7 @@ def test_a_server_in_trouble_is_not_waited_for(fault: Fault | None, wandb_server
     assert refusal(wandb_server.url, key="9" * 40) is None
 
 
-def test_a_silent_one_costs_less_than_a_second_however_often_it_is_asked_for(wandb_server: WandbServer) -> None:
+def test_a_silent_one_costs_less_than_a_second_in_all(wandb_server: WandbServer) -> None:
     with wandb_server.failing(Fault(status=200, delay_s=3.0)):
         access = WandbAccess(login(wandb_server.url, "9" * 40), None)
         began = time.monotonic()

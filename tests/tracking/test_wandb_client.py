@@ -12,7 +12,6 @@ import pytest
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
 from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
 
@@ -65,12 +64,10 @@ def test_what_the_process_says_reaches_whom_it_concerns(process: Process, record
         reasons.append(reason)
         stopped.set()
 
-    client = WandbClient(
-        TrackingConfig(), process.address, group="g", history=HistoryFile(), say=said.append, on_stop=on_stop
-    )
+    client = WandbClient(TrackingConfig(), process.address, group="g", say=said.append, on_stop=on_stop)
     assert client.line == "W&B: online"
     began = time.monotonic()
-    client.start(record, tmp_path, resume_after=None)
+    client.start(record, tmp_path, 0)
     assert time.monotonic() - began < 5, "half a second: W&B is slow to begin"
     assert record.wandb == WandbFacts(id="run0123", mode="online", last_step=0, project="p")
     assert process.has_begun.wait(30)
@@ -87,9 +84,7 @@ def test_what_the_process_says_reaches_whom_it_concerns(process: Process, record
 
 
 def test_a_run_that_never_began_leaves_the_process_free(process: Process, record: RunRecord) -> None:
-    client = WandbClient(
-        TrackingConfig(), process.address, group=None, history=HistoryFile(), say=print, on_stop=lambda reason: None
-    )
+    client = WandbClient(TrackingConfig(), process.address, group=None, say=print, on_stop=lambda reason: None)
     client.finish(record)
     assert process.has_ended.wait(30)
     assert not record.wandb

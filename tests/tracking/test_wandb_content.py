@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from wandb_file import WandbFile
 from wandb_server import KEY, Run, WandbServer
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
-from ampsweep.record import RunRecord, read_history
+from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, StepPrediction
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
@@ -25,11 +26,11 @@ def track(wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
 
     def track(record: RunRecord) -> Run:
-        trackers = make_trackers(CONFIG, "multirun-7", print)
-        trackers.start(record, tmp_path, resume_after=None)
+        tracker = make_tracker(CONFIG, "multirun-7", print)
+        tracker.start(record, tmp_path, resume_after=None)
         for step, loss in enumerate((4.0, float("nan"), 0.1 + 0.2), start=1):
-            trackers.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
-        trackers.finish(record)
+            tracker.log({"train/loss": loss, "train/lr": 1e-3 / step}, step)
+        tracker.finish(record)
         (run,) = wandb_server.runs
         return run
 
@@ -148,3 +149,20 @@ def test_the_key_is_nowhere(track: Track, record: RunRecord, wandb_server: Wandb
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_snapshot_becomes_an_artifact(
+    has_snapshot: bool, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    tracker = make_tracker(TrackingConfig(mode="offline"), None, print)
+    tracker.start(record, tmp_path, resume_after=None)
+    if has_snapshot:
+        (tmp_path / SNAPSHOT_NAME).write_bytes(b"recorded")
+    tracker.finish(record)
+    directory = tmp_path / record.wandb.directory
+    assert ("artifact" in read_wandb(directory).kinds) == has_snapshot
+    (file,) = directory.glob("*.wandb")
+    assert (b"memory-snapshot-run0123" in file.read_bytes()) == has_snapshot
+    assert (str(tmp_path / SNAPSHOT_NAME).encode() in file.read_bytes()) == has_snapshot
+    assert record.wandb.error is None

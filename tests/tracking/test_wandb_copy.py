@@ -89,7 +89,7 @@ def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_
     assert [place.name for place, _ in found] == [f"amp_bf16-gpt_tiny-s{seed}-amp_bf16" for seed in range(3)]
 
 
-def test_rows_that_were_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
+def test_rows_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
     """W&B moves long histories into Parquet files, where steps can be floats and what a row lacks is null."""
     stored = [{"step": float(row["step"]), "val/loss": row.get("val/loss"), **row} for row in ROWS]
     record_run(server, "id0", of(record, "amp_bf16", 0), [row | {"step": float(row["step"])} for row in stored])
@@ -112,7 +112,7 @@ def test_only_what_has_changed_is_loaded_again(server, copy, record, tmp_path):
     assert len(read_history(place)) == 1
 
 
-def test_a_run_that_is_gone_from_the_server_is_gone_from_the_copy(server, copy, tmp_path):
+def test_a_run_gone_from_the_server_is_gone_from_the_copy(server, copy, tmp_path):
     copy()
     del server.recorded.runs["team", "mine", "id0"]
     copy()

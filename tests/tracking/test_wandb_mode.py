@@ -46,7 +46,7 @@ def test_auto_with_a_key_in_the_environment_is_online(monkeypatch: pytest.Monkey
     assert resolve_mode(TrackingConfig(project="mine")) == ("online", "W&B: online, project mine")
 
 
-def test_auto_with_a_key_in_netrc_is_online_for_that_server_alone(nobody_logged_in: Path) -> None:
+def test_auto_with_a_key_in_netrc_is_online_for_its_server(nobody_logged_in: Path) -> None:
     netrc(nobody_logged_in, "127.0.0.1:9")
     assert mode() == "online"
     netrc(nobody_logged_in, "api.example.org")
@@ -121,8 +121,8 @@ def test_disabled_never_imports_wandb(variable: str, monkeypatch: pytest.MonkeyP
     script = f"""
 import sys
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.factory import make_trackers
-make_trackers(TrackingConfig(mode={"auto" if variable else "disabled"!r}), None, print)
+from ampsweep.tracking.tracker import make_tracker
+make_tracker(TrackingConfig(mode={"auto" if variable else "disabled"!r}), None, print)
 assert "wandb" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)

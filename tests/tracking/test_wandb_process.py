@@ -18,9 +18,8 @@ from wandb_file import WandbFile
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
-from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import make_trackers
-from ampsweep.tracking.wandb.messages import SENDS
+from ampsweep.tracking.tracker import Tracker, make_tracker
+from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 OFFLINE = TrackingConfig(mode="offline")
@@ -37,12 +36,12 @@ def address(process: WandbProcess) -> WandbAddress:
     return process.address
 
 
-def track(trackers: Trackers, record: RunRecord, directory: Path, steps: range) -> None:
-    trackers.start(record, directory, resume_after=steps.start - 1 or None)
+def track(tracker: Tracker, record: RunRecord, directory: Path, steps: range) -> None:
+    tracker.start(record, directory, resume_after=steps.start - 1 or None)
     for step in steps:
-        trackers.log({"train/loss": 1 / step}, step)
+        tracker.log({"train/loss": 1 / step}, step)
     record.status, record.summary = "completed", {"val/loss": 0.5}
-    trackers.finish(record)
+    tracker.finish(record)
 
 
 def wandb_process() -> psutil.Process:
@@ -62,9 +61,9 @@ def test_wandb_gets_what_it_gets_from_the_training_process(
     for name, where in (("there", address), ("here", None)):
         own, directory, said = deepcopy(record), tmp_path / name, []
         directory.mkdir()
-        trackers = make_trackers(OFFLINE, "multirun-7", said.append, where)
+        tracker = make_tracker(OFFLINE, "multirun-7", said.append, where)
         assert said[0].startswith("W&B: offline, as tracking.mode says;")
-        track(trackers, own, directory, range(1, 8))
+        track(tracker, own, directory, range(1, 8))
         assert own.wandb.last_step == 7
         files.append(read_wandb(directory / own.wandb.directory))
     there, here = files
@@ -83,7 +82,7 @@ def test_one_process_tracks_run_after_run(
             own, directory = deepcopy(record), tmp_path / str(number)
             own.run_id = f"run{number}"
             directory.mkdir()
-            track(make_trackers(OFFLINE, None, lambda line: None, process.address), own, directory, range(1, 4))
+            track(make_tracker(OFFLINE, None, lambda line: None, process.address), own, directory, range(1, 4))
             assert read_wandb(directory / own.wandb.directory).history == read_history(directory)
             assert wandb_cores() == []
 
@@ -91,10 +90,10 @@ def test_one_process_tracks_run_after_run(
 def test_numbers_that_are_none_arrive(
     address: WandbAddress, record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
 ) -> None:
-    trackers = make_trackers(OFFLINE, None, lambda line: None, address)
-    trackers.start(record, tmp_path, resume_after=None)
-    trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
-    trackers.finish(record)
+    tracker = make_tracker(OFFLINE, None, lambda line: None, address)
+    tracker.start(record, tmp_path, resume_after=None)
+    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
+    tracker.finish(record)
     (row,) = read_wandb(tmp_path / record.wandb.directory).history
     assert math.isnan(row["train/loss"])
     assert row["train/grad_norm"] == math.inf
@@ -106,9 +105,9 @@ def test_a_resumed_run_sends_no_step_twice(
     def silent(line: str) -> None:
         pass
 
-    track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(1, 6))
+    track(make_tracker(OFFLINE, None, silent, address), record, tmp_path, range(1, 6))
     first = tmp_path / record.wandb.directory
-    track(make_trackers(OFFLINE, None, silent, address), record, tmp_path, range(4, 9))
+    track(make_tracker(OFFLINE, None, silent, address), record, tmp_path, range(4, 9))
     second = tmp_path / record.wandb.directory
     assert [row["step"] for row in read_history(tmp_path)] == list(range(1, 9))
     steps = [[row["step"] for row in read_wandb(directory).history] for directory in (first, second)]
@@ -122,7 +121,7 @@ def test_disabled_is_disabled_there_too(
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with WandbProcess() as process:
         process.address.prepare(TrackingConfig(mode=mode))
-        track(make_trackers(TrackingConfig(mode=mode), None, print, process.address), record, tmp_path, range(1, 3))
+        track(make_tracker(TrackingConfig(mode=mode), None, print, process.address), record, tmp_path, range(1, 3))
     assert not record.wandb
     assert [*nobody_logged_in.rglob("*"), *tmp_path.rglob("wandb")] == []
 
@@ -132,12 +131,12 @@ def test_what_wandb_would_refuse_is_refused_in_the_same_words(config: TrackingCo
     refusals = []
     for where in (None, address):
         with pytest.raises(ValueError, match=r"tracking") as refused:
-            make_trackers(config, None, print, where)
+            make_tracker(config, None, print, where)
         refusals.append(str(refused.value))
     assert refusals[0] == refusals[1]
 
 
-def test_a_killed_training_leaves_a_finished_run_with_all_its_rows(
+def test_a_killed_training_leaves_a_finished_run_with_its_rows(
     record: RunRecord, tmp_path: Path, read_wandb: Callable[[Path], WandbFile]
 ) -> None:
     record.write(tmp_path)
@@ -146,15 +145,15 @@ import os, signal, sys
 from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 directory = Path({str(tmp_path)!r})
 record = RunRecord.read(directory)
 address = WandbAddress(sys.argv[1], bytes.fromhex(sys.argv[2]))
-trackers = make_trackers(TrackingConfig(mode="offline"), None, lambda line: None, address)
-trackers.start(record, directory, resume_after=None)
+tracker = make_tracker(TrackingConfig(mode="offline"), None, lambda line: None, address)
+tracker.start(record, directory, resume_after=None)
 for step in range(1, 6):
-    trackers.log({{"train/loss": 1 / step}}, step)
+    tracker.log({{"train/loss": 1 / step}}, step)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     with WandbProcess() as process:
@@ -170,17 +169,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_wandb_process_costs_one_line(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:
     said: list[str] = []
-    trackers = make_trackers(OFFLINE, None, said.append, process.address)
-    trackers.start(record, tmp_path, resume_after=None)
+    tracker = make_tracker(OFFLINE, None, said.append, process.address)
+    tracker.start(record, tmp_path, resume_after=None)
     for core in wandb_cores():
         core.kill()
     served = wandb_process()
     for step in range(1, 4):
         if step == 2:
             served.kill()
-        trackers.log({"train/loss": 1 / step}, step)
-    trackers.finish(record)
-    assert said[1:] == [f"W&B: lost (its process ended); {SENDS}"]
+        tracker.log({"train/loss": 1 / step}, step)
+    tracker.finish(record)
+    assert said[1:] == [f"W&B: lost (its process ended); {SYNC_LATER}"]
     assert record.wandb.error == "the W&B process ended"
     assert len(read_history(tmp_path)) == 3
 
@@ -192,7 +191,7 @@ def test_a_run_after_that_is_tracked_by_its_own_process(
     served = wandb_process()
     served.kill()
     served.wait()
-    track(make_trackers(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
+    track(make_tracker(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
     assert read_wandb(tmp_path / record.wandb.directory).history == read_history(tmp_path)
 
 
@@ -202,7 +201,7 @@ def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunR
     served = wandb_process()
     os.kill(served.pid, signal.SIGINT)
     os.kill(served.pid, signal.SIGTERM)
-    track(make_trackers(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 3))
+    track(make_tracker(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 3))
     assert record.wandb.error is None
 
 

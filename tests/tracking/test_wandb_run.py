@@ -14,14 +14,13 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import RunRecord, read_history
 from ampsweep.record.parts import MemoryUse, ModeProof
-from ampsweep.tracking.base import Trackers
-from ampsweep.tracking.factory import check_tracking, make_trackers
+from ampsweep.tracking.tracker import Tracker, check_tracking, make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 
 Read = Callable[[Path], WandbFile]
 
 
-Track = Callable[..., Trackers]
+Track = Callable[..., Tracker]
 
 
 @pytest.fixture
@@ -38,12 +37,12 @@ def tracked(
     config: TrackingConfig | None = None,
     say: Callable[[str], None] = print,
     resume_after: int | None = None,
-) -> Trackers:
-    trackers = make_trackers(config or TrackingConfig(mode="offline"), "multirun-7", say, wandb)
-    trackers.start(record, directory, resume_after=resume_after)
+) -> Tracker:
+    tracker = make_tracker(config or TrackingConfig(mode="offline"), "multirun-7", say, wandb)
+    tracker.start(record, directory, resume_after=resume_after)
     for step in steps:
-        trackers.log({"train/loss": 1 / step, "device/power_w": 10.0 * step}, step)
-    return trackers
+        tracker.log({"train/loss": 1 / step, "device/power_w": 10.0 * step}, step)
+    return tracker
 
 
 def test_wandb_has_the_rows_of_the_history(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
@@ -54,10 +53,10 @@ def test_wandb_has_the_rows_of_the_history(track: Track, record: RunRecord, tmp_
 
 
 def test_non_finite_values_arrive_as_such(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
-    trackers = track(record, tmp_path, range(0))
-    trackers.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
-    trackers.log({"train/loss": 2.0, "train/grad_norm": -math.inf}, 2)
-    trackers.finish(record)
+    tracker = track(record, tmp_path, range(0))
+    tracker.log({"train/loss": math.nan, "train/grad_norm": math.inf}, 1)
+    tracker.log({"train/loss": 2.0, "train/grad_norm": -math.inf}, 2)
+    tracker.finish(record)
     first, second = read_wandb(tmp_path / record.wandb.directory).history
     assert math.isnan(first["train/loss"])
     assert first["train/grad_norm"] == math.inf
@@ -66,9 +65,9 @@ def test_non_finite_values_arrive_as_such(track: Track, record: RunRecord, tmp_p
 
 def test_the_run_can_be_found_by_what_it_is(track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read) -> None:
     config = TrackingConfig(mode="offline", project="mine", entity="team", tags=["a", "b"])
-    trackers = track(record, tmp_path, config=config)
+    tracker = track(record, tmp_path, config=config)
     assert (record.wandb.id, record.wandb.mode) == ("run0123", "offline")
-    trackers.finish(record)
+    tracker.finish(record)
     found = read_wandb(tmp_path / record.wandb.directory)
     assert (found.run.run_id, found.run.display_name) == ("run0123", "amp_bf16-gpt_tiny-b16-s0")
     assert (found.run.project, found.run.entity, list(found.run.tags)) == ("mine", "team", ["a", "b"])
@@ -99,11 +98,11 @@ def test_every_metric_has_the_step_axis_and_a_summary(
 def test_the_end_of_the_run_is_in_the_summary(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
+    tracker = track(record, tmp_path)
     record.status, record.cut_short = "completed", "trainer.max_seconds"
     record.summary = {"train/loss": 0.25, "perf/step_ms": 12.5}
     record.proof, record.memory = ModeProof(flops={"bfloat16": 9}), MemoryUse(peak={"parameters": 4096})
-    trackers.finish(record)
+    tracker.finish(record)
     found = read_wandb(tmp_path / record.wandb.directory)
     assert found.exit_code == 0
     assert found.summary["train/loss"] == 0.25
@@ -115,13 +114,13 @@ def test_the_end_of_the_run_is_in_the_summary(
     assert "error" not in found.summary
 
 
-def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
+def test_a_process_figure_that_only_rows_have_is_not_the_runs(
     track: Track, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
-    trackers.log({"perf/mfu_pct": 93.0, "perf/step_ms": 2.0}, 4)
+    tracker = track(record, tmp_path)
+    tracker.log({"perf/mfu_pct": 93.0, "perf/step_ms": 2.0}, 4)
     record.summary = {"perf/step_ms": 1.5}
-    trackers.finish(record)
+    tracker.finish(record)
     found = read_wandb(tmp_path / record.wandb.directory)
     assert found.history[-1]["perf/mfu_pct"] == 93.0
     assert found.summary["perf/step_ms"] == 1.5
@@ -136,10 +135,10 @@ def test_a_figure_of_the_process_that_only_rows_have_is_none_of_the_run(
 def test_an_outcome_is_a_success_of_the_run(
     track: Track, status: Any, exit_code: int, record: RunRecord, tmp_path: Path, read_wandb: Read
 ) -> None:
-    trackers = track(record, tmp_path)
+    tracker = track(record, tmp_path)
     record.status, record.error = status, "why"
-    trackers.finish(record)
-    trackers.finish(record)
+    tracker.finish(record)
+    tracker.finish(record)
     found = read_wandb(tmp_path / record.wandb.directory)
     assert (found.exit_code, found.summary["error"]) == (exit_code, "why")
 
@@ -194,7 +193,7 @@ def test_a_named_group_decides_over_the_multirun(
         (TrackingConfig(mode="offline", tags=["x" * 65]), "tracking: run_tags: .*65 characters.*"),
     ],
 )
-def test_names_that_wandb_does_not_take_are_refused_before_the_run(
+def test_names_wandb_does_not_take_are_refused_before_the_run(
     config: TrackingConfig, message: str, shared: WandbAddress
 ) -> None:
     for where in (None, shared):

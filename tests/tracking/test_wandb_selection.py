@@ -28,7 +28,7 @@ def test_another_form_is_refused_with_those_there_are(rest):
     assert str(caught.value).startswith(f"wandb://{rest}: ")
 
 
-def test_each_selection_has_a_place_of_its_own_that_is_a_folder_name_everywhere():
+def test_each_selection_has_a_place_whose_name_every_disk_takes():
     addresses = ("t/m", "t/m/s", "t/m?group=a", "t/m/s?group=a", "t/m?group=..%2F..", "t/..")
     places = {Selection.parse(f"wandb://{address}").folders for address in addresses}
     assert len(places) == len(addresses)

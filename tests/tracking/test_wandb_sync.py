@@ -20,7 +20,7 @@ from wandb_server import Fault
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.record.parts import Attempt, ModeProof
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.process import WandbAddress
 
@@ -44,22 +44,22 @@ def train(
 ) -> None:
     tracking = TrackingConfig(mode=mode, project="p", group="g", tags=["a"])
     record.config["tracking"] = asdict(tracking)
-    trackers = make_trackers(tracking, None, lambda line: None, address)
+    tracker = make_tracker(tracking, None, lambda line: None, address)
     record.write(directory)
-    trackers.start(record, directory, resume_after=resume_after)
+    tracker.start(record, directory, resume_after=resume_after)
     record.write(directory)
     for step in steps:
-        trackers.log({"train/loss": 1 / step}, step)
+        tracker.log({"train/loss": 1 / step}, step)
     before_end()
     record.status = "completed"
     record.summary = {"val/loss": 0.5}
     for name, value in ending.items():
         setattr(record, name, value)
-    trackers.finish(record)
+    tracker.finish(record)
     record.write(directory)
 
 
-def test_a_run_of_an_offline_machine_is_what_it_would_have_been_online(
+def test_a_run_of_an_offline_machine_is_as_it_were_online(
     record: RunRecord, tmp_path: Path, online: Wandb, shared: WandbAddress, syncing: Syncing
 ) -> None:
     record.started_at, record.environment = "2026-01-02T03:04:05+00:00", {"python": "3.11.7", "git_commit": "0" * 40}
@@ -127,6 +127,7 @@ def test_a_run_that_never_was_meant_for_wandb_is_sent_when_asked(
     assert NOTHING in syncing(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault(on="file_stream"), Fault(status=0)], ids=["500", "dropped"])
 def test_what_a_failing_server_missed_is_sent_once_it_is_back(
     fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
@@ -181,7 +182,7 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(
     assert NOTHING in syncing(tmp_path)
 
 
-def test_an_entity_that_the_server_does_not_know_costs_a_sentence(
+def test_an_entity_unknown_to_the_server_costs_a_sentence(
     record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
 ) -> None:
     record.config["tracking"] |= {"entity": "nobody"}
@@ -190,6 +191,7 @@ def test_an_entity_that_the_server_does_not_know_costs_a_sentence(
     assert "wandb" not in (tmp_path / "run.json").read_text().replace('"wandb": {}', "")
 
 
+@pytest.mark.slow
 def test_who_sends_a_run_is_alone(record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
     record.write(tmp_path)
     with sending_lock(tmp_path):
@@ -203,20 +205,21 @@ import sys, time
 from pathlib import Path
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
-from ampsweep.tracking.factory import make_trackers
+from ampsweep.tracking.tracker import make_tracker
 directory = Path(sys.argv[1])
 record = RunRecord.read(directory)
-trackers = make_trackers(TrackingConfig(mode="online", project="p"), None, lambda line: None)
-trackers.start(record, directory, resume_after=None)
+tracker = make_tracker(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+tracker.start(record, directory, resume_after=None)
 record.write(directory)
 for step in range(1, 1000):
-    trackers.log({"train/loss": 1 / step}, step)
+    tracker.log({"train/loss": 1 / step}, step)
     if step == 30:
         print(flush=True)
     time.sleep(0.02)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", ["all", "the run and wandb-core"])
 def test_kill_9_loses_nothing(victims: str, record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing) -> None:
     record.write(tmp_path)

@@ -66,7 +66,7 @@ def test_the_batch_size_does_not_matter_to_loss_and_accuracy():
     torch.manual_seed(0)
     model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=2)
     found = [
-        evaluate(model, Digits(batch_size=size, seed=0, device=CPU), Classification(), FP32, same)
+        evaluate(model, Digits(val_fraction=0.2, batch_size=size, seed=0, device=CPU), Classification(), FP32, same)
         for size in (359, 100, 7)  # of 359 held-out digits
     ]
     assert found[0].keys() == {"val/loss", "val/accuracy"}

@@ -22,7 +22,7 @@ def by_hand(mode, *, accumulate, init_scale):
     """AdamW, clipping, a cosine over applied steps, as in torch's own examples of automatic mixed precision."""
     torch.manual_seed(SEED)
     model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
-    data = Digits(batch_size=16, seed=SEED, device=CPU)
+    data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
     amp, scaled = mode != "fp32", mode == "amp_fp16"
     lr = torch.tensor(LR) if scaled else LR
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, fused=True)

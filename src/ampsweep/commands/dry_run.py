@@ -1,4 +1,4 @@
-"""`dry_run=true`: what would run, whether it can, and how long it would take."""
+"""`dry_run=true`: the runs of a command line, those that the device cannot do, and the time that they would take."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,15 +9,15 @@ from rich.table import Table
 
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import Target, run_isolated
+from ampsweep.config.schema import Config, component_name
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import run_isolated
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import finished
-from ampsweep.sweep.checked import Checked
+from ampsweep.sweep.preflight import Checked
 from ampsweep.text import duration
 
-_ESTIMATE: Final = Target[list[float | None]]("ampsweep.sweep.estimate:estimate_seconds")
+_ESTIMATE: Final = NamedFunction[list[float | None]]("ampsweep.sweep.estimate:estimate_seconds")
 
 
 def print_plan(

@@ -6,14 +6,14 @@ What stands here touches no device. Nothing of it is ever garbage, and to look w
 
 import importlib
 
-from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
+from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 
-with collector_at_rest():
+with paused_garbage_collection():
     for _name in (
         "torch._dynamo",  # the first optimizer's import
-        "ampsweep.sweep.checks",
+        "ampsweep.sweep.preflight_checks",
         "ampsweep.run.lifecycle",
         "ampsweep.commands.train",  # what `train.py` imports: multiprocessing imports the main module in every child
     ):
         importlib.import_module(_name)
-resume_collector()
+collect_new_garbage_only()

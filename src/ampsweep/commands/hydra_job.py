@@ -1,28 +1,66 @@
-"""What Hydra calls for each point, in whatever process its launcher put it."""
+"""The way through Hydra: a command line handed over, and the jobs that Hydra calls with what it has composed.
 
-from collections.abc import Callable
+A job of a sweep is called in whatever process Hydra's launcher puts it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import Container, DictConfig, OmegaConf
 
-from ampsweep.config import registry  # noqa: F401  (a launcher's worker composes with these schemas)
-from ampsweep.config.resolved import to_config
+from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
+from ampsweep.config.compose import conf_dir
+from ampsweep.config.hydra_config import to_config
+from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.announcer import Speaker
 from ampsweep.run.directories import checkpoint_of, finished, own_directory
-from ampsweep.run.isolated import train_point
+from ampsweep.run.messages import MessagePrinter
+from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
-from ampsweep.search.largest_batch import search_point
-from ampsweep.sweep.predictions import PREDICT_RUN, SharedPredictions
+from ampsweep.search.largest_batch import search_and_train
+from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.settings import group_of
 
+if TYPE_CHECKING:
+    from ampsweep.run.lifecycle import PreparedRun
 
-class Job:
-    """Trains the point it is called with: in a fresh process, or by `single` in this one.
+
+class SingleJob:
+    """Trains the one run of a command in this process, in the directory that Hydra has made for it."""
+
+    def __init__(
+        self, prepared: "PreparedRun", checkpoint: Path | None, display: MessagePrinter, wandb: WandbAddress | None
+    ) -> None:
+        self._prepared, self._checkpoint, self._display, self._wandb = prepared, checkpoint, display, wandb
+
+    def __call__(self, composed: DictConfig) -> None:
+        from ampsweep.run.lifecycle import run_prepared  # imported already by who has prepared it, and torch with it
+
+        config = to_config(composed)
+        directory = Path(HydraConfig.get().runtime.output_dir)
+        _keep_hydra_files(composed, directory)
+        request = RunRequest(
+            config,
+            directory,
+            group=config.tracking.group,
+            checkpoint=self._checkpoint,
+            wandb=self._wandb,
+            predictor=PREDICT_RUN,
+        )
+        with StopRequest() as stop:
+            run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
+
+
+class SweepJob:
+    """Trains the point it is called with in a process of its own; one that is finished is passed over.
 
     Pickled by a launcher that has workers, it arrives there without the display.
 
@@ -32,55 +70,43 @@ class Job:
 
     def __init__(
         self,
-        display: Speaker | None = None,
-        single: Callable[[RunRequest], None] | None = None,
+        display: MessagePrinter | None = None,
         wandb: WandbAddress | None = None,
         after_run: Callable[[], None] | None = None,
         num_points: int = 0,
     ) -> None:
         self._predicted = SharedPredictions()
-        self._display = display
-        self._after_run = after_run
-        self._single = single
-        self._wandb = wandb
+        self._display, self._wandb, self._after_run = display, wandb, after_run
         self._num_left = num_points
 
-    def __reduce__(self) -> tuple[type["Job"], tuple[()]]:
-        return Job, ()
+    def __reduce__(self) -> tuple[type["SweepJob"], tuple[()]]:
+        return SweepJob, ()
 
     def __call__(self, composed: DictConfig) -> None:
-        hydra = HydraConfig.get()
+        settings = HydraConfig.get()
         config = to_config(composed)
-        directory = Path(hydra.runtime.output_dir)
-        if self._single is not None:
-            keep_hydra_files(composed, directory)
-            group = config.tracking.group
-            self._single(RunRequest(config, directory, group=group, wandb=self._wandb, predictor=PREDICT_RUN))
-            return
-        sweep = Path(hydra.sweep.dir)
-        display = self._display or Speaker()
+        directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
+        display = self._display or MessagePrinter()
         if finished(sweep, config) is not None:
             with suppress(OSError):
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
             return
         directory = own_directory(directory)
-        keep_hydra_files(composed, directory)
+        _keep_hydra_files(composed, directory)
         _hide_in(sweep / "multirun.yaml")
-        group = config.tracking.group or group_of(config.name, sweep)
-        checkpoint = checkpoint_of(directory)
         request = RunRequest(
             config,
             directory,
-            group=group,
-            checkpoint=checkpoint,
+            group=config.tracking.group or group_of(config.name, sweep),
+            checkpoint=checkpoint_of(directory),
             wandb=self._wandb,
             prediction=self._predicted.of(config),
             predictor=PREDICT_RUN,
         )
         if config.max_batch.search:
-            search_point(request, composed, sweep, display)
+            search_and_train(request, composed, sweep, display)
         else:
-            train_point(request, display)
+            run_in_own_process(request, display)
         self._num_left -= 1
         if self._wandb is not None and self._num_left > 0:
             self._wandb.prepare(config.tracking)
@@ -89,14 +115,25 @@ class Job:
             self._after_run()
 
 
-def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
+def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_name: str) -> None:
+    """Let Hydra run `job` on this command line; the points were composed before, so nothing is left to refuse."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions as they are, not Hydra's rendering of them
+    before = sys.argv
+    sys.argv = [before[0], *argv]
+    try:
+        hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(job)()
+    finally:
+        sys.argv = before
+
+
+def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     """Write `.hydra/` as Hydra would, without secrets; not to be rewritten for a point that is finished and skipped."""
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
-    hydra = HydraConfig.get()
+    settings = HydraConfig.get()
     _save(composed, folder / "config.yaml")
-    _save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
-    _save(OmegaConf.create(list(hydra.overrides.task)), folder / "overrides.yaml")
+    _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml")
+    _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml")
 
 
 def _save(config: Container, path: Path) -> None:

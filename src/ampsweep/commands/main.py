@@ -4,22 +4,18 @@ Commands import what they need when they are called: a report's statistics take 
 """
 
 import argparse
-import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ampsweep import __version__
 from ampsweep.config.errors import UserError
-from ampsweep.launch.garbage_collection import collector_at_rest
+from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
 from ampsweep.redaction import hide
-
-if TYPE_CHECKING:
-    from ampsweep.report.compare import Compared
+from ampsweep.tracking.wandb.selection import SCHEME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,8 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return predict_command(given[1:])
         arguments = _arguments(given)
         if arguments.command == "report":
-            with collector_at_rest():
-                return _report(arguments)
+            with paused_garbage_collection():
+                from ampsweep.commands.report import report_command
+
+                return report_command(arguments)
         return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
     except UserError as error:
         print(f"error: {hide(str(error))}", file=sys.stderr)
@@ -64,15 +62,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    from ampsweep.commands.wandb_runs import WANDB
-
     parser = _Parser(prog="ampsweep", description="Predict, compare and send runs of train.py, and run sweep files.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
-    address = f"{WANDB}ENTITY/PROJECT[/SWEEP][?group=NAME]"
+    address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")
-    report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {WANDB}... and their report go")
+    report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
@@ -91,6 +87,12 @@ def _parser() -> _Parser:
     return parser
 
 
+def _sync(arguments: argparse.Namespace) -> int:
+    from ampsweep.commands.sync import sync_command
+
+    return sync_command(arguments.directories)
+
+
 def _sweep(arguments: argparse.Namespace) -> int:
     if arguments.count is not None and arguments.count < 1:
         raise UserError(f"--count {arguments.count}: must be at least 1")
@@ -98,81 +100,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from ampsweep.commands.sweep import run_sweep
 
     return run_sweep(arguments.file, arguments.overrides, arguments.count)
-
-
-def _sync(arguments: argparse.Namespace) -> int:
-    from ampsweep.commands.sync import sync_directories
-
-    directories = [_resolved(directory) for directory in arguments.directories]
-    return 0 if sync_directories(directories, lambda line: print(line, flush=True)) else 1
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from ampsweep.commands.wandb_runs import WANDB, copied_runs
-    from ampsweep.report.compare import compare_directories
-    from ampsweep.report.console import print_comparison
-    from ampsweep.report.files import comparison_json, write_comparison
-    from ampsweep.report.terminal import Terminal
-    from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
-
-    margin_pct, baseline = arguments.margin_pct, arguments.baseline
-    if margin_pct is not None and not 0 < margin_pct < math.inf:
-        raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
-    address = next((source for source in arguments.sources if source.startswith(WANDB)), None)
-    is_alone = len(arguments.sources) == 1
-    if arguments.output is not None and not (address is not None and is_alone):
-        raise UserError(f"--output {arguments.output}: is for the runs at one {WANDB}... address")
-    if arguments.wandb and not is_alone:
-        raise UserError("--wandb sends the comparison of one directory")
-    if arguments.publish:
-        require_wandb_workspaces()
-    directories = [
-        copied_runs(source, arguments.output) if source.startswith(WANDB) else _resolved(Path(source))
-        for source in arguments.sources
-    ]
-    compared = compare_directories(directories, baseline=baseline, margin_pct=margin_pct)
-    arms = dict.fromkeys(record.arm for _, record in compared.records)
-    if baseline is not None and baseline not in arms:
-        raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
-    if is_alone:
-        try:
-            dashboard = write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
-        except OSError as error:
-            raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
-    if arguments.screenshot is not None:
-        _draw(compared, arguments.screenshot)
-    if arguments.format == "json":
-        print(comparison_json(compared.comparison), end="")
-    else:
-        shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
-        print_comparison(shown, Terminal())
-    if arguments.wandb:
-        from ampsweep.report.wandb.send_comparison import publish_now
-
-        print(f"W&B: {publish_now(directories[0], dashboard, compared.records)}", file=sys.stderr)
-    if arguments.publish:
-        for line in save_views(compared, directories[0], address if is_alone else None):
-            print(line, file=sys.stderr if arguments.format == "json" else sys.stdout)
-    return 0
-
-
-def _resolved(directory: Path) -> Path:
-    try:
-        return directory.resolve()
-    except (OSError, RuntimeError) as error:  # a link to itself
-        raise UserError(f"{directory}: {error}") from error
-
-
-def _draw(compared: "Compared", picture: Path) -> None:
-    """Draw the page of a comparison, of several directories too, for which no page is kept."""
-    from ampsweep.report.files import HTML_NAME, write_comparison
-    from ampsweep.report.screenshot import take_screenshot
-
-    if not picture.absolute().parent.is_dir():
-        raise UserError(f"--screenshot {picture}: there is no directory {picture.absolute().parent}")
-    with tempfile.TemporaryDirectory() as directory:
-        write_comparison(compared.comparison, compared.records, compared.histories, Path(directory))
-        take_screenshot(Path(directory) / HTML_NAME, picture)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.launch.garbage_collection import collector_at_rest, resume_collector
+from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.report.terminal import Terminal
 
 _FORMATS = ("console", "json")
@@ -34,7 +34,7 @@ def predict_command(argv: Sequence[str]) -> int:
         UserError: the input is wrong, or its model cannot be traced.
     """
     overrides, chosen = _without_format(argv)
-    with collector_at_rest():
+    with paused_garbage_collection():
         arguments = parse(overrides, CONFIG_NAME)
         if arguments.for_hydra:
             print(_HELP)
@@ -45,7 +45,7 @@ def predict_command(argv: Sequence[str]) -> int:
         from ampsweep.predict.prediction_record import write_records
         from ampsweep.predict.workload_prediction import predict
 
-        resume_collector()
+        collect_new_garbage_only()
         predictions = [predict(configs) for configs in workloads]
     written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
     if chosen == "json":

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ampsweep.commands.train import run_points, sigterm_as_interrupt
+from ampsweep.commands.multirun import start_processes
+from ampsweep.commands.train import train_points
 from ampsweep.config.compose import compose_each
 from ampsweep.config.errors import UserError
 from ampsweep.config.sweep_file import sweep_points
-from ampsweep.launch.garbage_collection import collector_at_rest
-from ampsweep.launch.isolated import warm_up
+from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.launch.signals import sigterm_as_interrupt
 
 
 def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
@@ -17,16 +18,25 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
     Raises:
         UserError: the file is no sweep that can be run here, or one of its points is wrong.
     """
-    with sigterm_as_interrupt(), collector_at_rest():
-        points = [_with(point, overrides) for point in sweep_points(file, count)]
-        warm_up(["ampsweep.commands.fork_server"])
+    with sigterm_as_interrupt(), paused_garbage_collection():
+        points = points_of(file, overrides, count)
+        start_processes()
         try:
             composed = compose_each(points)
         except UserError as error:
             raise UserError(f"{file}: {error}") from error
-        return run_points(composed)
+        return train_points(composed)
 
 
-def _with(point: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def points_of(file: Path, overrides: Sequence[str], count: int | None = None) -> list[tuple[str, ...]]:
+    """The points of the sweep in `file` with `overrides`; one that fixes a key the sweep varies leaves fewer of them.
+
+    Raises:
+        UserError: the file is no sweep that can be run here.
+    """
+    return list(dict.fromkeys(_with(point, overrides) for point in sweep_points(file, count)))
+
+
+def _with(point: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
     """The point's overrides, those of the command line in place of its own for the same key."""
-    return list({override.partition("=")[0]: override for override in (*point, *overrides)}.values())
+    return tuple({override.partition("=")[0]: override for override in (*point, *overrides)}.values())

@@ -1,15 +1,26 @@
-"""`ampsweep sync`: what W&B lacks of runs that have ended, and of the comparison of a multirun."""
+"""`ampsweep sync`: send to W&B what it lacks of runs that have ended, and of the comparison of a multirun."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import Found, RecordError, RunRecord, find_records
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
-from ampsweep.run.directories import is_running
+from ampsweep.run.directories import is_running, resolved_directory
 from ampsweep.tracking.wandb.settings import group_of
 
 Runs = Sequence[tuple[Path, RunRecord]]
+
+
+def sync_command(directories: Sequence[Path]) -> int:
+    """Complete on W&B every run below `directories` and print a line for each; returns the exit code.
+
+    Raises:
+        UserError: as `sync_directories`.
+    """
+    resolved = [resolved_directory(directory) for directory in directories]
+    return ALL_ENDED if sync_directories(resolved, lambda line: print(line, flush=True)) else SOME_FAILED
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:

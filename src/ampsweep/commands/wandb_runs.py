@@ -11,9 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ampsweep.config.errors import UserError
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import plural
-
-WANDB: Final = "wandb://"
-"""How the address of runs on a W&B server begins."""
+from ampsweep.tracking.wandb.selection import Selection
 
 _ROOT: Final = Path("wandb_reports")
 _SHOWN: Final = 3
@@ -31,7 +29,6 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
     from ampsweep.tracking.wandb.api import WandbError
     from ampsweep.tracking.wandb.copy import copy_runs
-    from ampsweep.tracking.wandb.selection import Selection
 
     try:
         selection = Selection.parse(address)
@@ -57,7 +54,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
 
 @contextmanager
 def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes how many runs of how many are there, and shows it while it goes on, on a terminal."""
+    """Yield a call that takes how many runs of how many are there; on a terminal they are shown while it goes on."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

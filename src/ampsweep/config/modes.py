@@ -4,10 +4,24 @@ A new mode is an entry of `MODES`; one that computes in a new way names its clas
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ampsweep.config.schema import PrecisionConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDtypes:
+    """The five dtypes that make the precision of a training step, by their names in torch."""
+
+    compute: str
+    """Of the operands of matmuls and convolutions."""
+    parameters: str
+    gradients: str
+    """In which micro-batches are added up."""
+    reduction: str
+    """In which gradients are added up across ranks."""
+    optimizer_state: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +36,8 @@ class Mode:
     """In every report, of the mode's arms."""
     implementation: str | None = None
     """`module:Class` of the `ampsweep.precision.Precision` that computes it; None: `Precision` does as it stands."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Those of `StepDtypes` that the settings do not tell because the mode's class decides them."""
 
     @property
     def name(self) -> str:
@@ -100,13 +116,18 @@ def arm_label(precision: PrecisionConfig) -> str:
 
 def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str, Any]:
     """The fields in which settings differ from `stock`, with their values."""
-    values = {field.name: getattr(precision, field.name) for field in fields(precision)}
+    values = {one.name: getattr(precision, one.name) for one in fields(precision)}
     return {name: value for name, value in values.items() if value != getattr(stock, name)}
 
 
-def compute_dtype(precision: PrecisionConfig) -> str:
-    """Name of the dtype that matmuls and convolutions are computed in: autocast's, else the parameters'."""
-    return precision.dtype if precision.autocast else precision.parameters
+def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
+    """What settings promise of a step: autocast computes in its own dtype, all else is in the parameters'."""
+    mode, kept = MODES.get(precision.mode), precision.parameters
+    told = {
+        "compute": precision.dtype if precision.autocast else kept,
+        **dict.fromkeys(("parameters", "gradients", "reduction", "optimizer_state"), kept),
+    }
+    return StepDtypes(**(told if mode is None else told | dict(mode.dtypes)))
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,12 @@
-"""Dataclass schemas of every config group. The YAML files in `conf/` fill them; Hydra refuses what they do not know."""
+"""Dataclass schemas of every config group, with its defaults; Hydra refuses what they do not know.
 
+A file in `conf/` gives what a schema leaves open (`MISSING`), and where an option differs from the default that another
+one of the same schema takes, the difference: so no default stands in two places.
+"""
+
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import MISSING
 
@@ -69,7 +74,7 @@ class DataConfig(ComponentConfig):
     """`provides` holds facts a model may refer to (`${data.provides.vocab_size}`), not constructor arguments."""
 
     batch_size: int = MISSING
-    provides: dict[str, int] = field(default_factory=dict)
+    provides: dict[str, int] = MISSING
 
 
 @dataclass(kw_only=True)
@@ -104,7 +109,7 @@ class TextConfig(DataConfig):
     path: str | None = None
     seq_len: int = MISSING
     val_fraction: float = 0.1
-    num_val_batches: int = MISSING
+    num_val_batches: int = 20
 
 
 @dataclass(kw_only=True)
@@ -115,7 +120,7 @@ class TokensConfig(DataConfig):
     seq_len: int = MISSING
     dtype: str = "uint16"
     val_fraction: float = 0.01
-    num_val_batches: int = MISSING
+    num_val_batches: int = 20
 
 
 @dataclass(kw_only=True)
@@ -147,6 +152,7 @@ class SGDConfig(OptimizerConfig):
 
 @dataclass(kw_only=True)
 class AdamWConfig(OptimizerConfig):
+    weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -171,7 +177,7 @@ class TrainerConfig:
     warmup_steps: int = 10
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
     grad_accum_steps: int = 1
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = 1.0
     log_every: int = 10
     eval_every: int | None = None
     """None: evaluate at the end only."""
@@ -191,7 +197,8 @@ class TrainerConfig:
 @dataclass(kw_only=True)
 class TrackingConfig:
     mode: str = "auto"
-    project: str = "ampsweep"
+    """auto: online where there is a key, else offline; or online, offline, disabled."""
+    project: str = field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "ampsweep"))
     entity: str | None = None
     group: str | None = None
     """None: the name of the multirun's directory."""
@@ -264,7 +271,27 @@ class Config:
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
     seed: int = 0
     device: str = "auto"
+    """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""
     resume: str | None = None
+    """auto: the newest unfinished run of this config; or a checkpoint or run directory."""
     into: str | None = None
+    """A multirun's directory to complete or extend."""
     dry_run: bool = False
+    """List the points, check them, estimate the time, train nothing."""
     output_dir: str = "outputs"
+
+
+COMPONENTS: Final = ("model", "data", "task")
+"""Parts of a Config that are built from a `_target_`."""
+
+
+def component_name(component: dict[str, Any]) -> str:
+    """The name of a model, data set or task: its `name`, else the last part of its `_target_`.
+
+    >>> component_name({"_target_": "mine.nets.Net", "width": 8})
+    'Net'
+    """
+    name = component.get("name")
+    if name and name != "custom":
+        return str(name)
+    return str(component["_target_"]).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""The child's side of an isolated run: its environment, what it tells the parent, and how it ends."""
+"""The child's side of an isolated call: the function, its environment, what it tells the parent, and how it ends."""
 
 import atexit
 import importlib
@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import psutil
 
@@ -21,10 +22,31 @@ from ampsweep.launch.signals import StopRequest, release_stop_signals
 
 Kind = Literal["message", "result", "error", "declined"]
 
-# Variables that torch and the libraries under it read while they are imported: in a preloaded process, too late.
+# Variables that torch and the libraries under it read while they are imported: in a forked process, too late.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "OMP_", "MKL_", "OPENBLAS_")
 # Read whenever it is used; torch itself sets it, to a folder below the temporary directory of the moment.
 _READ_WHEN_USED = {"TORCHINDUCTOR_CACHE_DIR"}
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class NamedFunction(Generic[Result]):
+    """A function by its name, for a process of its own: only who calls it imports its module, and what that imports.
+
+    Where the function has parameters `send` or `stop`, it gets them by keyword: `send(message)` hands a small picklable
+    message to the caller and returns at once; `stop` is the StopRequest that it is to look at.
+    """
+
+    name: str
+    """`package.module:function`."""
+
+    def load(self) -> Callable[..., Result]:
+        """Import the function here and now."""
+        module, _, function = self.name.partition(":")
+        loaded: Callable[..., Result] = getattr(importlib.import_module(module), function)
+        return loaded
 
 
 class _Outbox:
@@ -40,7 +62,7 @@ class _Outbox:
         self._letters.put(pickle.dumps((kind, value)))
 
     def close(self) -> None:
-        """Returns when everything put was taken by the parent, or the parent is gone."""
+        """Wait until everything put was taken by the parent, or the parent is gone."""
         self._letters.put(None)
         self._thread.join()
 
@@ -52,13 +74,13 @@ class _Outbox:
                 return  # the parent is gone: there is nobody to tell
 
 
-def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, preloaded: bool) -> None:
-    """Call what the pickled `order`, the name of a target and its arguments, asks for, and report through `pipe`.
+def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, is_forked: bool) -> None:
+    """Call what the pickled `order`, a `NamedFunction` and its arguments, asks for, and report through `pipe`.
 
-    A `preloaded` child, forked from a server that has imported torch, declines an environment it can no longer honour.
+    A child that `is_forked` from a server that has imported torch declines an environment it can no longer honour.
     """
     outbox = _Outbox(pipe)
-    if preloaded and (too_late := _changed_too_late(environment)):
+    if is_forked and (too_late := _changed_too_late(environment)):
         outbox.put("declined", too_late)
         outbox.close()
         return
@@ -89,12 +111,12 @@ def _call(order: bytes, outbox: _Outbox, stop: StopRequest) -> None:
         outbox.put("message", message)
 
     # Only now, for these imports must see the environment and the stop request in place.
-    name, args = pickle.loads(order)
-    module, _, function = name.partition(":")
-    target = getattr(importlib.import_module(module), function)
+    target: NamedFunction[Any]
+    target, args = pickle.loads(order)
+    function = target.load()
     offered: dict[str, object] = {"send": send, "stop": stop}
-    asked_for = inspect.signature(target).parameters
-    outbox.put("result", target(*args, **{key: value for key, value in offered.items() if key in asked_for}))
+    asked_for = inspect.signature(function).parameters
+    outbox.put("result", function(*args, **{key: value for key, value in offered.items() if key in asked_for}))
 
 
 def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
@@ -120,7 +142,7 @@ def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
 
 
 def _obey_parent(pipe: Connection, stop: StopRequest, grace_s: float) -> None:
-    """Passes the parent's reasons to stop on. The end of the pipe is the parent's death: a grace, then ours."""
+    """Pass the parent's reasons to stop on. The end of the pipe is the parent's death: a grace, then ours."""
     try:
         while True:
             stop.request(pipe.recv())

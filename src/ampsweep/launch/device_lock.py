@@ -20,7 +20,7 @@ _POLL_S = 0.2
 def device_lock(
     device: str, on_wait: Callable[[str], None] | None = None, stop: StopRequest | None = None
 ) -> Iterator[None]:
-    """Holds `device` (a torch device string such as "cpu" or "cuda:1") among this user's processes on this machine.
+    """Hold `device` (a torch device string such as "cpu" or "cuda:1") among this user's processes on this machine.
 
     While another process holds it, this one waits, having told `on_wait` so once in one sentence. The operating system
     releases the lock of a process that dies. Raises KeyboardInterrupt if `stop` is requested while it waits, ValueError

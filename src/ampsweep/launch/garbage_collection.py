@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """Nothing is collected inside until `resume_collector`, for a time of many imports."""
+def paused_garbage_collection() -> Iterator[None]:
+    """A time of many imports: nothing is collected inside until `collect_new_garbage_only`."""
     gc.disable()
     try:
         yield
@@ -18,7 +18,7 @@ def collector_at_rest() -> Iterator[None]:
         gc.enable()
 
 
-def resume_collector() -> None:
-    """From here on collect again, without looking at anything that exists now."""
+def collect_new_garbage_only() -> None:
+    """Collect again from here on, without looking at anything that exists now."""
     gc.freeze()
     gc.enable()

@@ -1,6 +1,5 @@
-"""One process a run: a training gets a fresh process, and whatever becomes of that process becomes a fact."""
+"""A function call in a process of its own: whatever becomes of that process becomes a fact."""
 
-import importlib
 import logging
 import os
 import pickle
@@ -11,14 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Generic, TypeVar, cast
+from typing import Generic, cast
 
-from ampsweep.launch.child import serve
+from ampsweep.launch.child import NamedFunction, Result, serve
 from ampsweep.launch.oom_kills import num_oom_kills
-from ampsweep.launch.processes import METHODS, PRELOAD, Method, start_process, warm_up
+from ampsweep.launch.processes import METHODS, Method, start_process
 from ampsweep.launch.signals import StopRequest
-
-__all__ = ["PRELOAD", "ChildError", "ChildExit", "Target", "run_isolated", "warm_up"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,45 +26,24 @@ _TICK_S = 0.2
 _SERVER_LOST = 255
 
 
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Target(Generic[Result]):
-    """A function for a process of its own, by name: only that process imports its module, and what that imports.
-
-    Where the function has parameters `send` or `stop`, it gets them by keyword: `send(message)` hands a small picklable
-    message to the caller and returns at once; `stop` is the StopRequest that it is to look at.
-    """
-
-    name: str
-    """`package.module:function`."""
-
-    def load(self) -> Callable[..., Result]:
-        """The function, imported here and now."""
-        module, _, function = self.name.partition(":")
-        loaded: Callable[..., Result] = getattr(importlib.import_module(module), function)
-        return loaded
-
-
 class ChildError(RuntimeError):
     """An isolated call came to no result; the text is how its process ended, in one line."""
 
 
 @dataclass(frozen=True)
 class ChildExit(Generic[Result]):
-    """How an isolated call ended."""
+    """The end of an isolated call."""
 
     exitcode: int
     """0 fine, above 0 an exit code, below 0 killed by the signal of that number."""
     result: Result | None
-    """What the target returned; it stands even if the process died on its way out afterwards."""
+    """The value that the target returned; it stands even if the process died on its way out afterwards."""
     error: str | None
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
     interrupted: bool
-    """Whether this process was asked to stop (Ctrl-C, SIGTERM) while the run was going on."""
+    """This process was asked to stop (Ctrl-C, SIGTERM) while the run was going on."""
     oom_killed: bool = False
-    """Whether SIGKILL ended it while the kernel counted a process killed for lack of memory."""
+    """SIGKILL ended it while the kernel counted a process killed for lack of memory."""
 
     def unpacked(self) -> Result:
         """The result.
@@ -84,7 +60,7 @@ class ChildExit(Generic[Result]):
 
 
 def run_isolated(
-    target: Target[Result],
+    target: NamedFunction[Result],
     args: tuple[object, ...],
     *,
     on_message: Callable[[object], None] | None = None,
@@ -100,7 +76,7 @@ def run_isolated(
     own result or after this process's death is killed, and at a second signal it is killed at once. Whatever happens to
     the child is returned; only what `on_message` raises is raised, when the child has ended.
     """
-    order = pickle.dumps((target.name, args))
+    order = pickle.dumps((target, args))
     environment = dict(os.environ if environment is None else environment)
     fault = ""
     with StopRequest() as stop:
@@ -128,12 +104,12 @@ class _Child(Generic[Result]):
         self._result: Result | None = None
         self._error: str | None = None
         self._kills_before = num_oom_kills()
-        preloaded = method == "forkserver"
-        self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, preloaded))
+        is_forked = method == "forkserver"
+        self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
         self._pipe_ended = False
 
     def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
-        """Returns when the child has ended."""
+        """Hear the child until it has ended."""
         asked = False
         try:
             while self._process.is_alive():
@@ -160,7 +136,7 @@ class _Child(Generic[Result]):
         assert exitcode is not None
         error = self._error
         if error is None and (exitcode != 0 or not self._returned):
-            error = _epitaph(exitcode)
+            error = _sudden_end(exitcode)
         return ChildExit(exitcode, self._result, error, interrupted, self._oom_killed(exitcode))
 
     def _oom_killed(self, exitcode: int) -> bool:
@@ -170,9 +146,9 @@ class _Child(Generic[Result]):
         return kills is not None and self._kills_before is not None and kills > self._kills_before
 
     def _hear(self, on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
-        """Waits for a message or the child's end and takes at most one message; whether one was taken."""
-        ears = (self._process.sentinel,) if self._pipe_ended else (self._process.sentinel, self._pipe)
-        if self._pipe not in connection.wait(ears, timeout_s):
+        """Wait for a message or the child's end and take at most one message; returns whether one was taken."""
+        sources = (self._process.sentinel,) if self._pipe_ended else (self._process.sentinel, self._pipe)
+        if self._pipe not in connection.wait(sources, timeout_s):
             return False
         try:
             kind, value = pickle.loads(self._pipe.recv_bytes())
@@ -205,14 +181,15 @@ class _Child(Generic[Result]):
         self._process.join()
 
     def _end_orphan(self) -> None:
-        """Ends a child that outlived its fork server: it would train on beside the next run."""
+        """End a child that outlived its fork server: it would train on beside the next run."""
         if self._process.exitcode == _SERVER_LOST and sys.platform != "win32":
             assert self._process.pid is not None
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
 
 
-def _epitaph(exitcode: int) -> str:
+def _sudden_end(exitcode: int) -> str:
+    """The sentence about a process that ended without a word."""
     if exitcode >= 0:
         lost = " (or its fork server was killed)" if exitcode == _SERVER_LOST else ""
         return f"ended with exit code {exitcode} before it returned{lost}"

@@ -1,4 +1,4 @@
-"""Whether the kernel's out-of-memory killer was at work: what it counts for the cgroup of this process.
+"""The count of the kernel's out-of-memory killer for the cgroup of this process.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events) and
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (memory.oom_control).

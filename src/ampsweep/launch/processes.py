@@ -17,7 +17,7 @@ Method = Literal["forkserver", "spawn"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn") if sys.platform == "linux" else ("spawn",)
 """Ways to start a process here, the quickest first."""
 
-PRELOAD = (
+SLOW_IMPORTS = (
     "torch",
     "torch._dynamo",  # imported by the first optimizer
     "hydra",
@@ -26,11 +26,11 @@ PRELOAD = (
 """Slow imports that a run needs and that touch no device; one that is not installed is left out."""
 
 
-def warm_up(preload: Sequence[str] = PRELOAD) -> None:
-    """Starts the fork server, whose imports go on while the caller does. Does nothing where it runs or cannot be."""
+def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
+    """Start the fork server, which imports `modules` while the caller goes on; nothing where it runs or cannot be."""
     if "forkserver" not in METHODS:
         return
-    multiprocessing.set_forkserver_preload(list(preload))
+    multiprocessing.set_forkserver_preload(list(modules))
     with held_stop_signals():
         forkserver.ensure_running()
 
@@ -38,7 +38,7 @@ def warm_up(preload: Sequence[str] = PRELOAD) -> None:
 def start_process(
     method: Method, main: Callable[..., None], args: tuple[object, ...]
 ) -> tuple[BaseProcess, Connection]:
-    """Calls `main(pipe, *args)` in a new process; returns that process and this side of the pipe.
+    """Call `main(pipe, *args)` in a new process; returns that process and this side of the pipe.
 
     The stop signals are blocked there until `release_stop_signals`. Raises OSError or EOFError where no process can be
     had, because the system gives none or the fork server has died.
@@ -46,7 +46,7 @@ def start_process(
     ours, theirs = multiprocessing.Pipe()
     with theirs, _known_start_method():
         if method == "forkserver":
-            warm_up()
+            start_fork_server()
             process: BaseProcess = multiprocessing.get_context("forkserver").Process(target=main, args=(theirs, *args))
             process.start()  # waits for the server's imports, so signals are not held here: the server holds them
         else:

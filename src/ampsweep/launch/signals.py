@@ -24,7 +24,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.reason = ""
-        """What asked first, such as "SIGINT"; empty while nothing did."""
+        """The first request's reason, such as "SIGINT"; empty while there is none."""
         self._signalled_at: float | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
@@ -33,7 +33,7 @@ class StopRequest:
         return bool(self.reason)
 
     def request(self, reason: str) -> None:
-        """Asks without a signal, from any thread; never counts as the second signal."""
+        """Ask without a signal, from any thread; never counts as the second signal."""
         self.reason = self.reason or reason
 
     def __enter__(self) -> Self:
@@ -60,6 +60,20 @@ class StopRequest:
 
 
 @contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Have SIGTERM end this process as Ctrl-C does: between two runs, a sweep then ends with its comparison so far."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
 def held_stop_signals() -> Iterator[None]:
     """Processes started inside are born with the stop signals blocked, so that none is killed before it can answer.
 
@@ -77,6 +91,6 @@ def held_stop_signals() -> Iterator[None]:
 
 
 def release_stop_signals() -> None:
-    """Delivers in this thread what `held_stop_signals` held back at its process's birth."""
+    """Deliver in this thread what `held_stop_signals` held back at its process's birth."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,22 +1,22 @@
-"""When torch.compile compiles."""
+"""Compilations by torch.compile during a training."""
 
 import sys
 from typing import Any
 
 
 class CompilationWatch:
-    """Notes compilations between `begin` and `end`, by anybody in this process; costs nothing where there are none.
+    """Notes compilations in this process between `begin` and `end`; costs nothing where there are none.
 
-    torch tells of them under a private name alone: the callbacks of `torch._dynamo`.
+    torch announces them through callbacks of `torch._dynamo` alone, a private name.
     """
 
     def __init__(self) -> None:
         self.compiled = False
-        """Something was compiled; who reads it sets it back."""
+        """Whether something was compiled; the reader resets it."""
         self._handler: Any = None
 
     def begin(self) -> None:
-        """Begin to watch; of no use before the first compilation, which loads what is watched."""
+        """Begin to watch, if torch._dynamo is loaded: the first compilation loads it and cannot be noted."""
         dynamo = sys.modules.get("torch._dynamo")  # not imported for this: it takes a second
         if dynamo is not None:
             self._handler = dynamo.callback.callback_handler

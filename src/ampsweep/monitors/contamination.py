@@ -1,48 +1,48 @@
-"""Whether anything but the training itself could have changed its speed: the verdict, and what it is judged by."""
+"""Contamination: the verdict on whether anything but the training itself changed its speed, and its evidence."""
 
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from ampsweep.monitors.host_load import HostUse
+from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.record.parts import Contamination
 
 MAX_FOREIGN_CORES: Final = 0.25
-"""A system's services, a sweep's parent and W&B's helpers take some hundredths of a core, a process that computes a
-whole one."""
+"""A system's services, a sweep's parent and W&B's helpers take some hundredths of a core; a process that computes takes
+a whole one."""
 MAX_FOREIGN_SHARE: Final = 0.01
-"""Of all cores, for large machines: their services grow with them, and what they take weighs less."""
+"""Share of all cores, for large machines: they run more services, and these weigh less."""
 MIN_OWN_CORES: Final = 0.5
-"""However many threads a training on the CPU has, one of them always computes: 1 is about the least. At half of that
-it stood still half of the time, and its speed is not that of its arithmetic."""
+"""One thread of a training on the CPU always computes, however many it has, so 1 core is about the least. At half of
+that it was idle half of the time, and its speed is not that of its arithmetic."""
 MIN_WINDOW_S: Final = 0.5
-"""Processors count their time in ticks of 10 ms: within less than this, a few of them look like a load."""
+"""Processors count their time in ticks of 10 ms: in a shorter window a few ticks look like a load."""
 MAX_THROTTLED_PCT: Final = 1.0
 """The driver may report a slowdown for a moment while clocks change (NVML, nvmlClocksEventReasonHwSlowdown)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was seen of a run's surroundings."""
+    """Observations of a run's surroundings."""
 
     busy_before: str | None = None
-    """A sentence on who used the device before the run did."""
-    host: HostUse | None = None
-    """Who used the processors during the steps after warm-up; None where there were none."""
+    """One sentence on who used the device before the run."""
+    host: ProcessorUse | None = None
+    """Use of the processors during the steps after warm-up; None where there were no such steps."""
     others: frozenset[int] | None = frozenset()
-    """Other processes seen to compute on the GPU meanwhile; None where nobody tells."""
+    """Ids of other processes seen to compute on the GPU meanwhile; None where the driver does not tell."""
     throttled_pct: float | None = None
-    """Share of samples in which heat or hardware protection slowed the GPU down; None where nobody tells."""
+    """Percent of samples in which heat or hardware protection slowed the GPU down; None where the driver is silent."""
 
 
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
-    On a GPU the load of the processors is told but not judged; power cap and clocks are settings and not judged either.
+    On a GPU the load of the processors is reported but not judged; nor are power cap and clocks, which are settings.
     """
     reasons, unknown = _judge(device, evidence)
-    # A CPU that was seen to be free afterwards was free. A GPU shows only some of its users.
+    # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
     if not reasons and unknown:
@@ -55,8 +55,8 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
     )
 
 
-def foreign_load(host: HostUse) -> str | None:
-    """What other processes did, if it is more than a system at rest does."""
+def foreign_load(host: ProcessorUse) -> str | None:
+    """A clause on the load of other processes, or None where it is no more than that of an idle system."""
     limit = max(MAX_FOREIGN_CORES, MAX_FOREIGN_SHARE * host.num_cores)
     if host.foreign_cores is None or host.foreign_cores <= limit:
         return None
@@ -64,19 +64,19 @@ def foreign_load(host: HostUse) -> str | None:
 
 
 def computing(processes: frozenset[int]) -> str:
-    """The processes as the beginning of a sentence."""
+    """A clause saying that these processes computed."""
     ids = ", ".join(map(str, sorted(processes)))
     return f"process {ids} computed" if len(processes) == 1 else f"processes {ids} computed"
 
 
 def _judge(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    """Reasons to call it contaminated, and the reason why the rest is not known (empty if it is)."""
+    """The reasons to call the run contaminated, and the reason why the rest is unknown (empty where it is known)."""
     if evidence.host is None:
         return [], "no step came after warm-up"
     return _judge_cpu(evidence.host) if device.type == "cpu" else _judge_gpu(device, evidence)
 
 
-def _judge_cpu(host: HostUse) -> tuple[list[str], str]:
+def _judge_cpu(host: ProcessorUse) -> tuple[list[str], str]:
     if host.window_s < MIN_WINDOW_S:
         return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to tell"
     reasons = []

@@ -1,4 +1,4 @@
-"""What devices can compute and move at most: the denominators of utilization (MFU) and of a roofline."""
+"""Peak arithmetic and memory bandwidth of devices: the denominators of utilization (MFU) and of a roofline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,29 +8,29 @@ _TERA: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """The most a device can compute of a given mix of operations."""
+class ComputePeak:
+    """The peak arithmetic of a device for a given mix of operations."""
 
     tflops_per_sec: float
-    """Of the mix: its rate if every part ran at the peak of its dtype."""
+    """Rate of the mix in TFLOP/s if every part ran at the peak of its dtype."""
     by_dtype: dict[str, float]
-    """TFLOP/s of each part by dtype of its operands; float32 multiplied in TF32 is `tf32`."""
+    """TFLOP/s of each part by the dtype of its operands; float32 multiplied in TF32 is `tf32`."""
     source: str
 
 
-def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Peak | None:
+def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> ComputePeak | None:
     """The peak of a device for a mix of matrix arithmetic.
 
     The parts of the mix take their times one after another, so that the peak of the mix is
     sum(flops) / sum(flops of a dtype / peak of that dtype).
 
     Args:
-        device_name: as the driver gives it.
+        device_name: the name that the driver gives.
         flops: operations by dtype name of their operands.
-        tf32: float32 operands are multiplied in TF32.
+        tf32: whether float32 operands are multiplied in TF32.
 
     Returns:
-        None for no operations, and where the table does not know the device (every CPU) or a dtype on it.
+        None without operations, and where the table lacks the device (as every CPU) or a dtype on it.
     """
     row = _row(device_name)
     if row is None or not flops:
@@ -44,14 +44,14 @@ def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Pea
             return None
         by_dtype[arithmetic] = tflops_per_sec
         seconds += count / (_TERA * tflops_per_sec)
-    return Peak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
+    return ComputePeak(sum(flops.values()) / (_TERA * seconds), by_dtype, row.source)
 
 
 def memory_bytes_per_sec(device_name: str) -> float | None:
-    """The most bytes a second between the device's processor and its memory, read and written together.
+    """The most bytes per second between the device's processor and its memory, reads and writes together.
 
     Returns:
-        None where the table does not know the device.
+        None where the table lacks the device.
     """
     row = _row(device_name)
     return None if row is None else row.tb_per_sec * _TERA
@@ -65,15 +65,15 @@ def _row(device_name: str) -> "_Row | None":
 class _Row:
     """TFLOP/s at boost clock, dense (without structured sparsity), with products accumulated in float32.
 
-    float32 is that of the ordinary units, all others are those of the tensor cores.
+    float32 is the rate of the ordinary units, all others are those of the tensor cores.
     """
 
     source: str
-    """Of the arithmetic and of the memory."""
+    """Document that the figures come from."""
     float32: float
     float16: float
     tb_per_sec: float
-    """Of memory, in 10**12 bytes."""
+    """Memory bandwidth in 10**12 bytes per second."""
     tf32: float | None = None
     bfloat16: float | None = None
     float8: float | None = None
@@ -148,7 +148,7 @@ _ROWS: Final[Mapping[str, _Row]] = {
     "H200": replace(_H100_SXM, source=f"NVIDIA H200 {_OF_H100}", tb_per_sec=4.8),
     "GH200 480GB": replace(_H100_SXM, source=f"NVIDIA GH200 {_OF_H100}", tb_per_sec=4.0),
 }
-"""By the driver's name without the maker's; a partition (MIG) has another name and is not known.
+"""Rows by the driver's name without the maker's; a partition (MIG) has another name and is not listed.
 
 GeForce cards accumulate in float32, as torch has them do, at half the rate that is advertised for float16.
 """

@@ -1,4 +1,4 @@
-"""How busy the device is, and what it draws."""
+"""Samples of the device: utilization, memory, power, temperature and clocks."""
 
 import time
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ from typing import Final, Protocol, Self
 import psutil
 import torch
 
-from ampsweep.monitors.host import num_available_cores
 from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.processors import num_available_cores
 from ampsweep.text import GIB
 
 _PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
-"""What is summarized by its most; the rest by its mean."""
+"""Metrics summarized by their maximum; the others by their mean."""
 
 
 class DeviceSampler:
-    """Samples the device in the background between `with` and its end.
+    """Samples the device in the background while its context is open.
 
-    cuda: utilization, memory of all processes, power, energy, temperature, clock and slowdowns through NVML. CPU: what
-    this process (without its children) uses of it: processor time over wall time, in cores and as share of those it may
-    run on, and its resident memory. Other devices tell nothing. What cannot be read is absent.
+    On cuda it reads utilization, memory of all processes, power, energy, temperature, clock and slowdowns through NVML.
+    On the CPU it reads what this process (without its children) uses: processor time over wall time, in cores and as
+    share of those it may run on, and resident memory. Other devices give nothing. Values that cannot be read are
+    absent.
 
-    The summary is of the time between `resume` and `pause`; at first it is paused.
+    The summary covers the time between `resume` and `pause`; sampling starts paused.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -61,19 +62,19 @@ class DeviceSampler:
             return dict(self._latest)
 
     def resume(self) -> None:
-        """What is sampled from here on counts."""
+        """Count samples from here on."""
         self._counts = True
         self._sample_now.set()
 
     def pause(self) -> None:
-        """What is sampled from here on does not count."""
+        """Do not count samples from here on."""
         self._counts = False
         self._sample_now.set()
 
     def summary(self) -> dict[str, float]:
-        """Means over the time that counts by metric key, but of memory the most, and energy since the sampling began.
+        """Means over the time that counts by metric key, but maxima of memory, and the energy since sampling began.
 
-        Complete when the sampling has ended; that time need not be as long as an interval.
+        It is complete when sampling has ended; the time that counts may be shorter than an interval.
         """
         with self._lock:
             return {key: series.figure(key) for key, series in self._series.items()}
@@ -91,7 +92,7 @@ class DeviceSampler:
             source.close()
 
     def _take(self, sample: dict[str, float], seconds: float | None) -> None:
-        """A sample that stands for so much time, None for time that does not count."""
+        """Add a sample that stands for `seconds`; None for time that does not count."""
         with self._lock:
             self._latest = sample
             if seconds is not None:

@@ -1,4 +1,4 @@
-"""How much of a device's arithmetic a training uses."""
+"""Model FLOPs utilization (MFU): the share of a device's peak arithmetic that a training uses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,22 +10,22 @@ from ampsweep.monitors.environment import device_name
 
 
 class Efficiency:
-    """Arithmetic a second, and its share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
+    """Arithmetic per second and its share of the device's peak (MFU: Chowdhery et al. 2022, arXiv:2204.02311, app. B).
 
-    Both count the model's own operations: what activation checkpointing does again is no progress, and a compiler may
-    do otherwise than the step that was traced. Causal attention counts in full, which lets very long sequences
-    seem faster than they are. A share over 100 % cannot be: it is refused together with all that would follow, since
-    one of its parts is wrong, and the proof says so.
+    Both count the model's own operations: recomputation by activation checkpointing is no progress, and compiled code
+    may compute otherwise than the step that was traced. Causal attention counts in full, which makes very long
+    sequences seem faster than they are. A share over 100 % is impossible, so one of its parts must be wrong: it is
+    refused together with all later ones, and the proof says so.
     """
 
     def __init__(self, device: torch.device, model_flops: Mapping[str, int], *, tf32: bool) -> None:
-        """`model_flops`: operations of a step by dtype name; `tf32`: float32 is multiplied in TF32."""
+        """`model_flops`: operations of a step by dtype name; `tf32`: whether float32 is multiplied in TF32."""
         self._num_operations = sum(model_flops.values())
         self._peak = dense_peak(device_name(device), model_flops, tf32=tf32)
         self._refused: str | None = None
 
     def figures(self, step_ms: float) -> dict[str, float]:
-        """Metrics of steps of this length; without operations none, and without a known peak no share of it."""
+        """Metrics of steps of this length in ms; none without operations, and no share without a known peak."""
         if not self._num_operations:
             return {}
         tflops_per_sec = self._num_operations / 1e9 / step_ms

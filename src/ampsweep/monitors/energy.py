@@ -1,4 +1,4 @@
-"""The energy that training takes, by the device's own counter."""
+"""Energy per training sample, from the device's own counter."""
 
 import time
 from collections.abc import Callable
@@ -10,23 +10,22 @@ import torch
 from ampsweep.monitors.nvml import NvmlDevice
 
 MIN_STRETCH_S: Final = 2.0
-"""The counter is brought up to date every 20 to 100 ms (Yang et al., "Part-time Power Measurements", SC 2024,
-arXiv:2312.02741), so that a reading is up to so old. Over this time that is at most 5 % of the energy, over less it is
-too much for a figure."""
+"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., "Part-time Power Measurements",
+SC 2024, arXiv:2312.02741), so a reading can be that old: at most 5 % of this time, and too much of a shorter one."""
 
 
 class EnergyMeter:
     """Energy per training sample over stretches in which the device did nothing but training steps.
 
-    Who calls `begin` and `end` has waited for the device. Stretches that are too short are left out.
+    Callers of `begin` and `end` have waited for the device. Stretches that are too short are left out.
 
-    Only NVIDIA GPUs since Volta have a counter that counts the device alone. CPUs are not measured: their counters
-    (RAPL) count whole processor packages with all that the machine does, only root may read them since CVE-2020-8694,
-    and virtual machines have none.
+    Only NVIDIA GPUs since Volta have a counter of the device alone. CPUs are not measured: their counters (RAPL) cover
+    whole processor packages and everything the machine does, only root may read them since CVE-2020-8694, and virtual
+    machines have none.
 
     Args:
-        read: joules so far, None where nothing counts them.
-        min_stretch_s: what a stretch must last to count.
+        read: returns the joules so far, None where nothing counts them.
+        min_stretch_s: how long a stretch must last to count, in seconds.
     """
 
     def __init__(
@@ -38,12 +37,12 @@ class EnergyMeter:
         self._num_steps = 0
 
     def begin(self, num_steps: int) -> None:
-        """After this many steps a stretch begins."""
+        """Begin a stretch after this many steps."""
         joules = self._read()
         self._began = None if joules is None else _Moment(time.perf_counter(), joules, num_steps)
 
     def end(self, num_steps: int) -> None:
-        """After this many steps it ends; does nothing without a beginning."""
+        """End the stretch after this many steps; does nothing without `begin`."""
         began, self._began = self._began, None
         if began is None or time.perf_counter() - began.seconds < self._min_stretch_s:
             return

@@ -1,4 +1,4 @@
-"""Where a run took place: versions, hardware, and the flags in effect."""
+"""The environment of a run: versions, hardware, and the flags in effect."""
 
 import os
 import platform
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.monitors.host import cpu_name, num_available_cores
 from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.processors import cpu_name, num_available_cores
 
 _PACKAGES: Final = ("ampsweep", "torch", "wandb", "hydra-core", "omegaconf", "numpy")
 _VARIABLES: Final = (
@@ -38,9 +38,9 @@ def device_name(device: torch.device) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts about this process and machine, for the run record; those that do not exist here are left out.
+    """Facts about this process and machine for the run record; those that do not apply are left out.
 
-    Flags are as they stand: call it with the precision mode's flags set.
+    Flags are read as they are: call it with the precision mode's flags set.
     """
     facts: dict[str, Any] = {
         "python": platform.python_version(),
@@ -67,7 +67,7 @@ def _versions() -> dict[str, str]:
 
 
 def effective_flags(device: torch.device) -> dict[str, Any]:
-    """torch's switches, as they stand now, that change what is computed on `device` or how fast."""
+    """The current values of torch's switches that change what is computed on `device` or how fast."""
     backends: Any = torch.backends  # its flags are properties that type checkers do not see
     flags: dict[str, Any] = {"deterministic_algorithms": torch.are_deterministic_algorithms_enabled()}
     if device.type == "cpu":

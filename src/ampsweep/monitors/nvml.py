@@ -1,4 +1,4 @@
-"""What the NVIDIA driver tells about a GPU."""
+"""Readings of one GPU from the NVIDIA driver, through NVML."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from ampsweep.text import GIB
 
 
 class NvmlDevice:
-    """One GPU through NVML. What the driver or the GPU does not tell is absent."""
+    """One GPU through NVML. Values that the driver or the GPU does not tell are absent."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -19,7 +19,7 @@ class NvmlDevice:
 
     @classmethod
     def open(cls, device: torch.device) -> Self | None:
-        """The GPU that torch calls `device`; None where NVML is missing or does not know it."""
+        """Open the GPU that torch calls `device`; None where NVML is missing or does not know it."""
         if device.type != "cuda":
             return None
         import pynvml  # here: a run without a GPU does not wait for it
@@ -35,11 +35,11 @@ class NvmlDevice:
         return cls(pynvml, handle)
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Release NVML."""
         self._nvml.nvmlShutdown()
 
     def readings(self) -> dict[str, float]:
-        """Utilization, memory, power, temperature and clock of this moment by metric key."""
+        """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
         return {key: value for key, value in values.items() if value is not None}
 
@@ -49,7 +49,7 @@ class NvmlDevice:
         return None if counter_mj is None else counter_mj / 1e3
 
     def process_gib(self) -> float | None:
-        """Memory of this process on the GPU; None where the driver does not know it by its id (containers)."""
+        """Memory of this process on the GPU; None where the driver does not know the process by its id (containers)."""
         used = self._try(
             lambda nvml, handle: [
                 process.usedGpuMemory
@@ -60,7 +60,7 @@ class NvmlDevice:
         return sum(used) / GIB if used else None
 
     def held_gib(self) -> float | None:
-        """Memory that processes hold on the GPU, without what the driver keeps for itself where it tells them apart."""
+        """Memory that processes hold on the GPU, without the driver's own where NVML tells them apart."""
         info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
         if info is None:
             info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -69,7 +69,7 @@ class NvmlDevice:
     def compute_processes(self) -> frozenset[int] | None:
         """Ids of the processes that compute on the GPU and draw nothing; None where the driver does not tell.
 
-        In a container it tells of none, or by ids of the host's.
+        In a container it lists none, or ids of the host.
         """
         computing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         drawing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
@@ -78,12 +78,12 @@ class NvmlDevice:
         return frozenset(process.pid for process in computing) - {process.pid for process in drawing}
 
     def power_limit_w(self) -> float | None:
-        """The limit that holds now: above it the driver slows the GPU down."""
+        """The power limit in effect: above it the driver slows the GPU down."""
         limit_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
         return None if limit_mw is None else limit_mw / 1e3
 
     def driver_version(self) -> str | None:
-        """Version of the driver."""
+        """The version of the driver."""
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return None if version is None else str(version)
 
@@ -110,7 +110,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
 
 
 def _is_throttled(nvml: Any, handle: Any) -> bool:
-    """Whether heat or hardware protection slows the GPU down now; its power cap, a setting, is not among them."""
+    """Tell whether heat or hardware protection slows the GPU down now; the power cap, a setting, does not count."""
     reasons = (
         nvml.nvmlClocksThrottleReasonHwSlowdown
         | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -125,9 +125,9 @@ def _is_slowed_down(nvml: Any, handle: Any, reasons: int) -> bool:
 
 
 def _find(nvml: Any, device: torch.device) -> Any:
-    """NVML counts all GPUs, torch those in CUDA_VISIBLE_DEVICES: they meet at the UUID, else at the PCI address.
+    """Find the GPU by UUID, else by PCI address: NVML counts all GPUs, torch only those in CUDA_VISIBLE_DEVICES.
 
-    A partition (MIG) has a UUID of its own, and the address of the whole, whose figures are not its.
+    A partition (MIG) has its own UUID but the address of the whole GPU, whose figures are not those of the partition.
     """
     properties: Any = torch.cuda.get_device_properties(device)
     for name in (f"GPU-{properties.uuid}", f"MIG-{properties.uuid}"):
@@ -143,6 +143,6 @@ def _find(nvml: Any, device: torch.device) -> Any:
 def _is_partitioned(nvml: Any, handle: Any) -> bool:
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError:  # a GPU that cannot be
+    except nvml.NVMLError:  # a GPU that cannot be partitioned
         return False
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)

@@ -1,4 +1,4 @@
-"""Who else uses the device: before a run begins, and while its steps take place."""
+"""Use of the device by other processes: before a run begins, and during the steps that count."""
 
 import os
 import time
@@ -7,33 +7,33 @@ from typing import Final
 import torch
 
 from ampsweep.monitors.contamination import Evidence, computing, foreign_load, judge
-from ampsweep.monitors.host_load import HostUse, HostWindow, nobody_else_runs, own_processes
 from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_else_runs, own_processes
 from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB
 
 MAX_FOREIGN_GPU_GIB: Final = 1.0
 """A display and its windows hold some hundred MiB."""
 MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
-"""A display that is being redrawn takes a few percent."""
+"""A display that is being redrawn takes some percent."""
 
-_LOOK_S: Final = 0.1
+_CPU_WINDOW_S: Final = 0.1
 _UTILIZATION_PERIOD_S: Final = 1.0
-"""The driver's utilization covers up to this long a past, in which a run that has just ended may lie."""
+"""The driver's utilization covers a period of up to this length, in which a run may have just ended."""
 
 
-class FirstLook:
-    """Who uses `device` before a run does. Make it before the run allocates memory there.
+class UseBeforeRun:
+    """Use of `device` by others before a run. Construct it before the run allocates memory there.
 
-    A CPU is looked at from then on until `told`, a GPU at once: for a second where it seems busy.
+    A CPU is observed from then until `sentence` is called, a GPU at once, and for a second where it seems busy.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._busy: str | None = None
-        self._window: HostWindow | None = None
+        self._window: ProcessorWindow | None = None
         if device.type == "cpu":
             self._began_s = time.perf_counter()
-            self._window = None if nobody_else_runs() else HostWindow()
+            self._window = None if nobody_else_runs() else ProcessorWindow()
         elif (nvml := NvmlDevice.open(device)) is not None:
             try:
                 use = _busy_gpu(nvml, own_gib=torch.cuda.memory_reserved(device) / GIB)
@@ -41,10 +41,13 @@ class FirstLook:
                 nvml.close()
             self._busy = None if use is None else f"{device} was in use before the run began: {use}"
 
-    def told(self) -> str | None:
-        """A sentence on it, or None; the same at each call. Waits until a CPU was looked at for a tenth of a second."""
+    def sentence(self) -> str | None:
+        """One sentence on who used the device, or None; the same at each call.
+
+        Waits until a CPU has been observed for a tenth of a second.
+        """
         if self._window is not None:
-            time.sleep(max(0.0, self._began_s + _LOOK_S - time.perf_counter()))
+            time.sleep(max(0.0, self._began_s + _CPU_WINDOW_S - time.perf_counter()))
             load, self._window = foreign_load(self._window.use()), None
             self._busy = None if load is None else f"the CPU was busy before the run began: {load}"
         return self._busy
@@ -66,43 +69,43 @@ def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
     return f"it was at work {utilization_pct:.0f}% of the time"
 
 
-class Neighbours:
-    """Watches from the end of warm-up to `end` who else uses the device; costs some milliseconds at either moment."""
+class UseDuringRun:
+    """Use of the device by others from the end of warm-up to `end`; observing it costs some milliseconds at either."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._window: HostWindow | None = None
-        self._host: HostUse | None = None
+        self._window: ProcessorWindow | None = None
+        self._host: ProcessorUse | None = None
         self._others: frozenset[int] | None = frozenset()
 
     def after_warmup(self) -> None:
-        """Warm-up is over: the steps that count begin."""
+        """Begin to observe: warm-up is over, and the steps that count begin."""
         self._see_others()
-        self._window = HostWindow()
+        self._window = ProcessorWindow()
 
     def pause(self) -> None:
-        """The run does something else than steps: it may wait for a disk."""
+        """Pause: the run does something other than steps, and may wait for a disk."""
         if self._window is not None:
             self._window.pause()
 
     def resume(self) -> None:
-        """It takes steps again."""
+        """Resume: the run takes steps again."""
         if self._window is not None:
             self._window.resume()
 
     def end(self) -> None:
-        """Those steps are over."""
+        """Stop observing: the steps that count are over."""
         if self._window is not None:
             self._host = self._window.use()
             self._see_others()
 
     def verdict(self, *, busy_before: str | None, throttled_pct: float | None) -> Contamination:
-        """The verdict on those steps, with evidence from elsewhere: see `Evidence`."""
+        """The verdict on those steps, with further evidence from elsewhere (see `Evidence`)."""
         evidence = Evidence(busy_before=busy_before, host=self._host, others=self._others, throttled_pct=throttled_pct)
         return judge(self._device, evidence)
 
     def _see_others(self) -> None:
-        """Note other processes that compute on the GPU; None for good once the driver does not even show this one."""
+        """Note other processes that compute on the GPU; None from then on if the driver does not even show this one."""
         if self._device.type == "cpu" or self._others is None:
             return
         nvml = NvmlDevice.open(self._device)

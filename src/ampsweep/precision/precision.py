@@ -1,18 +1,18 @@
 """One precision mode as an object that a training loop calls at fixed places, whatever the mode."""
 
+import pkgutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.modes import MODES, PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
-from ampsweep.precision.momentum import begin_momentum
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 
 _NOTHING: Final = nullcontext()
 
@@ -33,13 +33,23 @@ class Precision:
     ...     precision.step(optimizer)
     ...     precision.update()
 
+    A mode that computes in a new way is a subclass, which its entry of the table of modes names: `Precision` of that
+    mode then makes one, as `pathlib.Path` makes a `PosixPath`. It overrides what differs, and calls what it overrides.
+
     Args:
-        mode: a mode's name (`ampsweep.config.modes.PRECISION_MODES`) or settings of one's own.
+        mode: a mode's name (`ampsweep.config.modes.MODES`) or settings of one's own.
         device: where the model trains.
 
     Raises:
         ValueError: no such mode, or it cannot be done, on this device or at all.
     """
+
+    def __new__(cls, mode: str | PrecisionConfig, device: torch.device | str) -> Self:
+        own = precision_class(mode) if cls is Precision else cls
+        return super().__new__(own)  # type: ignore[return-value]
+
+    def __getnewargs__(self) -> tuple[PrecisionConfig, torch.device]:
+        return self.config, self.device  # for copy and pickle
 
     def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
         if isinstance(mode, str):
@@ -48,7 +58,7 @@ class Precision:
             mode = PRECISION_MODES[mode]
         self.config = mode
         self.device = torch.device(device)
-        if reason := unsupported_reason(mode, self.device):
+        if reason := self.missing_ability(mode, abilities_of(self.device)):
             raise ValueError(f"{mode.mode} is not supported: {reason}")
         self.parameters_dtype: torch.dtype = getattr(torch, mode.parameters)
         self.autocast_dtype: torch.dtype = getattr(torch, mode.dtype)
@@ -63,6 +73,11 @@ class Precision:
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+    @classmethod
+    def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
+        """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
+        return missing_ability(config, device)
 
     @contextmanager
     def flags(self) -> Iterator[None]:
@@ -91,7 +106,8 @@ class Precision:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale in place; once per effective batch, before clipping."""
-        self.scaler.unscale_(optimizer)
+        if self._scales:
+            self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer step, or skip it when the scaler found a non-finite gradient."""
@@ -99,7 +115,7 @@ class Precision:
             optimizer.step()
             return
         if optimizer not in self._begun:
-            begin_momentum(optimizer)
+            _begin_momentum(optimizer)
             self._begun.add(optimizer)
         self.scaler.step(optimizer)
 
@@ -132,3 +148,33 @@ class Precision:
         if self.scaler.is_enabled():
             return f"the checkpoint has no GradScaler state; a fresh one starts at scale {self.config.init_scale:g}"
         return "the checkpoint's GradScaler state is ignored; this run has no scaler" if state else None
+
+
+def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
+    """The class that computes a mode, by its name or its settings: its own, else `Precision`."""
+    entry = MODES.get(mode if isinstance(mode, str) else mode.mode)
+    if entry is None or entry.implementation is None:
+        return Precision
+    own: type[Precision] = pkgutil.resolve_name(entry.implementation)
+    return own
+
+
+def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | None:
+    """One sentence saying why `device` cannot run these settings, or None when it can."""
+    return precision_class(config).missing_ability(config, abilities_of(device))
+
+
+def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Give a fused SGD the momentum of rest, zeros of each gradient's size, where it has none yet.
+
+    torch takes uninitialized memory for it and leaves the filling to the first step's kernel, which does nothing when
+    the scaler has found a non-finite gradient; the next step then goes on from whatever lay there (`_fused_sgd` in
+    torch/optim/sgd.py, torch 2.13). From zeros the first applied step leaves the gradient, as torch's own does.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        if group["fused"] and group["momentum"] and not group["dampening"]:
+            for parameter in group["params"]:
+                if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter.grad)

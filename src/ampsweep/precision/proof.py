@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ampsweep.config.modes import compute_dtype
+from ampsweep.config.modes import step_dtypes
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.record.parts import ModeProof
 
@@ -106,7 +106,7 @@ def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int])
 
     A model without matmuls and convolutions shows nothing.
     """
-    promised = compute_dtype(precision)
+    promised = step_dtypes(precision).compute
     total = sum(flops.values())
     if total == 0:
         return

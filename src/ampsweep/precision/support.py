@@ -1,4 +1,4 @@
-"""What a device can do: asked before a run, never replaced by something else."""
+"""What a device must be able to do for a precision mode: asked before a run, never replaced by something else."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,6 @@ class Abilities:
     autocast: bool
 
 
-def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | None:
-    """One sentence saying why `device` cannot run these settings, or None when it can."""
-    return missing_ability(config, _abilities(device))
-
-
 def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
     """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
     if config.grad_scaler and config.parameters == "float16":
@@ -36,7 +31,8 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
     return None
 
 
-def _abilities(device: torch.device) -> Abilities:
+def abilities_of(device: torch.device) -> Abilities:
+    """The abilities of a device that is here."""
     autocast = torch.amp.is_autocast_available(device.type)
     if device.type != "cuda":
         return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast)

@@ -1,8 +1,8 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,8 @@ from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
-from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
-
-_VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made; the others take no more."""
 
 
 class FakeTraining:
@@ -33,7 +30,7 @@ class FakeTraining:
         self.model_size = 0
         built = self._built()
         with self._device.setting_up():
-            self._trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
+            self._trainer = assemble_trainer(config, built, CPU)
             self._trainer.model.train()
         with self._device():
             self._take_first_step()
@@ -102,8 +99,8 @@ class FakeTraining:
         optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
-        with self._trainer.instruments.watch_scale(self._trainer.precision.scale):
-            optimizer.step()
+        optimizer.step()
+        self._trainer.instruments.count_step()
         optimizer.zero_grad(set_to_none=True)
 
 
@@ -119,22 +116,17 @@ class _FakeTask:
         return self._task.evaluate(model, batch)
 
 
-class _FakeData:
+class _FakeData(ShortValidation):
     """Data that runs on the host with its values and delivers fake tensors of their sizes."""
 
     def __init__(self, data: Data, device: FakeDevice) -> None:
-        self._data, self._device = data, device
-        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
-        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+        super().__init__(data)
+        self._device = device
 
     def train_batch(self, index: int) -> Any:
         with self._device.loading_data():
-            return self._data.train_batch(index)
+            return super().train_batch(index)
 
-    def val_batches(self) -> Any:
+    def val_batches(self) -> Iterator[Any]:
         with self._device.loading_data():
-            yield from islice(self._data.val_batches(), _VAL_BATCHES)
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of a fake training is kept."""
+            yield from super().val_batches()

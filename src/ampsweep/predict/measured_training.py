@@ -20,7 +20,7 @@ class MeasuredTraining:
         """Trace the second step with this micro-batch size."""
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         built = build(config, CPU, build_data(config, CPU))
-        trainer = assemble_trainer(config, built, CPU, log=_ignore, progress=_ignore, save=_ignore)
+        trainer = assemble_trainer(config, built, CPU)
         trainer.model.train()
         begins: list[int] = []
         with built.precision.flags():
@@ -38,7 +38,3 @@ class MeasuredTraining:
         except ValueError:
             return False
         return True
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of it is kept."""

@@ -10,7 +10,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config, PredictConfig
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize

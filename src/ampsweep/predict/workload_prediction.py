@@ -12,9 +12,8 @@ from typing import Protocol
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config, PrecisionConfig
-from ampsweep.precision.support import missing_ability
+from ampsweep.config.schema import Config, PrecisionConfig, component_name
+from ampsweep.precision.precision import precision_class
 from ampsweep.predict.answers import ArmAnswer
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
@@ -69,7 +68,7 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
     unsupported = {
         arm_label(config.precision): reason
         for config in configs
-        if (reason := missing_ability(config.precision, target.abilities))
+        if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
     }
     todo = [config for config in configs if arm_label(config.precision) not in unsupported]
     arms = tuple(_predict_all(todo, target))

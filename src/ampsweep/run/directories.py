@@ -1,4 +1,4 @@
-"""Where runs go, and which earlier run a command line means."""
+"""The directories that runs go to, and the earlier run that a command line means."""
 
 import os
 import socket
@@ -102,6 +102,18 @@ def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
     return max(candidates)[1] if candidates else None
 
 
+def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None, Path | None]:
+    """The directory that `resume=` goes on in (None: a new one) and what it resumes from (None: nothing)."""
+    if config.resume is None:
+        return None, None
+    if config.resume != "auto":
+        return None, Path(config.resume).expanduser()
+    directory = unfinished_run(config, say)
+    none = "resume=auto: no unfinished run of this config; starting afresh"
+    say(none if directory is None else f"resuming {directory}")
+    return directory, directory
+
+
 def checkpoint_of(run_directory: Path) -> Path | None:
     """The newest checkpoint of a run, if it has one."""
     for name in (LAST, PREVIOUS):
@@ -122,7 +134,7 @@ def _is_unreadable(run_directory: Path) -> bool:
 
 
 def is_running(record: RunRecord) -> bool:
-    """Whether the process that works on the run is alive, as far as this machine can tell."""
+    """Tell whether the process that works on the run is alive, as far as this machine knows."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]
@@ -135,3 +147,15 @@ def is_running(record: RunRecord) -> bool:
     except (psutil.NoSuchProcess, ValueError):
         return False
     return born <= started + 1  # given in whole seconds
+
+
+def resolved_directory(directory: Path) -> Path:
+    """The directory's absolute path, without links.
+
+    Raises:
+        UserError: there is none, as of a link to itself.
+    """
+    try:
+        return directory.resolve()
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{directory}: {error}") from error

@@ -4,31 +4,31 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from ampsweep.config.identity import code_version
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
-from ampsweep.launch.garbage_collection import resume_collector
+from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name, environment
-from ampsweep.monitors.other_processes import FirstLook
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
-from ampsweep.precision.support import unsupported_reason
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
-from ampsweep.record.outcome import Status
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.early_end import end_unsupported, end_without_memory, trackers_of
-from ampsweep.run.figures import add_figures
+from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, tracker_of
 from ampsweep.run.messages import Progress, Say
-from ampsweep.run.prediction import add_prediction
+from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracking.base import Trackers
+from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
@@ -46,89 +46,85 @@ _TOLD_EVERY_S = 0.2
 """A display is drawn hardly more often, and to tell it of a step could take as long as the step."""
 
 
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run on a device that is nobody else's, and what was found out before it is built."""
+
+    device: torch.device
+    limit: MemoryLimit
+    """The run's memory limit; what was built before was built within it."""
+    use_before_run: UseBeforeRun
+    """The use of the device by others, watched from before anything was built."""
+    unsupported: str | None = None
+    """The reason why the device cannot do the precision mode; None: it can."""
+    data: Data | None = None
+    """The data set on its device, if it was built before."""
+    oom: OutOfMemory | None = None
+    """The lack of memory that building it met."""
+
+
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
-    """Train in this process; everything about the run ends up in its record and history.
+    """Train in this process, from config to record; everything about the run ends up in its record and history.
 
     Raises:
         Exception: what made the run fail, after it was recorded.
     """
-    config = request.config
-    device = resolve_device(config.device)
-    reason = unsupported_reason(config.precision, device)
-    if reason is not None:
-        return end_unsupported(request, device, reason, send)
+    device = resolve_device(request.config.device)
+    unsupported = unsupported_reason(request.config.precision, device)
+    if unsupported is not None:
+        return end_unsupported(request, device, unsupported, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        return run_on(
-            device,
-            request,
-            data=None,
-            limit=limit_of(request, device),
-            first_look=FirstLook(device),
-            send=send,
-            stop=stop,
-        )
+        prepared = PreparedRun(device, _limit_of(request, device), UseBeforeRun(device))
+        return run_prepared(request, prepared, send=send, stop=stop)
 
 
-def limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
+def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
     """The run's memory limit. It would slow the answer of a search on a CPU, whose probe has stayed within it."""
     config, search = request.config, request.batch_search
     is_proved = search is not None and search.largest == config.data["batch_size"]
     return MemoryLimit(device, None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib)
 
 
-def run_on(
-    device: torch.device,
-    request: RunRequest,
-    *,
-    data: Data | None,
-    limit: MemoryLimit,
-    first_look: FirstLook,
-    send: Send,
-    stop: StopRequest,
-) -> Status:
-    """Build and train on a device that can do the mode and is nobody else's; see `run_once`.
+def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop: StopRequest) -> Status:
+    """Build, train and record; see `run_once`."""
+    if prepared.unsupported is not None:
+        return end_unsupported(request, prepared.device, prepared.unsupported, send)
+    built = _build(request, prepared)
+    if isinstance(built, OutOfMemory):
+        return end_without_memory(request, prepared.device, built, send)
+    return _train(request, prepared, built, send, stop)
 
-    Args:
-        data: the data set on its device, if it was built before.
-        limit: the run's memory limit; what was built before was built within it.
-        first_look: at the device, begun before anything was built.
-    """
+
+def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
+    if prepared.oom is not None:
+        return prepared.oom
+    config, device = request.config, prepared.device
     try:
-        with limit:
-            built = build(request.config, device, build_data(request.config, device) if data is None else data)
+        with prepared.limit:
+            return build(config, device, build_data(config, device) if prepared.data is None else prepared.data)
     except (RuntimeError, MemoryError, OSError) as error:
-        oom = out_of_memory(error, device, limit)
+        oom = out_of_memory(error, device, prepared.limit)
         if oom is None:
             raise
-    else:
-        return train_built(request, built, device, limit=limit, first_look=first_look, send=send, stop=stop)
-    return end_without_memory(request, device, oom, send)
+        return oom
 
 
-def train_built(
-    request: RunRequest,
-    built: Built,
-    device: torch.device,
-    *,
-    limit: MemoryLimit,
-    first_look: FirstLook,
-    send: Send,
-    stop: StopRequest,
-) -> Status:
-    """Train what is built; see `run_on`."""
+def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest) -> Status:
+    """Train what is built; whatever becomes of it stands in the record."""
+    device, limit = prepared.device, prepared.limit
     directory = request.directory
     record = _begin_record(request, built, device)
-    busy = first_look.told()  # late, as it may wait; before W&B begins in a process of another's
+    busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
-    trackers = trackers_of(request, send, stop)
-    trainer = _trainer(request, built, device, record, trackers, send)
+    tracker = tracker_of(request, send, stop)
+    trainer = _trainer(request, built, device, record, tracker, send)
     try:
         _continue(trainer, request, record, send)
         record.write(directory)
-        trackers.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
+        tracker.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
         record.write(directory)
-        resume_collector()
+        collect_new_garbage_only()
         send(_progress(trainer))
         with limit, trainer.instruments:
             ending = trainer.train(stop)
@@ -151,14 +147,14 @@ def train_built(
             record.write(directory)
             add_prediction(record, request, device)
         finally:  # on a full disk, too
-            trackers.finish(record)
+            tracker.finish(record)
         settle_stop(record)
         record.write(directory)
     return record.status
 
 
 def _trainer(
-    request: RunRequest, built: Built, device: torch.device, record: RunRecord, trackers: Trackers, send: Send
+    request: RunRequest, built: Built, device: torch.device, record: RunRecord, tracker: Tracker, send: Send
 ) -> Trainer:
     told_s = -_TOLD_EVERY_S
 
@@ -176,12 +172,12 @@ def _trainer(
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
-        request.config, built, device, log=trackers.log, progress=progress, save=save, snapshot=snapshot
+        request.config, built, device, log=tracker.log, progress=progress, save=save, snapshot=snapshot
     )
 
 
 def _progress(trainer: Trainer) -> Progress:
-    """How far the training is, by its latest row: nothing is read from the device."""
+    """The progress of the training by its latest row: nothing is read from the device."""
     values = trainer.values
     return Progress(
         trainer.step,

@@ -1,8 +1,13 @@
-"""What a training process tells the process that shows it to the user."""
+"""Messages of a training process to the process that started it, and the printer of those for the user."""
 
 from dataclasses import dataclass
 
-from ampsweep.record.batch_search import Probe
+from rich.text import Text
+
+from ampsweep.config.schema import Config
+from ampsweep.record import RunRecord
+from ampsweep.redaction import hide
+from ampsweep.report.terminal import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,33 @@ class Say:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """What became of a batch size on a device; no `probe` where the device cannot do the precision mode."""
+class MessagePrinter:
+    """Prints on stderr what is said, each line once, and nothing else of the runs it is told of.
 
-    device: str
-    device_name: str | None
-    probe: Probe | None
+    All that a launcher's worker does: the process that launched it shows the runs.
+    """
+
+    def __init__(self) -> None:
+        self._console = Terminal(stderr=True)
+        self._said: set[str] = set()
+
+    def say(self, line: str) -> None:
+        """Print a line, the same one only once, without the secrets in it."""
+        line = hide(line)
+        if line not in self._said:
+            self._said.add(line)
+            self._print(Text(line))
+
+    def on_message(self, message: object) -> None:
+        """Take what a training process sent."""
+        if isinstance(message, Say):
+            self.say(message.text)
+
+    def run_begins(self, config: Config, doing: str = "starting") -> None:
+        """The run of `config` starts, or starts with something else."""
+
+    def run_ends(self, config: Config, record: RunRecord) -> None:
+        """The run of `config` has ended with this record."""
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=True)

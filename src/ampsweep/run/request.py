@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
-from ampsweep.config.modes import arm_label, compute_dtype
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import Target
+from ampsweep.config.modes import arm_label, step_dtypes
+from ampsweep.config.schema import Config, component_name
+from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.parts import StepPrediction
@@ -30,8 +29,8 @@ class RunRequest:
     batch_search: BatchSearch | None = None
     """The search that the batch size is the answer of."""
     prediction: StepPrediction | None = None
-    """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
-    predictor: Target[StepPrediction] | None = None
+    """The prediction for it, if there is one already: made by a run that differs in its seed alone."""
+    predictor: NamedFunction[StepPrediction] | None = None
     """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
 
 
@@ -72,7 +71,7 @@ def identity(
     return Identity(
         experiment=config.name,
         precision_mode=precision.mode,
-        dtype=compute_dtype(precision),
+        dtype=step_dtypes(precision).compute,
         model=component_name(config.model),
         model_size=model_size,
         task=component_name(config.task),

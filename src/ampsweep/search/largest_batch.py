@@ -1,32 +1,41 @@
-"""A point that searches: the largest batch that trains, and a training with it."""
+"""The search for the largest batch that trains, a process a probe, and the training with it."""
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
+from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
-from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
-from ampsweep.launch.isolated import ChildError, ChildExit, Target, run_isolated
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
 from ampsweep.record import FILE_NAME, RunRecord, find_records
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OOM_KILLED
-from ampsweep.run.announcer import Speaker
-from ampsweep.run.isolated import train_point
-from ampsweep.run.messages import Probed
+from ampsweep.run.messages import MessagePrinter
+from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest, new_record
 
-_PROBE: Final = Target[Probed]("ampsweep.search.probe:probe_batch")
-_PREDICT_BATCH: Final = Target[PredictedBatch | None]("ampsweep.predict.run_prediction:predict_batch")
+_PROBE: Final = NamedFunction["Probed"]("ampsweep.search.probe:probe_batch")
+_PREDICT_BATCH: Final = NamedFunction[PredictedBatch | None]("ampsweep.predict.run_prediction:predict_batch")
 _NOT_THE_QUESTION: Final = (
     *("seed", "resume", "into", "dry_run", "tracking", "report", "predict", "output_dir", "name"),
 )
 
 
-def search_point(request: RunRequest, composed: DictConfig, sweep: Path, display: Speaker) -> None:
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The result of a probe on a device; no `probe` where the device cannot do the precision mode."""
+
+    device: str
+    device_name: str | None
+    probe: Probe | None
+
+
+def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, display: MessagePrinter) -> None:
     """Search, a process a probe, and train with the answer: one record, that of the training.
 
     It begins with what another seed has found or with what is predicted, else by doubling `data.batch_size`.
@@ -46,20 +55,22 @@ def search_point(request: RunRequest, composed: DictConfig, sweep: Path, display
     while True:
         config = prober.answer(search)
 
-        def goes_on(record: RunRecord, tried: int = config.data["batch_size"], best: int = search.largest) -> bool:
+        def is_tried_again(
+            record: RunRecord, tried: int = config.data["batch_size"], best: int = search.largest
+        ) -> bool:
             return record.status == "oom" and tried == best
 
-        record = train_point(replace(request, config=config, batch_search=search), display, goes_on)
-        if not goes_on(record):
+        record = run_in_own_process(replace(request, config=config, batch_search=search), display, is_tried_again)
+        if not is_tried_again(record):
             return
         # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.
         search.add(Probe(batch_size=search.largest, outcome="oom", oom=record.oom, error=record.error))
 
 
 class _Prober:
-    """Asks the device."""
+    """Asks the device which batch sizes train."""
 
-    def __init__(self, composed: DictConfig, directory: Path, display: Speaker) -> None:
+    def __init__(self, composed: DictConfig, directory: Path, display: MessagePrinter) -> None:
         self._composed, self._directory, self._display = composed, directory, display
 
     def answer(self, search: BatchSearch) -> Config:
@@ -100,7 +111,7 @@ def _found(ended: ChildExit[Probed], config: Config) -> Probed:
 
 
 def _begun(directory: Path) -> BatchSearch | None:
-    """What an interrupted search of this very point has found."""
+    """The finds of an interrupted search of this very run."""
     return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
 
 

@@ -1,24 +1,23 @@
-"""Whether a batch trains: a few real steps and an evaluation, in a process of their own."""
+"""A probe: a few real steps and an evaluation with one batch size, in a process of their own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
-from ampsweep.precision.support import unsupported_reason
+from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
-from ampsweep.run.messages import Probed, Say
+from ampsweep.run.messages import Say
+from ampsweep.search.largest_batch import Probed
 from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.out_of_memory import out_of_memory
@@ -29,8 +28,6 @@ _APPLIED_STEPS: Final = 2
 """The first makes the optimizer's state, the second trains beside it: from then on steps need no more."""
 _MAX_STEPS: Final = 50
 """A scale that backs off this often is no matter of memory: what becomes of it the training will tell."""
-_VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made."""
 
 
 def probe_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> Probed:
@@ -69,8 +66,7 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
 def _assembled(config: Config, device: torch.device) -> Trainer:
     config = replace(config, trainer=replace(config.trainer, log_every=1))  # a row takes memory too: a norm
     built = build(config, device, build_data(config, device))
-    built = replace(built, data=_FewValBatches(built.data))
-    return assemble_trainer(config, built, device, log=_ignore, progress=_ignore, save=_ignore)
+    return assemble_trainer(config, replace(built, data=ShortValidation(built.data)), device)
 
 
 def _train(trainer: Trainer, stop: StopRequest) -> None:
@@ -88,22 +84,3 @@ def _peak_bytes(limit: MemoryLimit, trainer: Trainer) -> int | None:
         return limit.peak_bytes
     peak_gib = trainer.instruments.summary().get("memory/peak_allocated_run_gib")
     return None if peak_gib is None else round(peak_gib * GIB)
-
-
-class _FewValBatches:
-    """Data whose validation is short."""
-
-    def __init__(self, data: Data) -> None:
-        self._data = data
-        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
-        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
-
-    def train_batch(self, index: int) -> Any:
-        return self._data.train_batch(index)
-
-    def val_batches(self) -> Iterator[Any]:
-        yield from islice(self._data.val_batches(), _VAL_BATCHES)
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of a probe is kept."""

@@ -1,4 +1,4 @@
-"""How long points would take, from a few steps of each kind timed on the device they would run on."""
+"""The time that runs would take, from a few steps of each kind timed on the device they would run on."""
 
 import statistics
 import time
@@ -37,7 +37,7 @@ def _measure(config: Config) -> float | None:
     device = resolve_device(config.device)
     try:
         built = build(config, device, build_data(config, device))
-        trainer = assemble_trainer(config, built, device, log=_ignore, progress=_ignore, save=_ignore)
+        trainer = assemble_trainer(config, built, device)
         with built.precision.flags():
             built.model.train()
             step_s = _seconds_a_step(trainer, device)
@@ -68,7 +68,3 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.perf_counter() - began
-
-
-def _ignore(*_: object) -> None:
-    """Nothing of an estimate is kept."""

@@ -1,4 +1,4 @@
-"""Whether model, data and task fit together: asked of a batch and a model that holds no memory."""
+"""Check that model, data and task go together, with one batch and a model that holds no memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.text import one_line
-from ampsweep.tracing.output_bytes import OutputBytes
+from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
 from ampsweep.training.build.instantiate import build_component
@@ -20,16 +20,16 @@ _REHEARSE_UP_TO = 50_000_000
 
 
 @dataclass(frozen=True)
-class Fit:
+class CheckedModel:
     """A model that takes the batches of its data."""
 
     model: nn.Module
     """On the meta device."""
     output_bytes: int
-    """Of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
+    """Bytes of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
 
 
-def check_fit(config: Config, data: Data) -> Fit:
+def check_model(config: Config, data: Data) -> CheckedModel:
     """Compute the loss of one batch without its arithmetic.
 
     No random state is changed.
@@ -47,14 +47,14 @@ def check_fit(config: Config, data: Data) -> Fit:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"model={_name(config.model)} has no parameters to train")
     try:
-        with torch.random.fork_rng(), torch.no_grad(), OutputBytes(torch.device("meta")) as outputs:
+        with torch.random.fork_rng(), torch.no_grad(), TensorBytes(torch.device("meta")) as counted:
             task.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
     except Exception as error:  # as may the user's own model
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
         _rehearse(config, batch, model, task)
-        return Fit(model, 0)
-    return Fit(model, outputs.num_bytes)
+        return CheckedModel(model, 0)
+    return CheckedModel(model, counted.made_bytes)
 
 
 def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None:

@@ -1,4 +1,4 @@
-"""Floating-point operations of matrix multiplications, convolutions and attention."""
+"""Floating-point operations (FLOPs) of matrix multiplications, convolutions and attention."""
 
 from collections.abc import Callable, Mapping
 from math import prod
@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 Formula = Callable[..., int]
-"""Called with the operator's arguments and its result as `out_val`."""
+"""A function of the operator's arguments, and of its result as `out_val`, to a number of operations."""
 
 aten = torch.ops.aten
 
 
 def formulas() -> Mapping[Any, Formula]:
-    """Operations by operator: torch.utils.flop_counter's formulas, and ours where it counts nothing or wrongly.
+    """The formulas by operator: those of torch.utils.flop_counter, and our own where it counts nothing or wrongly.
 
     A multiplication and an addition are two operations; biases, softmax and elementwise work are not counted, and
     causal attention counts in full, as usual for model FLOPs (Megatron-LM, arXiv:2104.04473, appendix). Fused recurrent
@@ -40,7 +40,7 @@ def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
 
 
 def _linear(x: Tensor, weight: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
-    """Devices with a linear operator of their own (mps) do not break it up into matrix multiplications."""
+    """Linear layers on devices that have their own operator (mps) and do not split it into matrix multiplications."""
     return 2 * x.numel() * weight.shape[0]
 
 
@@ -54,12 +54,12 @@ def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **__: A
 
 
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, out_val: Any, **__: Any) -> int:
-    """As much as forward for either gradient; torch's formula forgets that groups divide the weight's gradient."""
+    """Both gradients, each as much as forward; torch's formula forgets that groups divide the weight's gradient."""
     transposed: bool = rest[4]
     mask: list[bool] = rest[7]
     return _convolve(x if transposed else grad, weight) * sum(mask[:2])
 
 
 def _convolve(positions: Tensor, weight: Tensor) -> int:
-    """At every position (N, _, *spatial) every weight is used once."""
+    """Operations of a convolution that uses every weight once at every position (N, _, *spatial)."""
     return 2 * positions.shape[0] * prod(positions.shape[2:]) * weight.numel()

@@ -1,4 +1,4 @@
-"""Which bytes are alive on a device, since when, and what they hold."""
+"""The ledger of a device's storages: their bytes, their category, and when they were made and freed."""
 
 import weakref
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """The bytes of one storage from one moment to another. Moments count births and deaths of storages."""
+    """The bytes of one storage from its birth to its death. Moments count births and deaths of storages."""
 
     num_bytes: int
     category: MemoryCategory
@@ -28,26 +28,26 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """All that happened between two moments, in the order it did."""
+    """Everything allocated between two moments, in order."""
 
     allocations: tuple[Allocation, ...]
-    """Those of storages; what was there from the beginning was born at moment 0."""
+    """Allocations of storages; those that existed from the beginning were born at moment 0."""
     scratch: tuple[Allocation, ...]
-    """Those of kernels for themselves, as far as they are known."""
+    """Scratch memory of kernels, as far as it is known."""
 
 
 class Ledger:
-    """The life of every storage that tensors on one device show it.
+    """The lives of all storages under the tensors of one device that it is shown.
 
-    Storages, not tensors: views, tied weights and flattened parameters count once. A storage is in one category for
-    its whole life, the last it is given: what turns out to be a gradient was one from its first byte. Memory that
-    torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
+    It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
+    for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte.
+    Memory that torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
 
     Without its history it knows only what is alive now, and can be kept through any number of steps.
     """
 
     def __init__(self, device: torch.device, *, keeps_history: bool = True, counted: type[Tensor] = Tensor) -> None:
-        """`counted`: only tensors of this class are on the device; a fake device shares its name with the host."""
+        """`counted`: the class of tensors that are on the device; a fake device has the same name as the host."""
         self._device, self._keeps_history, self._counted = device, keeps_history, counted
         self._scratch: list[Allocation] = []
         self._allocations: list[Allocation] = []
@@ -56,7 +56,7 @@ class Ledger:
         """Births and deaths so far."""
         self._live = 0
         self.held_bytes = 0
-        """Bytes that were there from the beginning."""
+        """Bytes that existed from the beginning."""
         self.peak_bytes = 0
         """The most bytes that were alive at once so far."""
         self.peak_moment = 0
@@ -65,18 +65,18 @@ class Ledger:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that are alive now."""
+        """Bytes alive now."""
         return self._live
 
     def find(self, tensor: Tensor) -> Allocation | None:
-        """The allocation under a tensor, if it is known."""
+        """The allocation under a tensor, or None where it is unknown."""
         if not self._counts(tensor):
             return None
         found = self._known.get(id(tensor.untyped_storage()))
         return found[1] if found else None
 
     def hold(self, tensor: Tensor, category: MemoryCategory) -> None:
-        """Put the storage of a tensor into a category; one not known yet has been there since the beginning."""
+        """Put the storage of a tensor into a category; an unknown one counts as there from the beginning."""
         known = self.find(tensor)
         if known is not None:
             known.category = category
@@ -87,8 +87,14 @@ class Ledger:
             self.peak_bytes += allocation.num_bytes
             self._marked_bytes += allocation.num_bytes
 
+    def hold_unknown(self, tensors: Iterable[Tensor]) -> None:
+        """Put the storages that are unknown into `other`; they were there from the beginning."""
+        for tensor in tensors:
+            if self.find(tensor) is None:
+                self.hold(tensor, "other")
+
     def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
-        """Note what an operator returned; whether its storage is new."""
+        """Note a tensor that an operator returned; True if its storage is new."""
         known = self.find(tensor)
         if known is not None:
             if known.num_bytes == tensor.untyped_storage().nbytes():
@@ -103,17 +109,17 @@ class Ledger:
         return known is None
 
     def scratch(self, num_bytes: int) -> None:
-        """Note what a kernel takes for itself while it runs; it is in no category and in no peak."""
+        """Note the scratch memory of a kernel that runs now; it counts in no category and no peak."""
         self._scratch.append(Allocation(num_bytes, "temporary", born=self.moment + 1, died=self.moment + 2))
         self.moment += 2
 
     def mark(self) -> None:
-        """Mark this moment, if more is alive now than at the moment marked before."""
+        """Mark this moment if more bytes are alive than at the moment marked before."""
         if self._live > self._marked_bytes:
             self._marked_bytes, self.marked_moment = self._live, self.moment
 
     def at_peak(self) -> dict[MemoryCategory, int]:
-        """Bytes by category when the most were alive; they add up to `peak_bytes`."""
+        """Bytes by category at the moment when the most were alive; they add up to `peak_bytes`."""
         return self._alive_at(self.peak_moment)
 
     def at_mark(self) -> dict[MemoryCategory, int]:
@@ -121,11 +127,11 @@ class Ledger:
         return self._alive_at(self.marked_moment)
 
     def kept(self) -> dict[MemoryCategory, int]:
-        """Bytes by category that were not there in the beginning and are there now."""
+        """Bytes by category that are alive now and were not there in the beginning."""
         return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
 
     def lives(self) -> Lives:
-        """The whole story so far."""
+        """All allocations so far."""
         return Lives(tuple(self._allocations), tuple(self._scratch))
 
     def close(self) -> None:
@@ -135,7 +141,7 @@ class Ledger:
     def _counts(self, tensor: Tensor) -> bool:
         if not isinstance(tensor, self._counted) or tensor.layout is not torch.strided:
             return False
-        # To ask a fake tensor for its device in the usual way is to call an operator.
+        # Asking a fake tensor for its device in the usual way calls an operator.
         device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
         return device == self._device
 
@@ -148,7 +154,7 @@ class Ledger:
         allocation = Allocation(storage.nbytes(), category, born)
         if self._keeps_history:
             self._allocations.append(allocation)
-        # A storage keeps one Python object for as long as it lives, so that its id and a weak reference follow it.
+        # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
         key = id(storage)
         self._known[key] = weakref.ref(storage, partial(self._on_death, key)), allocation
         self._live += allocation.num_bytes

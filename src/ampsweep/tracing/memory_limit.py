@@ -1,56 +1,43 @@
-"""A smaller device than the one at hand: training on it runs out of memory where it would there."""
+"""A memory limit that makes a device behave like a smaller one: training runs out of memory where it would there."""
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.text import GIB
-from ampsweep.tracing.ledger import Ledger, tensors_in
-
-
-class MemoryLimitError(torch.OutOfMemoryError):
-    """An operator took more tensor memory than the limit leaves."""
-
-    def __init__(self, requested_bytes: int, in_use_bytes: int, limit_bytes: int) -> None:
-        """`requested_bytes` is what the operator took on top of `in_use_bytes`."""
-        super().__init__(
-            f"an operator took {requested_bytes} bytes on top of {in_use_bytes}, and memory is limited to {limit_bytes}"
-        )
-        self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
+from ampsweep.tracing.tensor_bytes import TensorBytes
 
 
 class MemoryLimit:
-    """Entered around everything that is to stay within the limit, as often as need be; None limits nothing.
+    """Limits the memory of everything that runs inside it; it can be entered repeatedly, and None limits nothing.
 
-    What counts: on CUDA all that the allocator has reserved (tensors, their rounding to blocks and segments,
-    workspaces; not CUDA's own context). On the CPU the bytes of all tensors that operators have taken or returned
-    inside and that are still alive; not rounding, what kernels allocate for themselves, or memory that torch did not
-    allocate (NumPy arrays, mapped files). There the operator that exceeds it has done its work when it raises.
+    On CUDA everything that the allocator has reserved counts: tensors, their rounding to blocks and segments, and
+    workspaces, but not CUDA's own context. On the CPU all tensors count that operators have taken or returned inside
+    and that are alive; rounding, the kernels' own scratch memory and memory that torch did not allocate (NumPy arrays,
+    mapped files) do not. There the operator that exceeds the limit has done its work when MemoryLimitError is raised.
     """
 
     def __init__(self, device: torch.device, limit_gib: float | None) -> None:
-        """The limit must be one that `why_no_limit` has nothing against."""
+        """`limit_gib` must be one for which `why_no_limit` returns None."""
         self.bytes = None if limit_gib is None else round(limit_gib * GIB)
         self._device = device
-        self._watch = _Watch(device, self.bytes) if self.bytes is not None and device.type == "cpu" else None
+        self._counter = TensorBytes(device, self.bytes) if self.bytes is not None and device.type == "cpu" else None
 
     @property
     def slows(self) -> bool:
-        """Whether it makes operators slower, so that no speed can be measured under it."""
-        return self._watch is not None
+        """Tell whether the limit slows operators down, so that no speed can be measured under it."""
+        return self._counter is not None
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most tensor bytes at once so far, where it counts them itself."""
-        return None if self._watch is None else self._watch.peak_bytes
+        """The most tensor bytes alive at once so far; None where the limit does not count them itself."""
+        return None if self._counter is None else self._counter.peak_bytes
 
     def __enter__(self) -> Self:
-        if self._watch is not None:
-            self._watch.__enter__()  # type: ignore[no-untyped-call]
+        if self._counter is not None:
+            self._counter.__enter__()  # type: ignore[no-untyped-call]
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(self.bytes / _total(self._device), self._device)
         return self
@@ -58,14 +45,14 @@ class MemoryLimit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if self._counter is not None:
+            self._counter.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
 
 def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> str | None:
-    """Why memory cannot be limited so on `device`; None where it can be. `compiles`: the model will be compiled."""
+    """One sentence saying why `device` cannot be limited so, or None; `compiles`: the model will be compiled."""
     if device.type not in ("cpu", "cuda"):
         return f"the memory of {device.type} cannot be limited, that of cuda and cpu can"
     if device.type == "cpu" and compiles:
@@ -76,7 +63,7 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
 
 
 def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
-    """What a run on `device` can take: the limit, without one the device's memory; None where that is not known."""
+    """Bytes that a run on `device` can take: the limit, else the device's memory; None where that is unknown."""
     if limit_gib is not None:
         return round(limit_gib * GIB)
     return _total(device) if device.type in ("cpu", "cuda") else None
@@ -86,34 +73,3 @@ def _total(device: torch.device) -> int:
     if device.type == "cpu":
         return int(psutil.virtual_memory().total)
     return int(torch.cuda.get_device_properties(device).total_memory)
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the tensors that operators take and return, below autograd, in backward too."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, device: torch.device, limit_bytes: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = Ledger(device, keeps_history=False)
-        self._limit_bytes = limit_bytes
-        self.peak_bytes = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if any(t is not Tensor for t in types):
-            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        ledger = self._ledger
-        for tensor in tensors_in((args, kwargs)):
-            if ledger.find(tensor) is None:
-                ledger.hold(tensor, "other")
-        result = func(*args, **(kwargs or {}))
-        before = ledger.live_bytes
-        for tensor in tensors_in(result):
-            ledger.create(tensor, "other")
-        taken = ledger.live_bytes - before
-        if taken > 0 and before + taken > self._limit_bytes:
-            raise MemoryLimitError(taken, before, self._limit_bytes)
-        self.peak_bytes = max(self.peak_bytes, before + taken)
-        return result

@@ -1,16 +1,26 @@
 """A trainer from what was built."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
 
 import torch
 
 from ampsweep.config.schema import Config
-from ampsweep.monitors.snapshot import MemorySnapshot
+from ampsweep.data.base import Data
+from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
+
+_VAL_BATCHES: Final = 2
+"""With one, nothing is alive while the next is made; more than two take no more memory."""
+
+
+def keep_nothing(*_: object) -> None:
+    """Take the place of a log, a progress or a checkpoint of which nothing is kept."""
 
 
 def assemble_trainer(
@@ -18,9 +28,9 @@ def assemble_trainer(
     built: Built,
     device: torch.device,
     *,
-    log: Callable[[Mapping[str, float], int], None],
-    progress: Callable[[Trainer], None],
-    save: Callable[[Trainer], None],
+    log: Callable[[Mapping[str, float], int], None] = keep_nothing,
+    progress: Callable[[Trainer], None] = keep_nothing,
+    save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
 ) -> Trainer:
     """The trainer of a run; `log`, `progress` and `save` are described there, `snapshot` at its instruments."""
@@ -29,13 +39,11 @@ def assemble_trainer(
     instruments = Instruments(
         built.model,
         built.optimizer,
-        device,
+        built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
-        growth_interval=config.precision.growth_interval if config.precision.grad_scaler else None,
         is_fused=is_fused(built.optimizer),
-        tf32=config.precision.tf32,
         snapshot=snapshot,
     )
     return Trainer(
@@ -52,3 +60,18 @@ def assemble_trainer(
         progress=progress,
         save=save,
     )
+
+
+class ShortValidation:
+    """The data of a training whose memory alone is asked for: two validation batches stand for all."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
+        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+
+    def train_batch(self, index: int) -> Any:
+        return self._data.train_batch(index)
+
+    def val_batches(self) -> Iterator[Any]:
+        yield from islice(self._data.val_batches(), _VAL_BATCHES)

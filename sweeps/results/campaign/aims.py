@@ -1,20 +1,22 @@
 """What the results were to reach, and whether they did."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from ampsweep.text import percent
-from campaign.beside import nanogpt_pairs
-from campaign.memory import WORKLOADS
-from campaign.results import Results, arms_of
-from campaign.section import table, thousands
+from ampsweep.text import percent, ratio
+from campaign.results import Arm, Results
+from campaign.tables import signed_percent, thousands
 
-NO_WAITING_TEST = "test_on_cuda_nothing_waits_between_two_flushes"
+NO_WAITING_TEST: Final = "test_on_cuda_nothing_waits_between_two_flushes"
+
+Named = Iterable[tuple[str, float | None]]
+"""Figures, each with what it is of; None where it was not measured."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One line of the table; `reached` is None where nothing was measured."""
+    """One line of the table; where nothing was measured, `measured` and `reached` are None."""
 
     what: str
     aim: str
@@ -22,104 +24,70 @@ class Aim:
     reached: bool | None = None
 
 
-def aims_table(results: Results) -> list[str]:
-    """All aims."""
-    words = {True: "yes", False: "no", None: "not measured"}
-    rows = [[aim.what, aim.aim, aim.measured or "-", words[aim.reached]] for aim in _aims(results)]
-    return table(["what", "aim", "measured", "reached"], rows, figures=False)
-
-
-def _aims(results: Results) -> Iterator[Aim]:
-    yield from _by_hand(results)
-    yield _share(results)
-    yield from _tokens(results)
-    yield from (_predicted(results, *one) for one in (("mlp_recipe", 1.0), ("gpt_small", 1.0), ("resnet50", 3.0)))
-    yield _overhead(results)
-    yield from _tests(results)
-
-
-def _by_hand(results: Results) -> Iterator[Aim]:
-    arms = arms_of(results.of("recipe"))
-    found = [(arm, by_hand) for arm in arms if (by_hand := results.hand("recipe", arm.arm, arm)) is not None]
-    times = {arm.arm: 100 * (one.against.value - 1) for arm, one in found if one.against is not None}
-    yield _worst("recipe, step time of the suite against the loop by hand", 1.0, times)
-    peaks = {
-        arm.arm: 100 * (arm.figures.peak_memory_bytes / one.peak_bytes - 1)
-        for arm, one in found
-        if arm.figures.peak_memory_bytes is not None and one.peak_bytes is not None
-    }
-    yield _worst("recipe, peak memory of the suite against the loop by hand", 1.0, peaks)
-
-
-def _share(results: Results) -> Aim:
-    what, aim = "recipe, share of its roofline", "75 % in every mode"
-    shares = {arm.arm: arm.share_pct for arm in arms_of(results.of("recipe")) if arm.share_pct is not None}
-    if not shares:
-        return Aim(what, aim)
-    text = ", ".join(f"{arm} {percent(share)}" for arm, share in shares.items())
-    return Aim(what, aim, text, min(shares.values()) >= 75)
-
-
-def _tokens(results: Results) -> Iterator[Aim]:
-    pairs = nanogpt_pairs(results)
-    ours = [value for _, suite, _ in pairs if suite and (value := suite.median("perf/tokens_per_sec")) is not None]
-    both = [
-        (value, by_hand.tokens_per_sec)
-        for _, suite, by_hand in pairs
-        if suite and by_hand and by_hand.tokens_per_sec and (value := suite.median("perf/tokens_per_sec")) is not None
+def aims(results: Results) -> Iterator[Aim]:
+    """All of them."""
+    recipe = _arms(results, "recipe")
+    times = [(arm.name, one.against.value) for arm in recipe if (one := arm.by_hand) is not None and one.against]
+    yield _within(1.0, "recipe, step time of the suite against the loop by hand", _differences(times))
+    peaks = [(arm.name, arm.peak_over_by_hand) for arm in recipe]
+    yield _within(1.0, "recipe, peak memory of the suite against the loop by hand", _differences(peaks))
+    shares = [(arm.name, arm.share_pct) for arm in recipe]
+    yield _worst("recipe, share of its roofline", "75 % in every mode", shares, lambda share: share - 75, percent)
+    compiled = [
+        (f"{arm.vocab_size} ids", arm) for arm in _arms(results, "gpt_small", compiled=True) if arm.name == "amp_bf16"
     ]
     what = "GPT-2 124M in bfloat16, compiled, tokens/s"
-    if both:
-        text = "; ".join(f"{thousands(one)} against {thousands(other)}" for one, other in both)
-        yield Aim(what, "at least nanoGPT's", text, all(one >= other for one, other in both))
-    else:
-        yield Aim(what, "at least nanoGPT's")
-    yield Aim(what, "600,000", thousands(max(ours)), max(ours) >= 600_000) if ours else Aim(what, "600,000")
+    over = [(ids, arm.tokens_over_by_hand) for ids, arm in compiled]
+    yield _worst(what, "at least nanoGPT's", over, lambda times: times - 1, ratio)
+    speeds = [(ids, speed) for ids, arm in compiled if (speed := arm.median("perf/tokens_per_sec")) is not None]
+    best = sorted(speeds, key=lambda one: one[1])[-1:]
+    yield _worst(what, "600,000", best, lambda speed: speed - 600_000, thousands)
+    for model, limit_pct in (("mlp_recipe", 1.0), ("gpt_small", 1.0), ("resnet50", 3.0)):
+        yield _within(limit_pct, f"{model}, predicted peak memory against the measured", _errors(results, model))
+    overhead = [
+        (f"{experiment} {arm.name}", arm.median("instrumentation/overhead_pct"))
+        for experiment in ("recipe", "gpt_small", "resnet50")
+        for arm in _arms(results, experiment)
+    ]
+    what = "instrumentation, share of the step time"
+    yield _worst(what, "at most 0.5 %", overhead, lambda share: 0.5 - share, percent)
+    ran = [line for line in results.state.tests[:-1] if not line.startswith("SKIPPED")]
+    yield _passed("waits for the device between two flushes", "none", [line for line in ran if NO_WAITING_TEST in line])
+    yield _passed("the suite's tests on the GPU", "all pass", ran)
 
 
-def _predicted(results: Results, model: str, limit_pct: float) -> Aim:
-    experiments = ("recipe", "gpt_small", "resnet50", "memory_by_batch")
-    records = [record for experiment in experiments for _, record in results.of(experiment, model=model, compile=False)]
-    made = [record.prediction for record in records if record.status == "completed"]
-    errors = [one.error_pct for one in made if one is not None and one.error_pct is not None]
-    what, aim = f"{model}, predicted peak memory against the measured", f"within {limit_pct:g} %"
-    if not errors:
+def _arms(results: Results, experiment: str, *, compiled: bool = False) -> list[Arm]:
+    """The arms of all its workloads, or of those that are compiled."""
+    workloads = [one for one in results.workloads(experiment) if not compiled or one.record.identity.compile]
+    return [arm for workload in workloads for arm in workload.arms]
+
+
+def _errors(results: Results, model: str) -> Named:
+    """Of the predictions for its eager runs; a search has its own."""
+    for record in results.records:
+        identity, prediction = record.identity, record.prediction
+        if identity.model == model and not identity.compile and record.batch_search is None:
+            yield f"{record.arm}, batch {identity.batch_size}", None if prediction is None else prediction.error_pct
+
+
+def _differences(ratios: Named) -> Named:
+    """Of one from the other, in percent."""
+    return [(name, None if value is None else 100 * (value - 1)) for name, value in ratios]
+
+
+def _within(limit_pct: float, what: str, differences: Named) -> Aim:
+    return _worst(what, f"within {limit_pct:g} %", differences, lambda value: limit_pct - abs(value), signed_percent)
+
+
+def _worst(what: str, aim: str, figures: Named, margin: Callable[[float], float], form: Callable[[float], str]) -> Aim:
+    """The figure of the least margin: negative, it misses the aim."""
+    known = [(name, value) for name, value in figures if value is not None]
+    if not known:
         return Aim(what, aim)
-    worst = max(errors, key=abs)
-    return Aim(what, aim, f"{worst:+.2f}% at most (n={len(errors)})", abs(worst) <= limit_pct)
+    name, worst = min(known, key=lambda one: margin(one[1]))
+    return Aim(what, aim, f"{form(worst)} ({name}, the worst of {len(known)})", margin(worst) >= 0)
 
 
-def _overhead(results: Results) -> Aim:
-    what, aim = "instrumentation, share of the step time", "at most 0.5 %"
-    shares = {
-        f"{experiment} {arm.arm}": share
-        for experiment, facts in WORKLOADS
-        for arm in arms_of(results.of(experiment, **facts))
-        if (share := arm.median("instrumentation/overhead_pct")) is not None
-    }
-    if not shares:
-        return Aim(what, aim)
-    worst = max(shares, key=lambda name: shares[name])
-    return Aim(what, aim, f"{percent(shares[worst])} at most ({worst})", shares[worst] <= 0.5)
-
-
-def _tests(results: Results) -> Iterator[Aim]:
-    outcomes = results.ledger.tests.outcomes if results.ledger.tests else {}
-    ran = {name: outcome for name, outcome in outcomes.items() if not outcome.startswith("skipped")}
-    waits = [outcome for name, outcome in ran.items() if NO_WAITING_TEST in name]
-    what = "waits for the device between two flushes"
-    passed = sum(outcome == "passed" for outcome in waits)
-    yield (
-        Aim(what, "none", f"{passed} of {len(waits)} tests pass", passed == len(waits)) if waits else Aim(what, "none")
-    )
-    passed = sum(outcome == "passed" for outcome in ran.values())
-    what, aim = "the suite's tests on the GPU", "all pass"
-    yield Aim(what, aim, f"{passed} of {len(ran)}", passed == len(ran)) if ran else Aim(what, aim)
-
-
-def _worst(what: str, limit_pct: float, differences: dict[str, float]) -> Aim:
-    aim = f"within {limit_pct:g} %"
-    if not differences:
-        return Aim(what, aim)
-    arm = max(differences, key=lambda name: abs(differences[name]))
-    return Aim(what, aim, f"{differences[arm]:+.2f}% at most ({arm})", abs(differences[arm]) <= limit_pct)
+def _passed(what: str, aim: str, lines: list[str]) -> Aim:
+    passed = sum(line.startswith("PASSED") for line in lines)
+    return Aim(what, aim, f"{passed} of {len(lines)} pass", passed == len(lines)) if lines else Aim(what, aim)

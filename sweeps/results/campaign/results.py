@@ -1,53 +1,68 @@
-"""What a campaign found, read from its packed files."""
+"""What a campaign found, read from its packed files: each experiment as `ampsweep report` compares it."""
 
-import statistics
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.comparison import arm_rank, compare
+from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.searches import SearchComparison
-from ampsweep.analysis.statistics import Estimate, mean_ratio
-from ampsweep.record import RunRecord, find_records
-from campaign.ledger import Ledger, read_by_hand
-from campaign.packing import restore
-from campaign.roofline import Bound, bound
+from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
+from ampsweep.record import RunRecord
+from ampsweep.report.compare import Compared, compare_directories
+from campaign.roofline import Bound, Moved, bound, moved_bytes
+from campaign.state import RUNS, State, restore
 
 BASELINE: Final = "fp32"
-_MARGIN_PCT: Final = 1.0
-
-Runs = Sequence[tuple[Path, RunRecord]]
 
 
 @dataclass(frozen=True)
-class ArmRuns:
+class ByHand:
+    """One arm by hand, in a process a seed."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """As by_hand.py printed them."""
+    against: Estimate | None
+    """The suite's step time over that by hand: geometric mean over pairs of one seed."""
+
+    def median(self, key: str) -> float | None:
+        """Of `step_ms`, `wall_ms`, `peak_bytes` or `tokens_per_sec`; None where it was not measured."""
+        return known_median(row.get(key) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Arm:
     """The runs of one arm in one workload and what they came to."""
 
     figures: ArmComparison
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
+    by_hand: ByHand | None
 
     @property
-    def arm(self) -> str:
+    def name(self) -> str:
         return self.figures.arm
 
     @property
-    def n(self) -> int:
+    def undisturbed(self) -> list[Run]:
         """Runs whose speed counts."""
-        return sum(run.measured and run.contamination is None for run in self.runs)
+        return [run for run in self.runs if run.measured and run.contamination is None]
 
     def median(self, key: str) -> float | None:
         """Of a metric, over the runs whose speed counts; None where none of them measured it."""
-        values = [
-            value
-            for run in self.runs
-            if run.measured and run.contamination is None and (value := run.figure(key)) is not None
-        ]
-        return statistics.median(values) if values else None
+        return known_median(run.figure(key) for run in self.undisturbed)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Of a language model."""
+        size: int | None = self.runs[0].record.config["model"].get("vocab_size")
+        return size
+
+    @cached_property
+    def moved(self) -> Moved | None:
+        """What a step moves at least."""
+        return next((found for run in self.runs if (found := moved_bytes(run.record)) is not None), None)
 
     @cached_property
     def bound(self) -> Bound | None:
@@ -57,102 +72,97 @@ class ArmRuns:
     @property
     def share_pct(self) -> float | None:
         """The least time of a step, in percent of the measured one."""
-        if self.bound is None or self.figures.step_ms is None:
-            return None
-        return 100 * self.bound.step_ms / self.figures.step_ms
+        step_ms = self.figures.step_ms
+        return None if self.bound is None or step_ms is None else 100 * self.bound.step_ms / step_ms
 
     @property
     def wall_ms(self) -> float | None:
         """Median over runs of the time of a step by the wall: all time after warm-up over its steps."""
         found = []
-        for run in self.runs:
+        for run in self.undisturbed:
             window_s = (run.record.contamination.figures or {}).get("window_s")
             steps = run.record.identity.steps
-            if run.finished and run.contamination is None and window_s is not None and steps is not None:
+            if run.finished and window_s is not None and steps is not None:
                 found.append(1e3 * window_s / (steps - num_warmup_steps(run.record)))
-        return statistics.median(found) if found else None
+        return known_median(found)
+
+    @property
+    def peak_over_by_hand(self) -> float | None:
+        """Its peak memory over that by hand."""
+        return self._over_by_hand(self.figures.peak_memory_bytes, "peak_bytes")
+
+    @property
+    def wall_over_by_hand(self) -> float | None:
+        """Its step by the wall over that by hand."""
+        return self._over_by_hand(self.wall_ms, "wall_ms")
+
+    @property
+    def tokens_over_by_hand(self) -> float | None:
+        """Its tokens per second over those by hand."""
+        return self._over_by_hand(self.median("perf/tokens_per_sec"), "tokens_per_sec")
+
+    def _over_by_hand(self, ours: float | None, key: str) -> float | None:
+        theirs = None if self.by_hand is None else self.by_hand.median(key)
+        return None if ours is None or theirs is None else ours / theirs
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """One arm by hand, medians over its processes."""
+class Workload:
+    """One workload of an experiment."""
 
-    n: int
-    step_ms: float
-    wall_ms: float
-    peak_bytes: float | None
-    tokens_per_sec: float | None
-    against: Estimate | None
-    """The suite's step time over that by hand: geometric mean over pairs of one seed."""
+    comparison: WorkloadComparison
+    arms: Sequence[Arm]
+
+    @property
+    def record(self) -> RunRecord:
+        """One of its runs': what the arms have in common."""
+        return self.arms[0].runs[0].record
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything packed."""
+    """A campaign and its experiments by name, unpacked in a directory."""
 
-    ledger: Ledger
-    by_hand: Sequence[dict[str, Any]]
-    records: dict[str, list[tuple[Path, RunRecord]]]
-    """By experiment."""
+    state: State
+    compared: Mapping[str, Compared]
+    directories: Mapping[str, Path]
+    """Of each experiment, its runs."""
 
     @staticmethod
-    def load(packed: Path) -> "Results":
-        """Read the packed files.
+    def load(packed: Path, directory: Path) -> "Results":
+        """Unpack and compare.
 
         Raises:
-            ValueError: there is no campaign in `packed`, or a file is damaged.
+            ValueError: there is no campaign in `packed`, or its state is damaged.
+            OSError, tarfile.TarError: a file is damaged.
         """
-        ledger = Ledger.read(packed)
-        if ledger is None:
+        state = State.read(packed)
+        if state is None:
             raise ValueError(f"{packed} holds no campaign.json")
-        with tempfile.TemporaryDirectory() as temporary:
-            directory = Path(temporary).resolve()
-            restore(packed, directory)
-            runs = directory / "runs"
-            records: dict[str, list[tuple[Path, RunRecord]]] = {}
-            for path, record in find_records(runs).records:
-                place = path.relative_to(runs)
-                records.setdefault(place.parts[0], []).append((place, record))
-        return Results(ledger, read_by_hand(packed), records)
+        restore(packed, directory)
+        found = {path.name: path for path in sorted((directory / RUNS).glob("*"))}
+        return Results(state, {name: compare_directories([path]) for name, path in found.items()}, found)
 
     @property
-    def any_record(self) -> RunRecord | None:
-        """One of a run that trained: it says where all this took place."""
-        every = (record for runs in self.records.values() for _, record in runs)
-        return next((record for record in every if record.status == "completed"), None)
+    def records(self) -> list[RunRecord]:
+        """All."""
+        return [record for compared in self.compared.values() for _, record in compared.records]
 
-    def of(self, experiment: str, **facts: object) -> Runs:
-        """The runs of an experiment that agree with these facts of their identity."""
+    def workloads(self, experiment: str) -> list[Workload]:
+        """Those of an experiment, by arms; none where it was not measured."""
+        compared = self.compared.get(experiment)
+        if compared is None:
+            return []
+        records = {path.as_posix(): Run(path, record) for path, record in compared.records}
         return [
-            (path, record)
-            for path, record in self.records.get(experiment, ())
-            if all(getattr(record.identity, key) == value for key, value in facts.items())
+            Workload(one, [self._arm(arm, [records[run.directory] for run in one.runs]) for arm in one.arms])
+            for one in compared.comparison.workloads
         ]
 
-    def hand(self, experiment: str, arm: str, suite: ArmRuns | None = None, **settings: object) -> ByHand | None:
-        """What was measured by hand for an arm with these options; None: nothing was.
-
-        Args:
-            suite: the suite's runs of the same, to compare with.
-        """
-        rows = [
-            row
-            for row in self.by_hand
-            if (row["experiment"], row["arm"]) == (experiment, arm)
-            and all(row["settings"].get(key) == value for key, value in settings.items())
-        ]
-        if not rows:
-            return None
-
-        def median(key: str) -> float | None:
-            values = [row[key] for row in rows if key in row]
-            return statistics.median(values) if values else None
-
-        step_ms, wall_ms = median("step_ms"), median("wall_ms")
-        assert step_ms is not None
-        assert wall_ms is not None
-        against = None if suite is None else _against(suite, rows)
-        return ByHand(len(rows), step_ms, wall_ms, median("peak_bytes"), median("tokens_per_sec"), against)
+    def _arm(self, figures: ArmComparison, of_workload: Sequence[Run]) -> Arm:
+        runs = [run for run in of_workload if run.arm == figures.arm]
+        arm = Arm(figures, runs, None)
+        return Arm(figures, runs, _by_hand(arm, [row for row in self.state.by_hand if _is_of(row, runs[0].record)]))
 
 
 def num_warmup_steps(record: RunRecord) -> int:
@@ -161,34 +171,18 @@ def num_warmup_steps(record: RunRecord) -> int:
     return min(warmup_steps, (record.identity.steps or 0) // 2)
 
 
-def arms_of(runs: Runs) -> list[ArmRuns]:
-    """The arms of one workload, each against fp32; empty without runs."""
-    workloads = compare(runs, baseline=BASELINE, margin_pct=_MARGIN_PCT).workloads
-    assert len(workloads) < 2, [workload.title for workload in workloads]
-    every = [Run(path, record) for path, record in runs]
-    return [
-        ArmRuns(arm, tuple(run for run in every if run.arm == arm.arm))
-        for workload in workloads
-        for arm in sorted(workload.arms, key=lambda one: arm_rank(one.arm, BASELINE))
-    ]
+def _is_of(row: Mapping[str, Any], record: RunRecord) -> bool:
+    """Whether this was measured by hand beside the runs that the record is one of."""
+    identity = record.identity
+    facts = (identity.experiment, record.arm, identity.compile, record.config["model"].get("vocab_size"))
+    return facts == tuple(row[key] for key in ("experiment", "arm", "compile", "vocab_size"))
 
 
-def searches_of(runs: Runs) -> Sequence[SearchComparison]:
-    """The searches for the largest batch, by memory limit."""
-    limits = {record.config["trainer"]["memory_limit_gib"] for _, record in runs}
-    found: list[SearchComparison] = []
-    for limit in sorted(limits, key=lambda one: (one is not None, one or 0)):
-        of_limit = [(path, record) for path, record in runs if record.config["trainer"]["memory_limit_gib"] == limit]
-        found += compare(of_limit, baseline=BASELINE, margin_pct=_MARGIN_PCT).searches
-    return found
-
-
-def _against(suite: ArmRuns, rows: Sequence[dict[str, Any]]) -> Estimate | None:
-    by_seed = {row["settings"]["seed"]: row["step_ms"] for row in rows}
+def _by_hand(arm: Arm, rows: Sequence[Mapping[str, Any]]) -> ByHand | None:
+    by_seed = {row["seed"]: row["step_ms"] for row in rows}
     pairs = [
         (step_ms, by_seed[run.seed])
-        for run in suite.runs
-        if run.measured and run.contamination is None and run.seed in by_seed
-        if (step_ms := run.figure("perf/step_ms")) is not None
+        for run in arm.undisturbed
+        if run.seed in by_seed and (step_ms := run.figure("perf/step_ms")) is not None
     ]
-    return mean_ratio(pairs) if pairs else None
+    return ByHand(rows, mean_ratio(pairs) if pairs else None) if rows else None

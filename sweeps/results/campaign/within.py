@@ -18,26 +18,24 @@ GRACE_S: Final = 8.0
 """What a training has for its checkpoint once it was asked to end."""
 GONE_S: Final = 10.0
 """What killed processes have to be gone: a driver may take seconds to free a device's memory."""
-_PROCESS_NAME: Final = "running"
+_RUNNING: Final = "running"
 """File that names the process at work, so that a campaign that was killed leaves none behind."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """How a command ended, and what it wrote to stdout and stderr."""
 
     code: int
     in_time: bool
-    said: str
-    """What it wrote to stdout."""
-    told: str
-    """The end of what it wrote to stderr."""
+    out: str
+    err: str
 
 
 def run_within(
-    command: Sequence[str], seconds: float, *, directory: Path, log: Path, environment: Mapping[str, str]
+    command: Sequence[str], seconds: float, *, directory: Path, cwd: Path, environment: Mapping[str, str]
 ) -> Ended:
-    """Run a command in `directory`; its output goes to `log` and `log` with `.err`.
+    """Run a command in `cwd`; `directory` keeps what it writes last (`last.out`, `last.err`).
 
     Args:
         seconds: after these it is asked to end (SIGINT), and killed `GRACE_S` later.
@@ -45,28 +43,33 @@ def run_within(
     Raises:
         KeyboardInterrupt: this process was asked to end, and the command has ended.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    errors = log.with_suffix(".err")
-    with log.open("wb") as out, errors.open("wb") as err:
+    out, err, running = directory / "last.out", directory / "last.err", directory / _RUNNING
+    with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            command, cwd=directory, env=dict(environment), stdout=out, stderr=err, start_new_session=True
+            command, cwd=cwd, env=dict(environment), stdout=stdout, stderr=stderr, start_new_session=True
         )
-        _note(directory, process.pid)
         in_time = True
         try:
+            with suppress(psutil.NoSuchProcess):
+                write_atomically(running, f"{process.pid} {psutil.Process(process.pid).create_time():.2f}")
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             in_time = False
         finally:
-            _end(process)
-            (directory / _PROCESS_NAME).unlink(missing_ok=True)
-    told = errors.read_text(encoding="utf-8", errors="replace")
-    return Ended(process.returncode, in_time, log.read_text(encoding="utf-8", errors="replace"), told[-2000:])
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+            _kill_group(process.pid)
+            process.wait()
+            running.unlink(missing_ok=True)
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
+    return Ended(process.returncode, in_time, *texts)
 
 
 def end_leftover(directory: Path) -> None:
     """End the command of a campaign in `directory` that was killed, if it goes on."""
-    path = directory / _PROCESS_NAME
+    path = directory / _RUNNING
     if not path.is_file():
         return
     pid, born = path.read_text(encoding="ascii").split()
@@ -76,26 +79,8 @@ def end_leftover(directory: Path) -> None:
     path.unlink()
 
 
-def _note(directory: Path, pid: int) -> None:
-    with suppress(psutil.NoSuchProcess):
-        born = psutil.Process(pid).create_time()
-        write_atomically(directory / _PROCESS_NAME, f"{pid} {born:.2f}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    _kill_group(process.pid)
-    process.wait()
-
-
 def _kill_group(leader: int) -> None:
-    """End what is left of a process group: also what its leader started and left behind.
-
-    Returns when they are gone (or `GONE_S` later): until then they hold the device that the next command measures.
-    """
+    """End what is left of a process group, and wait until it is gone: it holds the device that is measured next."""
     members = [process for process in psutil.process_iter() if _group(process.pid) == leader]
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

@@ -28,9 +28,9 @@ def publish_after(directory: Path, dashboard: "Dashboard", records: Records, wan
         return None
     page, place = _page(directory, dashboard, records), WandbPlace.recorded(sent[-1][1].wandb)
     published = wandb.publish(page, place, directory)
-    if published.problem is None:
+    if published.failure is None:
         return f"W&B: {published.url}"
-    return f"W&B: the comparison is not there ({published.problem}); `ampsweep sync {directory}` sends it"
+    return f"W&B: the comparison is not there ({published.failure}); `ampsweep sync {directory}` sends it"
 
 
 def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> str:
@@ -88,7 +88,7 @@ def _sentences(directory: Path) -> Iterator[None]:
 
 
 def _place(directory: Path, records: Records) -> WandbPlace:
-    """Where the last of the runs is, or where it would be."""
+    """The place of the last of the runs, or the one it would have."""
     from ampsweep.tracking.wandb.sync import place_of
 
     last = records[-1][1]

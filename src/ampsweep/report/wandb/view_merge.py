@@ -64,7 +64,7 @@ class Part:
     """None: not ours."""
     content: Json
     own: Json
-    """What of the content is ours; people place, size and colour it."""
+    """The part of the content that is ours; people place, size and colour it."""
     where: str = ""
     """Heading of its section."""
 

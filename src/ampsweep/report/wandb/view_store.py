@@ -13,9 +13,8 @@ from urllib.parse import quote
 
 from ampsweep.report.wandb.view_merge import Json
 from ampsweep.tracking.wandb.api import WandbError
-from ampsweep.tracking.wandb.comparison import JOB_TYPE
 from ampsweep.tracking.wandb.library import execute_graphql
-from ampsweep.tracking.wandb.selection import Selection
+from ampsweep.tracking.wandb.selection import COMPARISON, Selection
 
 if TYPE_CHECKING:
     import wandb
@@ -101,7 +100,7 @@ def title(selection: Selection) -> str:
 
 def run_filter(selection: Selection) -> str:
     """The runs, those that hold a comparison left out, in wandb-workspaces' own language of filters."""
-    wanted = [f'Metric("JobType") != {_literal(JOB_TYPE)}']
+    wanted = [f'Metric("JobType") != {_literal(COMPARISON)}']
     if selection.sweep is not None:
         wanted.append(f'Metric("Sweep") == {_literal(selection.sweep)}')
     if selection.groups:

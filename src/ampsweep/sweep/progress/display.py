@@ -1,4 +1,4 @@
-"""What a command shows of its runs while they go on."""
+"""The display of a command's runs while they go on."""
 
 import math
 import sys
@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Final, Self
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
 from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
-from ampsweep.run.announcer import Speaker
-from ampsweep.run.messages import Progress
+from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
 from ampsweep.sweep.progress.lines import Part, Widths, ended_line, fitted, running_line
 from ampsweep.sweep.progress.pace import RunPace, SweepPace
-from ampsweep.sweep.progress.still import Still
 from ampsweep.text import duration, plural
 
 if TYPE_CHECKING:
@@ -44,7 +43,24 @@ class _Running:
     told: Progress | None = None
 
 
-class ProgressDisplay(Speaker):
+class _DrawnOnce:
+    """Shows `renderable` as it was when first drawn in that size: a live display asks for it twice a second."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+        self._size: tuple[int, int] | None = None
+        self._lines: list[list[Segment]] = []
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As rich asks for it."""
+        size = options.max_width, options.max_height
+        if size != self._size:
+            self._lines = console.render_lines(self._renderable, options.update(height=None), pad=False)
+            self._size = size
+        yield SegmentLines(self._lines, new_lines=True)
+
+
+class ProgressDisplay(MessagePrinter):
     """A line for each run of a sweep that has ended and, on a terminal, below them what goes on.
 
     That is the comparison so far, the run that goes on, and how far the sweep is; it is gone when the display is left.
@@ -63,7 +79,7 @@ class ProgressDisplay(Speaker):
         self._outcomes: Counter[str] = Counter()
         self._running: _Running | None = None
         self._num_elsewhere = 0
-        self._comparison: Still | None = None
+        self._comparison: _DrawnOnce | None = None
         self._began_s = self._marked_s = time.monotonic()
         # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
         is_live = self._console.is_interactive and sys.stderr.isatty()
@@ -128,10 +144,10 @@ class ProgressDisplay(Speaker):
             from ampsweep.report.brief import BriefComparison
 
             self.say(f"open while it grows: {page}")
-            self._comparison = Still(BriefComparison(comparison))
+            self._comparison = _DrawnOnce(BriefComparison(comparison))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What goes on, no higher than the terminal."""
+        """The picture of what goes on, no higher than the terminal."""
         below = list(self._below(options.max_width, time.monotonic()))
         room = console.height - len(below) - 2
         if self._comparison is not None and room > 0:
@@ -150,7 +166,7 @@ class ProgressDisplay(Speaker):
             yield self._sweep(width, now_s, sweep_left_s)
 
     def _sweep(self, width: int, now_s: float, left_s: float | None) -> RenderableType:
-        """How far the sweep is: counts, a bar where there is room, and times."""
+        """The state of the sweep: counts, a bar where there is room, and times."""
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
         counts = f"{done} of {plural(total, 'run')} done" if total else f"{plural(done, 'run')} done"
@@ -181,7 +197,7 @@ class ProgressDisplay(Speaker):
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:
-    """How long the latest attempt took, by the record alone, which knows whole seconds; None for less than one."""
+    """The time of the latest attempt, by the record alone, which knows whole seconds; None for less than one."""
     began = record.attempts[-1].started_at if record.attempts else record.started_at
     if began is None or record.ended_at is None:
         return None

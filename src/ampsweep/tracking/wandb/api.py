@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import wandb
 
 LISTING_S: Final = 120
-"""How long the server may take for an answer about many runs; wandb-core tries again in that time."""
+"""The time that the server may take for an answer about many runs; wandb-core tries again in that time."""
 
 ASK_S: Final = 10
-"""How long it may take for an answer about one run."""
+"""The time for an answer about one run."""
 
 _OF_NO_RUN: Final[Mapping[str, str | None]] = {
     "WANDB_MODE": "online",
@@ -39,7 +39,7 @@ _OF_NO_RUN: Final[Mapping[str, str | None]] = {
 
 
 class WandbError(ValueError):
-    """What was asked of W&B cannot be done: one sentence why."""
+    """One sentence why something asked of W&B cannot be done."""
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | Non
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
-    """Steps that the server has of a ``run`` just resumed; ``steps`` are those of its history. Raises `lost_errors`."""
+    """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`."""
     summary: Any = run.summary
     if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:
         return first

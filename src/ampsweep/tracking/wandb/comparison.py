@@ -13,6 +13,7 @@ from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import remote_run
 from ampsweep.tracking.wandb.library import end_wandb, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience
+from ampsweep.tracking.wandb.selection import COMPARISON
 from ampsweep.tracking.wandb.server import Heartbeat
 from ampsweep.tracking.wandb.settings import WandbPlace
 
@@ -32,10 +33,10 @@ class PageTable:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """What the run of a comparison shows; names of tables and figures are keys in W&B."""
+    """The content of a comparison's run; names of tables and figures are keys in W&B."""
 
     id: str
-    """Of the W&B run, always the same for a multirun: a comparison that has grown takes the place of the one before."""
+    """The W&B run, always the same for a multirun: a comparison that has grown takes the place of the one before."""
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
@@ -52,9 +53,8 @@ class ComparisonPage:
         return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-JOB_TYPE: Final = "comparison"
 _OPENING_S: Final = 3.0
-"""How long the server may take to begin with it, at least."""
+"""The least time that the server has to begin with it."""
 _DIGEST: Final = "digest"
 
 
@@ -106,7 +106,7 @@ def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, w
         return wandb.init(
             id=page.id,
             name=page.name,
-            job_type=JOB_TYPE,
+            job_type=COMPARISON,
             config=hidden(dict(page.config)),
             dir=str(directory),
             mode="online",

@@ -68,7 +68,7 @@ class RunEnd:
 
     summary: dict[str, Any]
     outdated: frozenset[str]
-    """What else may be in the summary there, and is no figure of the run."""
+    """Keys that may be in the summary there, and are no figures of the run."""
     alerts: tuple[Alert, ...]
     artifacts: "tuple[wandb.Artifact, ...]"
 

@@ -31,7 +31,7 @@ query RunStopped($entity: String!, $project: String!, $name: String!) {
 
 
 def lost_errors() -> tuple[type[Exception], ...]:
-    """What wandb raises when its server or its wandb-core is gone, or the disk is full.
+    """The errors that wandb raises when its server or its wandb-core is gone, or the disk is full.
 
     Those of `wandb.sdk` have no public name in wandb 0.31: waiting for an answer of a wandb-core that has ended,
     connecting to one that is not there, starting a run whose id it has already, and asking the server something.
@@ -52,7 +52,7 @@ def silence_libraries() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of wandb says, without the advice and links that follow."""
+    """The first line of an error of wandb, without the advice and links that follow."""
     lines = [line.strip() for line in str(error).splitlines()]
     if len(lines) > 2 and "validation error" in lines[0]:  # pydantic: a headline, the field, what is wrong with it
         return f"{lines[1]}: {lines[2]}"
@@ -60,7 +60,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _as_answered(line: str) -> str:
-    """What the server says of itself, where wandb shows its answer as it came."""
+    """The server's own words, where wandb shows its answer as it came."""
     if (found := _ANSWERED.search(line)) is not None:
         with suppress(ValueError, LookupError, TypeError):
             message = json.loads(found["answer"])["errors"][0]["message"]
@@ -76,13 +76,13 @@ class Login:
     url: str
     key: str = field(repr=False)
     entity: str | None
-    """Where runs belong that name no other."""
+    """The entity of runs that name none."""
     headers: dict[str, str] = field(repr=False)
     proxies: dict[str, str] = field(repr=False)
 
 
 def current_login() -> Login | None:
-    """That of this process, after `wandb.login`; None where it is not by an API key.
+    """The login of this process, after `wandb.login`; None where it is not by an API key.
 
     wandb 0.31 has its settings in public only together with a wandb-core, which `wandb.setup` starts.
     """
@@ -155,11 +155,11 @@ class Sending:
     what: str
     progress: str
     trouble: str
-    """What keeps it from the server, such as "retrying HTTP 500"; empty where nothing does."""
+    """The obstacle on its way to the server, such as "retrying HTTP 500"; empty where nothing does."""
 
 
 def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
-    """What wandb-core is sending for ``run``, in any thread and even while the run is being finished.
+    """All that wandb-core is sending for ``run``; to be asked in any thread and even while the run is being finished.
 
     Raises `lost_errors`. wandb 0.31 shows this to people while a run finishes, but has no public call for it.
     """

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ampsweep.tracking.wandb.comparison import ComparisonPage
     from ampsweep.tracking.wandb.settings import WandbPlace
 
-SENDS: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
-"""What a user is told whenever W&B is lost."""
+SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
+"""The advice to the user whenever W&B is lost."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Check:
-    """To the W&B process: could a run be tracked so?"""
+    """To the W&B process: a run may come; it is to say whether it could be tracked so."""
 
     config: TrackingConfig
 
@@ -40,7 +40,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """Its answer to both: the mode, a line that tells the user, where the run belongs; or why it refuses."""
+    """Its answer to `Check` and `Open`: the mode, a line that tells the user, the run's place; or why it refuses."""
 
     mode: str = "disabled"
     line: str | None = None
@@ -58,14 +58,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """From it, once W&B has the run: what the record is to say of W&B."""
+    """From the W&B process, once W&B has the run: the facts for the record."""
 
     wandb: WandbFacts
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """From it: somebody has stopped the run on the server."""
+    """From the W&B process: somebody has stopped the run on the server."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Publish:
 
 @dataclass(frozen=True)
 class Published:
-    """Its answer: where it is, or why it is not there."""
+    """Its answer to `Publish`: the address, or why there is none."""
 
     url: str = ""
-    problem: str | None = None
+    failure: str | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """Its answer: what the record is to say of W&B."""
+    """Its answer to `Finish`: the facts for the record."""
 
     wandb: WandbFacts

@@ -16,37 +16,37 @@ from filelock import FileLock, Timeout
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
 from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
-from ampsweep.tracking.wandb.messages import SENDS, Done, Finish, Start, Started, Stopped
+from ampsweep.tracking.wandb.messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.run import WandbRun
 
 _EVERY_S: Final = 0.5
-"""How often new rows are looked for."""
+"""The pause between two looks for new rows."""
 
 _NOTICE_S: Final = 5.0
-"""How long W&B may take to begin before the user is told."""
+"""The time that W&B may take to begin before the user is told."""
 
 _BEGIN_S: Final = {"online": 10.0, "offline": 60.0}
-"""How long W&B may take to begin, from the run's start on, where there is something that could: a server that takes
-connections, or only wandb-core on this machine. A run that trains for longer waits for no more than its grace."""
+"""The time that W&B may take to begin, from the run's start on, where that may succeed: a server takes connections, or
+only wandb-core on this machine is needed. A run that trains for longer waits for no more than its grace."""
 
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 900.0
 """Pause after a loss, doubled each time; wandb leaves a folder for every try."""
 
 _AGAIN: Final = 2 / 3
-"""Of its grace, what a run has that has ended, for a second try: the first has taken time, too."""
+"""The share of its grace that is left to a run that has ended for a second try: the first has taken time, too."""
 
 
 def sending_lock(directory: Path) -> FileLock:
-    """Held by the one process that sends the run in ``directory``; the operating system releases it with its holder."""
+    """The lock of the one process that sends the run in ``directory``; it is released with that process, if killed."""
     folder = directory / "wandb"
     folder.mkdir(exist_ok=True)
     return FileLock(folder / "sending.lock")
 
 
 class WandbMirror:
-    """Serves one client of the W&B process: from its `Start` to the answer to its `Finish`.
+    """The service to one client of the W&B process, from its `Start` to the answer to its `Finish`.
 
     W&B is begun beside the training, which waits for nothing, and begun again after a loss; rows come from the history
     file, so that none is lost in between. Once the training has ended it waits for what W&B takes without trouble.
@@ -61,7 +61,7 @@ class WandbMirror:
         self._lost: str | None = None
 
     def serve(self) -> None:
-        """Returns when the run has ended and W&B has what can be had in time."""
+        """Mirror the run until it has ended and W&B has what can be had in time."""
         Thread(target=self._hear, name="training", daemon=True).start()
         with self._locked() as is_ours:
             if is_ours:
@@ -71,7 +71,7 @@ class WandbMirror:
             facts.error = self._lost
             if not self._has_begun and self._run.mode == "online":
                 facts.mode, facts.reason = "offline", self._lost
-            self.send(f"W&B: lost ({self._lost}); {SENDS}")
+            self.send(f"W&B: lost ({self._lost}); {SYNC_LATER}")
         self.send(Done(facts))
 
     def send(self, message: object) -> None:
@@ -89,7 +89,7 @@ class WandbMirror:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Whether nobody else is sending the run; waits for them for as long as it trains."""
+        """Hold the lock, which is waited for as long as the run trains; yield False where another process has it."""
         lock = sending_lock(self._directory)
         try:
             while True:
@@ -142,12 +142,12 @@ class WandbMirror:
 
     @contextmanager
     def _guarded_opening(self) -> Iterator[None]:
-        """What begins inside is given up a moment after the run's end; before, the user is told if it takes long."""
+        """Give up what begins inside a moment after the run's end; before, tell the user if it takes long."""
         settled = Event()
 
         def guard() -> None:
             if not self._over.wait(_NOTICE_S) and not settled.is_set():
-                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SENDS}")
+                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SYNC_LATER}")
             self._over.wait()
             grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
             if left_s > grace_s and not self._has_begun and self._run.may_begin():

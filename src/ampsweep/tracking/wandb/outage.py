@@ -31,7 +31,7 @@ class Patience:
 
 
 COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
-"""Where nothing but W&B is waited for."""
+"""The patience of commands that wait for nothing but W&B."""
 
 
 class GivenUpError(OSError):

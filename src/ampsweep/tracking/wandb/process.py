@@ -5,7 +5,7 @@ import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.history import HistoryFile
 from ampsweep.tracking.wandb.messages import (
-    SENDS,
+    SYNC_LATER,
     Check,
     Done,
     Finish,
@@ -42,13 +41,13 @@ if TYPE_CHECKING:
 _KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"
 _PATIENCE_S: Final = 60.0
-"""How long the process may take to end once it has nothing to do."""
+"""The time that the process may take to end once it has nothing to do."""
 
 _START_S: Final = 0.4
-"""How long a start waits for W&B: about twice what it takes with a quick server, or without one."""
+"""The time that a start waits for W&B: about twice what it takes with a quick server, or without one."""
 
 _FINISH_S: Final = 60.0
-"""How long an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
+"""The time that an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class WandbAddress:
             connection.send(Publish(page, place, directory))
             published: Published = connection.recv()
             return published
-        return Published(problem="the W&B process ended")
+        return Published(failure="the W&B process ended")
 
     def connect(self) -> "Connection[Any, Any]":
         """A connection to it; raises OSError or EOFError where it has ended."""
@@ -131,7 +130,7 @@ class WandbProcess:
 
 
 class WandbClient:
-    """Tracker that leaves its run to a W&B process, where `WandbMirror` follows the history file.
+    """The follower of a run that leaves it to a W&B process, whose `WandbMirror` reads the history file.
 
     W&B never holds up the run: its start waits for it for less than half a second, and its end for as long as W&B makes
     progress.
@@ -143,21 +142,19 @@ class WandbClient:
         address: WandbAddress | None,
         *,
         group: str | None,
-        history: HistoryFile,
         say: Callable[[str], None],
         on_stop: Callable[[str], None],
     ) -> None:
-        """At ``address``, or where there is none in a process of its own.
+        """Talk to the process at ``address``, or where there is none to one of its own.
 
-        ``group`` is the W&B group where neither the config nor the environment names one; ``history`` is the file that
-        the rows are taken from, started before this. ``say`` takes lines for the user, ``on_stop``, in another thread,
-        the reason why the run is to end.
+        ``group`` is the W&B group where neither the config nor the environment names one. ``say`` takes lines for the
+        user, ``on_stop``, in another thread, the reason why the run is to end.
 
         Raises:
             ValueError: what `check_tracking` refuses.
             OSError, EOFError: there is no such process any more.
         """
-        self._history, self._say, self._on_stop = history, say, on_stop
+        self._say, self._on_stop = say, on_stop
         self._own = ExitStack()
         if address is None:
             address = self._own.enter_context(WandbProcess()).address
@@ -176,10 +173,10 @@ class WandbClient:
         self._listener = Thread(target=self._listen, name="wandb", daemon=True)
         self._is_on = False
 
-    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
+    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
         """Have the W&B run started and fill ``record.wandb``: with its id, mode and place, and more if W&B is quick."""
         id = record.wandb.id or os.environ.get("WANDB_RUN_ID") or record.run_id
-        reached = max(record.wandb.last_step or 0, self._history.reached)
+        reached = max(record.wandb.last_step or 0, reached)
         record.wandb = WandbFacts(id=id, mode=self.mode, last_step=reached, **self._place)
         self._is_on = True
         self._listener.start()
@@ -188,9 +185,6 @@ class WandbClient:
             started = self._started.get(timeout=_START_S)
             if started is not None:
                 record.wandb = started.wandb
-
-    def log(self, row: Mapping[str, float], step: int) -> None:
-        """Costs nothing here: the W&B process reads the row where the history file has put it."""
 
     def finish(self, record: RunRecord) -> None:
         """Send status, figures and files, end the W&B run, and note in ``record.wandb`` how it went."""
@@ -209,7 +203,7 @@ class WandbClient:
             done = self._done.get(timeout=_FINISH_S + 2 * (finish_timeout_s() or 0))
         if done is None:
             record.wandb.error = "the W&B process ended"
-            self._say(f"W&B: lost (its process ended); {SENDS}")
+            self._say(f"W&B: lost (its process ended); {SYNC_LATER}")
         else:
             record.wandb = done.wandb
 

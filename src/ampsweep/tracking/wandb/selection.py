@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from ampsweep.tracking.wandb.comparison import JOB_TYPE
-
 SCHEME: Final = "wandb://"
+COMPARISON: Final = "comparison"
+"""The job type in W&B of runs that hold a comparison."""
+
 _FORM: Final = f"{SCHEME}ENTITY/PROJECT, {SCHEME}ENTITY/PROJECT/SWEEP or {SCHEME}ENTITY/PROJECT?group=NAME"
 
 
@@ -59,7 +60,7 @@ class Selection:
     @property
     def filters(self) -> dict[str, Any]:
         """The runs in W&B's query language, those that hold a comparison left out."""
-        wanted: list[dict[str, Any]] = [{"jobType": {"$ne": JOB_TYPE}}]
+        wanted: list[dict[str, Any]] = [{"jobType": {"$ne": COMPARISON}}]
         wanted += [] if self.sweep is None else [{"sweep": self.sweep}]
         wanted += [{"group": {"$in": list(self.groups)}}] if self.groups else []
         return {"$and": wanted}

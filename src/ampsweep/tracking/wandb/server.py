@@ -26,7 +26,7 @@ _ANSWER_S: Final = 10.0
 _LARGEST: Final = 2**20
 _BEAT_S: Final = 0.2
 _WAIT_S: Final = 0.4
-"""How long a start of a training waits for the server's refusal; it began while that was being asked for."""
+"""The time that a start of a training waits for the server's refusal; it began while that was being asked for."""
 
 _VIEWER: Final = "query Viewer { viewer { username entity teams { edges { node { name } } } } }"
 _ALIVE: Final = "query Viewer { viewer { username } }"
@@ -35,7 +35,7 @@ _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available
 _INSTEAD: Final = "tracking.mode=offline trains without a server"
 
 UNANSWERED: Final = (OSError, HTTPException, ValueError)
-"""What `ask` raises where there is no answer that makes sense."""
+"""The errors that `ask` raises where there is no answer that makes sense."""
 
 
 def takes_connections(url: str) -> bool:

@@ -24,10 +24,10 @@ from ampsweep.tracking.wandb.server import WandbAccess
 from ampsweep.tracking.wandb.settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
 
 _GRACE_S: Final = 0.6
-"""How long a run that has ended waits for W&B to begin, where the user does not say."""
+"""The time that a run that has ended waits for W&B to begin, where the user does not say."""
 
 _IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
-"""What the first wandb.init imports, together half a second; one that is not there is left out."""
+"""The imports of the first wandb.init, together half a second; one that is not there is left out."""
 
 
 def main() -> None:
@@ -147,11 +147,11 @@ def _publish(order: Publish) -> Published:
     try:
         return Published(publish(order.page, order.place.settings([]), order.directory))
     except lost_errors() as error:
-        return Published(problem=first_line(error))
+        return Published(failure=first_line(error))
 
 
 def _start_core() -> None:
-    """What a run waits for otherwise, a fifth of a second; a failure shows again where the run is started."""
+    """Start wandb-core, a fifth of a second before a run needs it; a failure shows again when the run is started."""
     import wandb
 
     with suppress(*lost_errors()):

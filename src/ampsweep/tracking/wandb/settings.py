@@ -26,7 +26,7 @@ _SYNC: Final = "send runs later with `ampsweep sync DIRECTORY`"
 
 _INIT_TIMEOUT_S: Final = 60.0
 _FINISH_TIMEOUT_S: Final = 30.0
-"""Where WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT do not say. A training waits for neither: see `WandbMirror`."""
+"""Defaults of WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT. A training waits for neither: see `WandbMirror`."""
 
 _RETRY_S: Final = (1, 2)
 """Shortest and longest wait between two tries, so that a server that is back is noticed; wandb waits up to a minute."""
@@ -125,7 +125,7 @@ def group_of(name: str, directory: Path) -> str:
 
 @dataclass(frozen=True)
 class WandbPlace:
-    """A run's place; what is None is left to wandb and its environment."""
+    """The project, entity, group and sweep of a run; what is None is left to wandb and its environment."""
 
     project: str | None
     entity: str | None
@@ -157,7 +157,7 @@ class WandbPlace:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def settings(self, tags: list[str]) -> "wandb.Settings":
-        """Settings of wandb for a run there.
+        """The settings of wandb for a run there.
 
         Raises:
             ValueError: a project, entity or tag that W&B does not take.

@@ -30,13 +30,13 @@ _FILES: Final = (_METADATA, "requirements.txt")
 
 @dataclass(frozen=True)
 class Synced:
-    """What was done about a run."""
+    """The result for one run."""
 
     num_sent: int
     """Rows."""
     url: str
     was_complete: bool = False
-    """W&B had everything; nothing was done."""
+    """W&B had everything before; nothing was sent."""
 
 
 def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
@@ -69,7 +69,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
-    """Where on W&B the run is or would be; ``group`` is that of a run that has never been meant for W&B."""
+    """The place on W&B where the run is or would be; ``group`` is that of a run that was never meant for W&B."""
     if record.wandb.project is not None:
         return WandbPlace.recorded(record.wandb)
     return WandbPlace.here(_tracking(record), group)

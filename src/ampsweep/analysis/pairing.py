@@ -1,0 +1,171 @@
+"""Pairing of every arm with the baseline arm: runs that share a pair key differ in nothing but precision."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.text import first_line
+
+_MAX_DIFFERENCES: Final = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The measured runs of the baseline and of one other arm under one pair key; several of an arm are repeats."""
+
+    pair_key: str
+    arm: str
+    baseline_runs: tuple[Run, ...]
+    arm_runs: tuple[Run, ...]
+
+    @property
+    def completed(self) -> bool:
+        """Whether both arms took all of their steps."""
+        return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
+
+    def figures(self, key: str) -> tuple[float, float] | None:
+        """(baseline, arm) of summary metric `key`, each the mean over its repeats; None where either lacks it."""
+        return _both(_mean_figure(self.baseline_runs, key), _mean_figure(self.arm_runs, key))
+
+    def speed_figures(self, key: str) -> tuple[float, float] | None:
+        """As `figures`, of the runs that are not contaminated: for whatever depends on time."""
+        return self._of(lambda run: run.contamination is None).figures(key)
+
+    def final_figures(self, key: str) -> tuple[float, float] | None:
+        """As `figures`, of the runs that took all of their steps."""
+        return self._of(lambda run: run.finished).figures(key)
+
+    def _of(self, counts: Callable[[Run], bool]) -> "Pair":
+        baseline, arm = (tuple(filter(counts, runs)) for runs in (self.baseline_runs, self.arm_runs))
+        return replace(self, baseline_runs=baseline, arm_runs=arm)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact in which two runs differ, its values as the records have them."""
+
+    key: str
+    there: str
+    here: str
+
+
+UnpairedKind = Literal[
+    "not measured",
+    "no other arm",
+    "no baseline run",
+    "no baseline run of this seed",
+    "baseline run without figures",
+    "nearest baseline run differs",
+    "unknown difference",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaired:
+    """Why a run is in no pair, with the facts of its kind."""
+
+    kind: UnpairedKind
+    baseline: str
+    seed: int | None = None
+    outcome: str | None = None
+    """How the run itself ended, or the baseline run with its pair key."""
+    error: str | None = None
+    """The record's own words on a run that has no figures."""
+    differences: tuple[Difference, ...] = ()
+    """The most telling ones from the nearest baseline run, three at most of `num_differences`."""
+    num_differences: int = 0
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The pairs, and the runs that are in none, each with the reason."""
+
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[tuple[Run, Unpaired], ...]
+
+
+def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
+    """Pair the runs of every arm with those of the arm `baseline` that have the same pair key.
+
+    Runs cut short pair (for speed and memory), contaminated ones (for memory and loss) too; runs with another status
+    than `completed`, and those whose proof contradicts their mode, do not.
+    """
+    measured: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if run.measured:
+            measured[run.pair_key][run.arm].append(run)
+    pairs = tuple(
+        Pair(pair_key, arm, tuple(by_arm[baseline]), tuple(of_arm))
+        for pair_key, by_arm in measured.items()
+        if baseline in by_arm
+        for arm, of_arm in by_arm.items()
+        if arm != baseline
+    )
+    paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
+    left = [run for run in runs if not run.measured or (run.pair_key, run.arm) not in paired]
+    baselines = [run for run in runs if run.arm == baseline]
+    return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
+
+
+def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> Unpaired:
+    if not run.measured:
+        why = run.record.error or "; ".join(run.contradictions)
+        error = first_line(why) if why else None
+        return Unpaired(kind="not measured", baseline=baseline, outcome=run.outcome, error=error)
+    if run.arm == baseline:
+        return Unpaired(kind="no other arm", baseline=baseline)
+    if not baselines:
+        return Unpaired(kind="no baseline run", baseline=baseline)
+    partners = [other for other in baselines if other.record.pair_key == run.record.pair_key and not other.measured]
+    if partners:
+        return Unpaired(kind="baseline run without figures", baseline=baseline, outcome=partners[0].outcome)
+    candidates = [other for other in baselines if other.seed == run.seed]
+    if not candidates:
+        return Unpaired(kind="no baseline run of this seed", baseline=baseline, seed=run.seed)
+    differences = min((_differences(run, other) for other in candidates), key=len)
+    if not differences:
+        return Unpaired(kind="unknown difference", baseline=baseline)
+    return Unpaired(
+        kind="nearest baseline run differs",
+        baseline=baseline,
+        differences=tuple(differences[:_MAX_DIFFERENCES]),
+        num_differences=len(differences),
+    )
+
+
+def _differences(run: Run, other: Run) -> list[Difference]:
+    """What tells two runs of one seed apart, most telling first: identity, config, conditions, else environment."""
+    mine, theirs = run.record.environment, other.record.environment
+    for left, right in (
+        (run.facts, other.facts),
+        (run.settings, other.settings),
+        (_or_not_set(run.conditions, other.conditions), _or_not_set(other.conditions, run.conditions)),
+        (mine, theirs),
+    ):
+        found = [
+            Difference(key, there=str(right[key]), here=str(value))
+            for key, value in left.items()
+            if _known(value) and _known(right.get(key)) and right[key] != value
+        ]
+        if found:
+            return found
+    return []
+
+
+def _or_not_set(conditions: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {key: conditions.get(key, "not set") for key in {**conditions, **others}}
+
+
+def _known(value: Scalar) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _mean_figure(runs: Sequence[Run], key: str) -> float | None:
+    values = [value for run in runs if (value := run.figure(key)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _both(baseline: float | None, arm: float | None) -> tuple[float, float] | None:
+    return None if baseline is None or arm is None else (baseline, arm)

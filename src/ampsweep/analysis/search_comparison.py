@@ -1,0 +1,211 @@
+"""Comparison of the largest batch that trains in each arm, and of the throughput there."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ampsweep.analysis.arms import PEAK_MEMORY
+from ampsweep.analysis.run_entry import RunEntry, run_entry
+from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
+from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
+from ampsweep.analysis.workloads import Workload
+from ampsweep.record.batch_search import BatchSearch, Probe
+from ampsweep.text import GIB, first_line
+
+SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
+
+Bound = Literal["memory", "refused", "limit"]
+"""Why there is no larger batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
+SearchNoteKind = Literal["not completed", "contaminated", "different answers"]
+
+_TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchNote:
+    """A note on the searches of an arm, with the facts of its kind."""
+
+    kind: SearchNoteKind
+    seed: int | None = None
+    outcome: str | None = None
+    """How the run of that seed ended."""
+    cause: str | None = None
+    """The first record's own words."""
+    num_contaminated: int = 0
+    num_runs: int = 0
+    batch_sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSearch:
+    """What the searches of one arm found. What none has found is None."""
+
+    arm: str
+    is_baseline: bool
+    num_runs: int
+    statuses: dict[str, int]
+    """Number of runs by how they ended: `completed` where the search and the training with its answer were."""
+    batch_size: int | None
+    """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
+    predicted_batch_size: int | None
+    """What was predicted for it before anything was tried; 0: not even one of 1."""
+    times_baseline: float | None
+    """Only where memory bounds both."""
+    bound: Bound | None
+    limit: int | None
+    """`max_batch.limit` of an arm that it bounds."""
+    refusing: Probe | None
+    """The smallest batch that does not train, of an arm bounded otherwise."""
+    outcome: str | None
+    """How the first run of an arm without an answer ended."""
+    error: str | None
+    """That run's own words."""
+    samples_per_sec: float | None
+    """Median over the uncontaminated trainings with the answer."""
+    throughput_ratio: Estimate | None
+    """This arm's samples per second over the baseline's, each with its own batch; geometric mean over pairs."""
+    peak_memory_bytes: float | None
+    """Median over the trainings with the answer."""
+    predicted_memory_bytes: float | None
+    """Median over runs of the peak that was predicted for their training with the answer."""
+    prediction_error_pct: float | None
+    """Median over runs of the predicted peak less the measured one, in percent of it."""
+    why_unpredicted: str | None
+    """Why nothing was predicted; None where something was, or where the device cannot do the mode."""
+    probes: tuple[Probe, ...]
+    """Of the arm's first search, by batch size."""
+    notes: tuple[SearchNote, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchComparison:
+    """All arms of one question, the baseline first; `facts` are those of the workload, without a batch size."""
+
+    title: str
+    facts: Mapping[str, Scalar]
+    memory_limit_bytes: int | None
+    """That of `trainer.memory_limit_gib`; None: the device's own memory."""
+    arms: tuple[ArmSearch, ...]
+    runs: tuple[RunEntry, ...]
+
+
+def compare_search(
+    workload: Workload, baseline: str, rank: Callable[[str, str], tuple[bool, int, str]]
+) -> SearchComparison:
+    """Compare the searches of one workload.
+
+    Args:
+        workload: runs whose records have a batch search.
+        baseline: the arm the others are compared with.
+        rank: sort key of an arm beside the baseline.
+    """
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(workload.runs, key=lambda run: rank(run.arm, baseline)):
+        runs[run.arm].append(run)
+    of_baseline = runs.get(baseline, [])
+    arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
+    limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
+    limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
+    shown = workload.varied or {key: workload.facts.get(key) for key in _TITLE_FACTS}
+    return SearchComparison(
+        title=", ".join(f"{key} {value}" for key, value in shown.items() if value is not None),
+        facts=workload.facts,
+        memory_limit_bytes=limit,
+        arms=arms,
+        runs=tuple(run_entry(run, None) for run in workload.runs),
+    )
+
+
+def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
+    answers, reference = _answers(runs), _answers(of_baseline)
+    smallest = min(answers, key=_size, default=None)
+    times = None
+    if smallest is not None and reference and not is_baseline:
+        other = min(reference, key=_size)
+        if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
+            times = smallest.largest / other.largest
+    speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
+    predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
+    bound = None if smallest is None else _bound(smallest)
+    first = runs[0] if smallest is None else None
+    return ArmSearch(
+        arm=arm,
+        is_baseline=is_baseline,
+        num_runs=len(runs),
+        statuses=dict(Counter("completed" if run.measured else run.outcome for run in runs)),
+        batch_size=None if smallest is None else smallest.largest,
+        predicted_batch_size=next((one.batch_size for one in predicted if one.batch_size is not None), None),
+        times_baseline=times,
+        bound=bound,
+        limit=smallest.limit if smallest is not None and bound == "limit" else None,
+        refusing=None if smallest is None else smallest.refusing,
+        outcome=None if first is None else first.outcome,
+        error=first_line(first.record.error) if first is not None and first.record.error else None,
+        samples_per_sec=_median([run for run in runs if run.contamination is None], SAMPLES_PER_SEC),
+        throughput_ratio=mean_ratio(speeds) if speeds else None,
+        peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
+        predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
+        prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
+        why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
+        probes=_probes(runs),
+        notes=tuple(_notes(runs, answers)),
+    )
+
+
+def _answers(runs: Sequence[Run]) -> list[BatchSearch]:
+    """Searches that have ended, with a training or without any batch that trains."""
+    found = [(run, search) for run in runs if (search := run.record.batch_search) is not None]
+    return [search for run, search in found if run.measured or (run.outcome == "oom" and search.largest == 0)]
+
+
+def _size(search: BatchSearch) -> int:
+    return search.largest
+
+
+def _bound(search: BatchSearch) -> Bound:
+    if search.refusing is None:
+        return "limit"
+    return "memory" if search.refusing.outcome == "oom" else "refused"
+
+
+def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[float, float]]:
+    """(arm, baseline) throughput of one seed, of uncontaminated trainings; of repeats the last."""
+    by_key = [
+        {run.pair_key: value for run in some if run.contamination is None and (value := _throughput(run))}
+        for some in (runs, of_baseline)
+    ]
+    return [(value, by_key[1][key]) for key, value in by_key[0].items() if key in by_key[1]]
+
+
+def _throughput(run: Run) -> float | None:
+    value = run.figure(SAMPLES_PER_SEC) if run.measured else None
+    return value if value is not None and value > 0 else None
+
+
+def _median(runs: Sequence[Run], key: str) -> float | None:
+    return known_median(run.figure(key) for run in runs if run.measured)
+
+
+def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
+    first = runs[0].record.batch_search
+    assert first is not None
+    return tuple(sorted(first.probes, key=lambda probe: probe.batch_size))
+
+
+def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNote]:
+    notes = [
+        SearchNote(kind="not completed", seed=run.seed, outcome=run.outcome, cause=first_line(run.record.error))
+        for run in runs
+        if run.record.error and answers and not run.measured and run.outcome != "oom"
+    ]
+    disturbed = [reason for run in runs if run.measured and (reason := run.contamination) is not None]
+    if disturbed:
+        num_contaminated, cause = len(disturbed), disturbed[0]
+        notes.append(
+            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), cause=cause)
+        )
+    sizes = sorted({search.largest for search in answers})
+    if len(sizes) > 1:
+        notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))
+    return notes

@@ -1,0 +1,85 @@
+"""`python train.py -m` once its points are known: check them all, train each in a process of its own, compare."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from ampsweep.commands.arguments import quoted
+from ampsweep.commands.dry_run import print_plan
+from ampsweep.commands.hydra_job import SweepJob, hand_over
+from ampsweep.config.compose import Points
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash
+from ampsweep.launch.garbage_collection import collect_new_garbage_only
+from ampsweep.launch.processes import start_fork_server
+from ampsweep.record import find_records
+from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
+from ampsweep.report.terminal import Terminal
+from ampsweep.report.wandb.send_comparison import publish_after
+from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory
+from ampsweep.sweep.live_comparison import LiveComparison
+from ampsweep.sweep.plan import Plan
+from ampsweep.sweep.preflight import preflight
+from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.sweep.progress.workers import watch
+from ampsweep.tracking.wandb.process import WandbProcess
+
+
+def start_processes() -> None:
+    """Start the server that the runs' processes are forked from; its imports go on while the caller does."""
+    start_fork_server(["ampsweep.commands.fork_server"])
+
+
+def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
+    """Train the points of a multirun and compare them; returns the exit code.
+
+    Raises:
+        UserError: the input is wrong; nothing was trained.
+    """
+    configs = [point.config for point in points.points]
+    first = configs[0]
+    if first.resume is not None:
+        raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
+    into = None if first.into is None else existing_multirun(first.into)
+    for error in () if into is None else find_records(into).unreadable:
+        print(f"into={first.into}: {error}; its point counts as not run", file=sys.stderr)
+    address = None if wandb is None else wandb.address
+    checked = preflight(configs, address)
+    if first.dry_run:
+        return print_plan(configs, checked, Terminal(), into)
+    directory = into or new_directory(first)
+    where = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
+    collect_new_garbage_only()
+    plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
+    with ProgressDisplay(plan) as display, watch(points, directory, display):
+        comparison, interrupted = LiveComparison(directory, first, display.compare), False
+        for one in checked:
+            if one.too_large is not None:
+                display.say(one.too_large)
+        try:
+            num_points = 0 if plan.num_runs is None else len(plan.runs)
+            job = SweepJob(display, wandb=address, after_run=comparison.rewrite, num_points=num_points)
+            for call in points.calls:
+                hand_over(job, ["--multirun", *call, *where], config_name)
+        except KeyboardInterrupt:
+            interrupted = True
+    left = find_records(directory)
+    if interrupted and into is None and not (left.records or left.unreadable):
+        shutil.rmtree(directory)  # nothing has come of it
+        return SOME_FAILED
+    if left.records:
+        _show(comparison, directory)
+        if address is not None and (
+            line := publish_after(directory, comparison.dashboard, comparison.records, address)
+        ):
+            print(line, file=sys.stderr)
+    all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
+    return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
+
+
+def _show(comparison: LiveComparison, directory: Path) -> None:
+    from ampsweep.report.console import print_comparison
+
+    console = Terminal()
+    print_comparison(comparison.write(), console)
+    console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", soft_wrap=True)

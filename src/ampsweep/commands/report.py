@@ -1,0 +1,78 @@
+"""`ampsweep report`: the comparison of directories of runs, or of runs on a W&B server, made anew."""
+
+import math
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+from ampsweep.commands.wandb_runs import copied_runs
+from ampsweep.config.errors import UserError
+from ampsweep.report.compare import Compared, compare_directories
+from ampsweep.report.comparison_json import comparison_json
+from ampsweep.report.console import print_comparison
+from ampsweep.report.files import HTML_NAME, write_comparison
+from ampsweep.report.terminal import Terminal
+from ampsweep.run.directories import resolved_directory
+from ampsweep.tracking.wandb.selection import SCHEME
+
+
+def report_command(arguments: Namespace) -> int:
+    """Rebuild and show the comparison that the command line asks for; returns the exit code.
+
+    Raises:
+        UserError: the input is wrong.
+    """
+    margin_pct, baseline = arguments.margin_pct, arguments.baseline
+    if margin_pct is not None and not 0 < margin_pct < math.inf:
+        raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
+    address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
+    is_alone = len(arguments.sources) == 1
+    if arguments.output is not None and not (address is not None and is_alone):
+        raise UserError(f"--output {arguments.output}: is for the runs at one {SCHEME}... address")
+    if arguments.wandb and not is_alone:
+        raise UserError("--wandb sends the comparison of one directory")
+    if arguments.publish:
+        # Only here: a report on local runs should not wait for what talks to a server.
+        from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
+
+        require_wandb_workspaces()
+    directories = [
+        copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
+        for source in arguments.sources
+    ]
+    compared = compare_directories(directories, baseline=baseline, margin_pct=margin_pct)
+    arms = dict.fromkeys(record.arm for _, record in compared.records)
+    if baseline is not None and baseline not in arms:
+        raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
+    if is_alone:
+        try:
+            dashboard = write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
+        except OSError as error:
+            raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
+    if arguments.screenshot is not None:
+        _draw(compared, arguments.screenshot)
+    if arguments.format == "json":
+        print(comparison_json(compared.comparison), end="")
+    else:
+        shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
+        print_comparison(shown, Terminal())
+    if arguments.wandb:
+        from ampsweep.report.wandb.send_comparison import publish_now
+
+        print(f"W&B: {publish_now(directories[0], dashboard, compared.records)}", file=sys.stderr)
+    if arguments.publish:
+        for line in save_views(compared, directories[0], address if is_alone else None):
+            print(line, file=sys.stderr if arguments.format == "json" else sys.stdout)
+    return 0
+
+
+def _draw(compared: Compared, picture: Path) -> None:
+    """Draw the page of a comparison, of several directories too, for which no page is kept."""
+    from ampsweep.report.screenshot import take_screenshot
+
+    if not picture.absolute().parent.is_dir():
+        raise UserError(f"--screenshot {picture}: there is no directory {picture.absolute().parent}")
+    with tempfile.TemporaryDirectory() as directory:
+        write_comparison(compared.comparison, compared.records, compared.histories, Path(directory))
+        take_screenshot(Path(directory) / HTML_NAME, picture)

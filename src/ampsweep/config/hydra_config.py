@@ -1,0 +1,76 @@
+"""Between Hydra and the typed Config: the schemas, modes and resolvers that Hydra must know, and the way back.
+
+Imported for the first by whatever lets Hydra compose. Schemas of the groups live in groups of their own
+(`schema/model`), so that they never show up among the options of `model`.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from ampsweep.config import schema
+from ampsweep.config.identity import run_directory_name
+from ampsweep.config.modes import MODES, differences
+from ampsweep.config.schema import COMPONENTS, Config
+
+CONF: Final = Path(__file__).resolve().parents[3] / "conf"
+"""The repository's `conf/`; a package that was installed without its repository has none."""
+
+SCHEMAS: Final[dict[str, dict[str, type]]] = {
+    "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},
+    "data": {
+        "synthetic_regression": schema.SyntheticRegressionConfig,
+        "synthetic_tokens": schema.SyntheticTokensConfig,
+        "synthetic_images": schema.SyntheticImagesConfig,
+        "digits": schema.DigitsConfig,
+        "text": schema.TextConfig,
+        "tokens": schema.TokensConfig,
+    },
+    "task": {
+        "component": schema.ComponentConfig,
+        "classification": schema.ClassificationConfig,
+        "model_loss": schema.ModelLossConfig,
+    },
+    "optimizer": {"sgd": schema.SGDConfig, "adamw": schema.AdamWConfig},
+}
+
+
+def register() -> None:
+    """Make the schemas and resolvers known; calling it again changes nothing."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema.Config)
+    for group, nodes in SCHEMAS.items():
+        for name, node in nodes.items():
+            store.store(name=name, node=node, group=f"schema/{group}")
+    for mode in MODES.values():
+        if not (CONF / "precision" / f"{mode.name}.yaml").is_file():  # the file says the same, and Hydra takes one
+            store.store(name=mode.name, node=differences(mode.settings, schema.PrecisionConfig()), group="precision")
+    OmegaConf.register_new_resolver("run_directory", _run_directory, replace=True)
+
+
+def _run_directory(*, _root_: DictConfig) -> str:
+    return run_directory_name(to_config(_root_))
+
+
+def to_config(composed: DictConfig) -> Config:
+    """Resolve a composed config (with or without its `hydra` node) into a Config; components become plain dicts.
+
+    Raises:
+        omegaconf.errors.OmegaConfBaseException: a mandatory value is missing, or an interpolation points nowhere.
+    """
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return Config(**{str(key): _plain(str(key), own) for key in own})
+
+
+def _plain(key: str, own: DictConfig) -> Any:
+    value = own[key]
+    if not OmegaConf.is_config(value):
+        return value
+    if key in COMPONENTS:
+        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return OmegaConf.to_object(value)
+
+
+register()

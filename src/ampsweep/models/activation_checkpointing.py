@@ -1,0 +1,62 @@
+"""Activation checkpointing: activations inside a block are recomputed in backward instead of kept."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class CheckpointedModel(nn.Module):
+    """A model built of blocks, each of which can be recomputed in backward.
+
+    Subclasses call every block through ``run``. Parameters, their names, gradients and running statistics are the same
+    as without checkpointing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradient_checkpointing = False
+
+    def gradient_checkpointing_enable(self) -> None:
+        """Keep only the inputs of blocks for backward: less memory for one more forward pass.
+
+        Both names, of the attribute and of this method, are Hugging Face's.
+        """
+        self.gradient_checkpointing = True
+
+    def run(self, block: nn.Module, x: Tensor) -> Tensor:
+        """Run ``block(x)``, checkpointed where that is enabled and a backward pass can follow."""
+        output: Tensor
+        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
+            output = block(x)
+        elif torch.compiler.is_compiling():
+            # The compiler recomputes operators, not Python: it updates running statistics once anyway, and Dynamo
+            # refuses a context_fn that is a closure.
+            output = checkpoint(block, x, use_reentrant=False)
+        else:
+            output = checkpoint(block, x, use_reentrant=False, context_fn=lambda: _contexts(block))
+        return output
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The contexts of the forward pass and of its recomputation."""
+    return nullcontext(), _frozen_statistics(block)
+
+
+@contextmanager
+def _frozen_statistics(block: nn.Module) -> Iterator[None]:
+    """Normalize by the batch, but leave running statistics alone: the recomputation sees no new batch.
+
+    The running buffers stay in place because backward saves them, and a checkpoint must save the same tensors twice.
+    """
+    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+    saved = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, num_batches_tracked) in zip(norms, saved, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked

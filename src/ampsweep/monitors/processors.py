@@ -1,0 +1,134 @@
+"""The host's processors: their name and number, and who keeps them busy, this training or others."""
+
+import os
+import platform
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+_STAT: Final = Path("/proc/stat")
+
+
+def num_available_cores() -> int:
+    """Logical cores this process may run on."""
+    if platform.system() == "Linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name as the operating system gives it, or the architecture where it gives none."""
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            label, _, name = line.partition(":")
+            if label.strip() == "model name" and name.strip():
+                return name.strip()
+    elif platform.system() == "Darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        name = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
+        if name:
+            return name
+    return platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """Processor time spent in a window, in cores: 1.0 is one core busy all of the time."""
+
+    window_s: float
+    """Length of the window in seconds, without pauses."""
+    num_cores: int
+    own_cores: float
+    """Used by this process and everything it started (data workers, wandb-core, compilers), without pauses."""
+    foreign_cores: float | None
+    """Used by all other processes on the cores that this one may use; in a virtual machine also what its host took.
+    None where the system does not tell."""
+
+
+class ProcessorWindow:
+    """A window from its construction to `use`. It costs some milliseconds at either end and almost nothing between."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self._busy_s, self._counted_s = _processor_times()
+        self._own_s = _own_processor_time()
+        self._paused: tuple[float, float] | None = None
+        self._paused_s = self._own_paused_s = 0.0
+
+    def pause(self) -> None:
+        """Leave out this process from here on: it does something else. What others do still counts."""
+        self._paused = time.perf_counter(), time.process_time()
+
+    def resume(self) -> None:
+        """Count this process again."""
+        if self._paused is not None:
+            paused_s, own_s = self._paused
+            self._paused_s += time.perf_counter() - paused_s
+            self._own_paused_s += time.process_time() - own_s
+            self._paused = None
+
+    def use(self) -> ProcessorUse:
+        """Who used the processors in the window, which ends here."""
+        busy_s, counted_s = (
+            now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
+        )
+        self.resume()
+        own_s = _own_processor_time() - self._own_s
+        all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
+        window_s = all_s - self._paused_s
+        is_told = counted_s > all_s * num_cores / 2  # some sandboxes have counters that never move
+        return ProcessorUse(
+            window_s=window_s,
+            num_cores=num_cores,
+            own_cores=(own_s - self._own_paused_s) / window_s,
+            # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
+            foreign_cores=max(0.0, busy_s - own_s) / all_s if is_told else None,
+        )
+
+
+def nobody_else_runs() -> bool:
+    """Tell whether only this process runs or waits for a processor right now; False where the system does not say."""
+    if platform.system() != "Linux":
+        return False
+    counts = [line.split()[1] for line in _STAT.read_text(encoding="ascii").splitlines() if "procs_running" in line]
+    return counts == ["1"]
+
+
+def own_processes() -> set[int]:
+    """Ids of this process and of all processes that it started and that are alive."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+
+
+def _own_processor_time() -> float:
+    """Seconds used by this process and by those it started, whether they have ended or not."""
+    ended = os.times()
+    seconds = time.process_time() + ended.children_user + ended.children_system
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            times = child.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def _processor_times() -> tuple[float, float]:
+    """Seconds (busy, busy or idle) since the machine started, summed over the cores this process may run on."""
+    if platform.system() != "Linux":
+        times = psutil.cpu_times()
+        busy = float(times.user + times.system + getattr(times, "nice", 0.0))
+        return busy, busy + float(times.idle)
+    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    busy_ticks = all_ticks = 0
+    for line in _STAT.read_text(encoding="ascii").splitlines():
+        name, *counts = line.split()
+        if name in cores:  # https://docs.kernel.org/filesystems/proc.html, 1.7
+            user, nice, system, idle, iowait, irq, softirq, steal = map(int, counts[:8])
+            busy = user + nice + system + irq + softirq + steal
+            busy_ticks += busy
+            all_ticks += busy + idle + iowait
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return busy_ticks / ticks_per_s, all_ticks / ticks_per_s

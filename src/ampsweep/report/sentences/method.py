@@ -1,0 +1,66 @@
+"""How the figures of a comparison were taken, for every document."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ampsweep.analysis.comparison import Comparison
+from ampsweep.report.columns import COLUMNS, columns_for
+
+_LARGEST_BATCH: Final = (
+    "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
+    "evaluation; the largest trains while the next one does not, and the throughput is that of a training with it. "
+    "Batches are micro-batches. Under trainer.memory_limit_gib the bytes of all live tensors count on a CPU, checked "
+    "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
+    "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
+    "batch (with its error against the measured one)"
+)
+
+
+def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Each figure that is shown and how it was taken; then what parity and the words about runs mean."""
+    shown = [columns_for(workload.arms) for workload in comparison.workloads]
+    for column in COLUMNS:
+        if column.explanation and any(column in columns for columns in shown):
+            yield column.header, f"{column.explanation}."
+    if comparison.workloads:
+        yield from _judgements(comparison.margin_pct)
+    if any(arm.within_run for workload in comparison.workloads for arm in workload.arms):
+        yield (
+            "within-run",
+            "interquartile range and 95th percentile of the times of a run's steps after warm-up, medians over the "
+            "arm's runs; shown while there are fewer than 3. Two runs may differ by far more than the steps of either, "
+            "so no verdict rests on it.",
+        )
+    if any(arm.time_to_loss for workload in comparison.workloads for arm in workload.verdict.arms):
+        yield (
+            "time to loss",
+            "time in steps until the loss (validation loss if evaluated five times or more, else training loss "
+            "averaged over a tenth of the run) is first as low as the baseline's at the end of its run of the same "
+            "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
+            "device's since the run began.",
+        )
+    if comparison.searches:
+        yield "largest batch", f"{_LARGEST_BATCH}."
+    yield (
+        "contaminated",
+        "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "
+        "speed does not.",
+    )
+    yield "disproved", "what the run computed contradicts its precision mode: nothing of it counts."
+
+
+def _judgements(margin_pct: float) -> Iterator[tuple[str, str]]:
+    yield (
+        "parity",
+        f"the gap of the final validation loss, pair by pair, against a margin of {margin_pct:g}% of the "
+        "baseline's mean loss: equivalent if the gap's 90% t-interval lies inside the margin (two one-sided tests at "
+        "5%), worse or better if it lies wholly beyond it, else inconclusive. Fewer than 3 pairs decide nothing.",
+    )
+    yield (
+        "recommendation",
+        "the fastest arm (by 2% or more, resolved by its pairs) that is not refused, has 3 completed pairs and is not "
+        "worse by the margin (90% interval); of arms as fast the one with the smallest peak memory, then the nearest "
+        "to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, diverges where the baseline "
+        "does not, or is worse. Nothing is recommended while an undecided arm might be better, or of a workload "
+        "too small to judge speed by.",
+    )

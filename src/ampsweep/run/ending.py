@@ -1,0 +1,92 @@
+"""The end of a run: the figures of a training, or why it never came to train."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from ampsweep.launch.signals import StopRequest
+from ampsweep.metrics import MEASURED
+from ampsweep.monitors.environment import device_name
+from ampsweep.precision.proof import contradictions
+from ampsweep.record import RunRecord
+from ampsweep.record.batch_search import LARGEST_BATCH
+from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.run.messages import Say
+from ampsweep.run.prediction_error import add_prediction
+from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.tracking.tracker import Tracker, make_tracker
+from ampsweep.training.trainer import Trainer
+
+_OF_TIME: Final = ("perf/", "instrumentation/")
+_WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is watched, which slows it down"
+
+
+def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed_by_limit: bool) -> None:
+    """Fill in summary, memory, proof and contamination, of a run that failed those until then.
+
+    Args:
+        busy: who used the device before the run did, as a sentence.
+        slowed_by_limit: the speed is that of the memory limit: it is left out, and contamination says why.
+    """
+    values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
+    finite = {key: value for key, value in values.items() if math.isfinite(value)}
+    record.summary = finite | trainer.instruments.summary()
+    record.memory = trainer.instruments.memory()
+    record.proof |= trainer.instruments.proof()
+    record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
+    record.contamination = trainer.instruments.contamination(busy)
+    if slowed_by_limit:
+        record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
+        found = record.contamination
+        reasons = [_WATCHED, *(found.reasons or () if found.verdict == "contaminated" else ())]
+        record.contamination = replace(found, verdict="contaminated", reasons=reasons)
+    search = record.batch_search
+    if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
+        record.summary[LARGEST_BATCH] = search.largest
+
+
+def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
+    """Write the record of a run whose device cannot do its precision mode, and track it as one that is finished."""
+    return _track(_ended(request, device, "unsupported", reason), request, send)
+
+
+def end_without_memory(
+    request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
+) -> Status:
+    """Write the record of a run that there was no memory to build, and track it as one that is finished."""
+    record = _ended(request, device, "oom", oom.sentence)
+    record.oom = oom
+    add_prediction(record, request, device)
+    return _track(record, request, send)
+
+
+def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
+    """The tracker of a run; it sends its lines for the user, and may ask the run to stop."""
+    return make_tracker(
+        request.config.tracking,
+        group=request.group,
+        say=lambda text: send(Say(text)),
+        wandb=request.wandb,
+        on_stop=lambda reason: None if stop is None else stop.request(reason),
+    )
+
+
+def _ended(request: RunRequest, device: torch.device, status: Status, error: str) -> RunRecord:
+    name = device_name(device)
+    record = new_record(request.config, device=str(device), device_name=name, batch_search=request.batch_search)
+    record.status, record.error, record.ended_at = status, error, now()
+    return record
+
+
+def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
+    record.write(request.directory)
+    tracker = tracker_of(request, send)
+    try:
+        tracker.start(record, request.directory, resume_after=None)
+    finally:
+        tracker.finish(record)
+        record.write(request.directory)
+    return record.status

@@ -1,0 +1,63 @@
+"""One run in a process of its own, seen from its parent: the record tells whatever became of it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ampsweep.config.identity import resolved_values
+from ampsweep.launch.child import NamedFunction
+from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.record import RecordError, RunRecord
+from ampsweep.record.outcome import OOM_KILLED, Status
+from ampsweep.redaction import hide
+from ampsweep.run.messages import MessagePrinter
+from ampsweep.run.request import RunRequest, new_record, now
+
+_TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
+_ERROR_NAME: Final = "error.txt"
+"""Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
+
+
+def run_in_own_process(
+    request: RunRequest, display: MessagePrinter, is_tried_again: Callable[[RunRecord], bool] = lambda record: False
+) -> RunRecord:
+    """Train in a fresh process; whatever becomes of it stands in the record that is returned.
+
+    Args:
+        request: what to train, and where.
+        display: is told of it.
+        is_tried_again: with such a record its end is not told, as another training follows.
+
+    Raises:
+        KeyboardInterrupt: this process was asked to stop, after the run had ended.
+    """
+    if request.wandb is not None:
+        request.wandb.prepare(request.config.tracking)
+    display.run_begins(request.config)
+    (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
+    ended = run_isolated(_TRAIN, (request,), on_message=display.on_message)
+    record = complete_record(request, ended)
+    if not is_tried_again(record):
+        display.run_ends(request.config, record)
+    if record.status == "failed":
+        display.say(f"{request.directory.name} failed; its error in full: {request.directory / _ERROR_NAME}")
+    if ended.interrupted:
+        raise KeyboardInterrupt
+    return record
+
+
+def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
+    """The run's record, completed by what only the parent knows: that the process died, and how."""
+    try:
+        record = RunRecord.read(request.directory)
+    except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole
+        record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
+    # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
+    has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
+    if ended.result is None and not ended.interrupted and not has_trained:
+        error = hide(ended.error or "the process ended without a result", beside=resolved_values(request.config))
+        (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
+        record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
+        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or error.strip().splitlines()[-1]
+        record.ended_at = record.ended_at or now()
+    record.write(request.directory)
+    return record

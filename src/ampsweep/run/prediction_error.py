@@ -1,0 +1,43 @@
+"""The prediction of a run and its error, beside what was measured: made once nothing is measured any more."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ampsweep.config.schema import Config
+from ampsweep.record import RunRecord
+from ampsweep.record.parts import StepPrediction
+from ampsweep.run.request import RunRequest
+from ampsweep.text import GIB
+
+if TYPE_CHECKING:
+    import torch
+
+_TRAINED: Final = frozenset({"completed", "oom", "diverged"})
+
+
+def is_predicted(record: RunRecord, config: Config) -> bool:
+    """Tell whether the record of a run that has ended is to hold a prediction."""
+    return config.predict.with_runs and record.status in _TRAINED
+
+
+def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
+    """Put what is predicted for a run that has trained into its record, before W&B gets that."""
+    if not is_predicted(record, request.config):
+        return
+    prediction = request.prediction
+    if prediction is None and request.predictor is not None:
+        prediction = request.predictor.load()(request.config, device)  # only now: what a start need not wait for
+    if prediction is not None:
+        record.prediction = beside_measured(prediction, record)
+
+
+def beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
+    """The prediction with the peak that was measured of what was predicted, and the error in percent of it."""
+    predicted, measured = prediction.allocator_peak_bytes, None
+    if predicted is None:
+        predicted, measured = prediction.peak_bytes, record.memory.peak_bytes
+    elif (measured_gib := record.summary.get("memory/peak_allocated_gib")) is not None:
+        measured = round(measured_gib * GIB)
+    if predicted is None or not measured:
+        return replace(prediction, measured_bytes=None, error_pct=None)
+    return replace(prediction, measured_bytes=measured, error_pct=100 * (predicted - measured) / measured)

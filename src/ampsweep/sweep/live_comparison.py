@@ -1,0 +1,56 @@
+"""The comparison of a multirun that is still going on."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ampsweep.config.schema import Config
+
+if TYPE_CHECKING:
+    from ampsweep.analysis.comparison import Comparison
+
+_TIME_SHARE: Final = 20
+
+
+class LiveComparison:
+    """The files of a comparison, rewritten while its multirun goes on.
+
+    Written between two runs, when nothing is measured, and only when it has cost less than a twentieth of the time so
+    far: long sweeps keep an open page fresh, short ones are not slowed.
+
+    Args:
+        directory: the multirun's.
+        config: of any of its runs.
+        show: is given the comparison and its page whenever they were brought up to date.
+    """
+
+    def __init__(self, directory: Path, config: Config, show: Callable[["Comparison", Path], None]) -> None:
+        self._directory, self._report, self._show = directory, config.report, show
+        self._began, self._spent = time.monotonic(), 0.0
+
+    def rewrite(self) -> None:
+        """Bring the files up to date, if it is time to."""
+        if self._spent * _TIME_SHARE < time.monotonic() - self._began:
+            self._show(self.write(), self._directory / "comparison.html")
+
+    def write(self) -> "Comparison":
+        """Bring the files up to date; returns the comparison as they name its files.
+
+        `dashboard` and `records` are then what they were made of.
+
+        Raises:
+            UserError: there are no records yet.
+        """
+        # Only here: the statistics take a fifth of a second to import, which no training should wait for.
+        from ampsweep.report.compare import compare_directories
+        from ampsweep.report.files import write_comparison
+
+        began = time.monotonic()
+        compared = compare_directories(
+            [self._directory], baseline=self._report.baseline, margin_pct=self._report.margin_pct
+        )
+        self.dashboard = write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
+        self.records = compared.records
+        self._spent += time.monotonic() - began
+        return compared.comparison.relative_to(self._directory)

@@ -1,0 +1,58 @@
+"""The check that a run is not predicted to need more memory than its device has."""
+
+from typing import Final
+
+import torch
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.modes import arm_label
+from ampsweep.config.schema import AdamWConfig, Config, SGDConfig
+from ampsweep.sweep.preflight import Checked
+from ampsweep.tracing.memory_limit import memory_bytes
+
+_OUTPUTS_TWICE: Final = 2
+"""Backward makes a gradient of each output at most, while the outputs themselves are kept for it."""
+
+
+def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
+    """The sentence about a run that cannot fit its device; None: it fits, or nobody can tell.
+
+    A step is traced only where it might be too much: where what stays (parameters, gradients, optimizer state) and the
+    outputs of all operators of a forward pass in float32, twice, are more than the device has. That is more than any
+    step takes, is known from the checks already, and leaves an ordinary start as fast as it is.
+    """
+    is_asked = config.predict.with_runs or config.predict.must_fit
+    limit = memory_bytes(device, config.trainer.memory_limit_gib)
+    if not is_asked or limit is None or config.max_batch.search or _at_most(config, checked) <= limit:
+        return None
+    from ampsweep.predict.run_prediction import trace_run
+    from ampsweep.text import num_bytes
+
+    try:
+        traced = trace_run(config, device)
+    except UserError:  # the record will say why nothing could be predicted
+        return None
+    if traced.fits(limit):
+        return None
+    memory = traced.memory
+    needed = max(memory.total_bytes, memory.reserved_bytes or 0)
+    category, largest = max(memory.peak.items(), key=lambda item: item[1])
+    limited = config.trainer.memory_limit_gib is not None
+    there_is = f"trainer.memory_limit_gib leaves {num_bytes(limit)}" if limited else f"{device} has {num_bytes(limit)}"
+    return (
+        f"{arm_label(config.precision)} with batch {config.data['batch_size']} is predicted not to fit: it takes "
+        f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and {there_is}"
+    )
+
+
+def _at_most(config: Config, checked: Checked) -> int:
+    assert checked.num_parameters is not None
+    size: int = getattr(torch, config.precision.parameters).itemsize
+    return checked.num_parameters * size * (2 + _num_states(config)) + _OUTPUTS_TWICE * checked.output_bytes
+
+
+def _num_states(config: Config) -> int:
+    """Tensors of a parameter's size that the optimizer keeps for it."""
+    if isinstance(config.optimizer, AdamWConfig):
+        return 2
+    return 1 if isinstance(config.optimizer, SGDConfig) and config.optimizer.momentum else 0

@@ -1,0 +1,168 @@
+"""The checks before a start that need torch, the device or the user's files: for a whole sweep, or one run alone."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.identity import config_hash
+from ampsweep.config.modes import arm_label
+from ampsweep.config.schema import COMPONENTS, Config, component_name
+from ampsweep.data.base import Data, Validatable
+from ampsweep.monitors.memory_snapshot import why_no_snapshot
+from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.precision.precision import unsupported_reason
+from ampsweep.run.lifecycle import PreparedRun
+from ampsweep.sweep.memory_check import too_large
+from ampsweep.sweep.model_check import check_model
+from ampsweep.sweep.preflight import Checked
+from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
+from ampsweep.tracking.tracker import check_tracking
+from ampsweep.tracking.wandb.agent import is_agents_run
+from ampsweep.tracking.wandb.process import WandbAddress
+from ampsweep.training.build.built import build_data, build_model, steps_of
+from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.instantiate import locate
+from ampsweep.training.build.optimizer import decide_fused
+from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
+from ampsweep.training.out_of_memory import out_of_memory
+
+
+def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
+    """Check every config; what several of them share is checked once."""
+    results: list[Checked] = []
+    memory: dict[str, Checked] = {}
+    sizes: dict[tuple[str, str], Checked] = {}
+    for config in configs:
+        shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
+        parts = [*shared, config.optimizer.fused, config.device]
+        key = json.dumps(parts, sort_keys=True, default=vars)
+        if key not in memory:
+            memory[key] = _check(config, wandb)
+        workload = (key, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
+        if workload not in sizes:
+            sizes[workload] = _with_device(config, memory[key])
+        results.append(sizes[workload])
+    return results
+
+
+def check_single_run(config: Config, device: torch.device, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
+    """Check the one run of a command on its `device`, which this process has for itself, and build its data there.
+
+    Raises:
+        UserError: the device cannot do it (unless an agent asks for it, whose sweep goes on all the same), or a part
+            refuses its settings.
+    """
+    unsupported = unsupported_reason(config.precision, device)
+    if unsupported is not None and not is_agents_run():
+        raise UserError(f"precision={arm_label(config.precision)}: {unsupported}")
+    _check_services(config, device, wandb)
+    limit = MemoryLimit(device, config.trainer.memory_limit_gib)
+    prepared, checked = PreparedRun(device, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
+    try:
+        with limit:
+            data = _checked_data(config, device)
+    except (RuntimeError, MemoryError, OSError) as error:
+        oom = out_of_memory(error, device, limit)
+        if oom is None:
+            raise
+        prepared = replace(prepared, oom=oom)  # which is how the run will end
+    else:
+        prepared = replace(prepared, data=data)
+        checked = _with_size(config, device, _check_parts(config, device, data))
+    if checked.wrong_input is not None:
+        raise UserError(checked.wrong_input)
+    return prepared, checked
+
+
+def checkpoint_file(config: Config, path: Path) -> Path:
+    """The checkpoint file that `path` means, of the same model as the config's.
+
+    Raises:
+        UserError: it is missing, damaged or of another model.
+    """
+    with torch.random.fork_rng(), torch.device("meta"):
+        model = build_model(config)
+    try:
+        file = find_checkpoint(path)
+        require_same_model(load_checkpoint(file), file, model, component_name(config.model))
+    except CheckpointError as error:
+        raise UserError(f"resume={path}: {error}") from error
+    return file
+
+
+def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
+    """Check the parts together, without holding any memory for the model.
+
+    Raises:
+        UserError: a part refuses its settings, or they do not fit together or the device.
+    """
+    decide_fused(config.optimizer.fused, device)
+    found = check_model(config, data)
+    num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
+    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=found.output_bytes)
+
+
+def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
+    """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device cannot do.
+
+    Raises:
+        UserError: the reason.
+    """
+    if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
+        raise UserError(f"trainer.memory_snapshot=true: {reason}")
+    limit_gib = config.trainer.memory_limit_gib
+    if limit_gib is not None and (reason := why_no_limit(device, limit_gib, compiles=config.trainer.compile)):
+        raise UserError(f"trainer.memory_limit_gib={limit_gib:g}: {reason}")
+    if config.max_batch.search and device.type == "cpu" and limit_gib is None:
+        raise UserError(
+            "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
+            "the machine itself has no memory left"
+        )
+    try:
+        check_tracking(config.tracking, wandb)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _checked_data(config: Config, device: torch.device) -> Data:
+    """The data set, all of it read where it can be checked in full.
+
+    Raises:
+        UserError: it cannot be trained on.
+    """
+    for group in COMPONENTS:
+        locate(group, getattr(config, group))
+    data = build_data(config, device)
+    if isinstance(data, Validatable):
+        try:
+            data.validate()
+        except ValueError as error:
+            raise UserError(f"data={component_name(config.data)}: {error}") from error
+    return data
+
+
+def _check(config: Config, wandb: WandbAddress | None) -> Checked:
+    try:
+        device = resolve_device(config.device)
+        _check_services(config, device, wandb)
+        return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+    except UserError as error:
+        return Checked(wrong_input=str(error))
+
+
+def _with_device(config: Config, checked: Checked) -> Checked:
+    if checked.wrong_input:
+        return checked
+    device = resolve_device(config.device)
+    unsupported = unsupported_reason(config.precision, device)
+    return replace(checked, unsupported=unsupported) if unsupported else _with_size(config, device, checked)
+
+
+def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:
+    sentence = too_large(config, device, checked)
+    is_refused = sentence is not None and config.predict.must_fit
+    return replace(checked, too_large=sentence, wrong_input=sentence if is_refused else None)

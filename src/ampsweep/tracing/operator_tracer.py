@@ -1,0 +1,99 @@
+"""The dispatch mode that sees every operator of a traced step."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from ampsweep.metrics import MemoryCategory
+from ampsweep.tracing.flops import formulas
+from ampsweep.tracing.ledger import Ledger, tensors_in
+
+_DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
+_PLAIN = (Tensor, FakeTensor)
+_DEVICE = torch.ops.prim.device.default
+"""The operator that returns a fake tensor's device; it is called three times for each other operator."""
+
+Scratch = Callable[[Any, Sequence[Any], Any], int]
+"""A function of an operator, its arguments and its result to the bytes that its kernel takes for itself."""
+
+
+class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Enters the tensors of every operator into a ledger and counts operations, below autograd and autocast."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False, against the wrapper that torch would put around each call to keep compilers out of it.
+
+        Nothing is compiled within a trace. The method is not public.
+        """
+        return False
+
+    def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ledger = ledger
+        self._scratch = scratch
+        self._formulas = formulas()
+        self._phase = ModuleTracker()
+        self._in_backward = False
+        self.num_operators = 0
+        self.flops: Counter[torch.dtype] = Counter()
+        self.recomputed_flops: Counter[torch.dtype] = Counter()
+        self.outputs: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is _DEVICE:
+            return args[0].fake_device
+        if any(t not in _PLAIN for t in types):
+            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
+        self._ledger.hold_unknown(inputs)
+        was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
+        if self._in_backward and not was_in_backward:
+            self._ledger.mark()
+        result = func(*args, **(kwargs or {}))
+        self.num_operators += 1
+        operator = getattr(func, "overloadpacket", func)
+        formula = self._formulas.get(operator)
+        if formula is not None:
+            flops = formula(*args, **(kwargs or {}), out_val=result)
+            self.flops[inputs[0].dtype] += flops
+            if self._in_backward and _is_recomputation():
+                self.recomputed_flops[inputs[0].dtype] += flops
+        for tensor in tensors_in(result):
+            if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
+                self.outputs[tensor.dtype] += 1
+        if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
+            self._ledger.scratch(num_bytes)
+        return result
+
+    def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
+        if not torch.is_grad_enabled():
+            return "temporary"
+        sources = {found.category for tensor in inputs if (found := self._ledger.find(tensor))}
+        if not sources & _DERIVED_FROM_PARAMETERS:
+            return "other"
+        is_cast = operator is torch.ops.aten._to_copy and output.dtype != inputs[0].dtype
+        return "autocast_weights" if is_cast and sources == {"parameters"} else "activations"
+
+
+def _is_recomputation() -> bool:
+    """Tell whether torch.utils.checkpoint calls the current operator of backward to recompute an activation.
+
+    Autograd's own operators run without recording; those that record (a gradient of a gradient) are not called there.
+    """
+    frame = inspect.currentframe() if torch.is_grad_enabled() else None
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None

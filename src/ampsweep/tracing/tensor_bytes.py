@@ -1,0 +1,57 @@
+"""Bytes of tensors, counted operator by operator as they run."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampsweep.tracing.ledger import Ledger, tensors_in
+
+
+class MemoryLimitError(torch.OutOfMemoryError):
+    """Raised by an operator that took more tensor memory than the limit leaves."""
+
+    def __init__(self, requested_bytes: int, in_use_bytes: int, limit_bytes: int) -> None:
+        """`requested_bytes` is what the operator took on top of `in_use_bytes`."""
+        super().__init__(
+            f"an operator took {requested_bytes} bytes on top of {in_use_bytes}, and memory is limited to {limit_bytes}"
+        )
+        self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
+
+
+class TensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the storages that operators take and return on one device, below autograd and in backward too.
+
+    Views share a storage and count once. With a limit, the operator that exceeds it has done its work when
+    MemoryLimitError is raised.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ledger = Ledger(device, keeps_history=False)
+        self._limit_bytes = limit_bytes
+        self.peak_bytes = 0
+        """The most bytes alive at once."""
+        self.made_bytes = 0
+        """Bytes of all storages that operators made, however soon they were freed."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(t is not Tensor for t in types):
+            return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
+        ledger = self._ledger
+        ledger.hold_unknown(tensors_in((args, kwargs)))
+        result = func(*args, **(kwargs or {}))
+        before = ledger.live_bytes
+        for tensor in tensors_in(result):
+            if ledger.create(tensor, "other"):
+                self.made_bytes += tensor.untyped_storage().nbytes()
+        taken = ledger.live_bytes - before
+        if self._limit_bytes is not None and taken > 0 and before + taken > self._limit_bytes:
+            raise MemoryLimitError(taken, before, self._limit_bytes)
+        self.peak_bytes = max(self.peak_bytes, before + taken)
+        return result

@@ -1,0 +1,86 @@
+"""`history.jsonl`, written: the rows of a run on disk, the truth for everything that shows them elsewhere."""
+
+import errno
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+from ampsweep.metrics import STEP
+from ampsweep.record import HISTORY_NAME, history_line, repair_history, write_atomically
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk, the quota or the largest size of a file has no room left."""
+
+
+class HistoryFile:
+    """The history of a run while it trains: each row is appended to `history.jsonl`.
+
+    A row is one line of strict JSON, handed to the operating system whole before `log` returns, so that it survives the
+    death of the process; not synced to the disk, so a crash of the machine can take the last rows. While the disk is
+    full rows wait in memory.
+
+    A row that was logged once stays as it is: W&B, which has it too, takes no second one. A resumed run therefore goes
+    through the steps after its checkpoint without logging them again.
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        """Last step that an earlier process of this run logged."""
+        self._file: FileIO | None = None
+        self._waiting = b""
+        """Rows, or a part of one, that are not on file yet."""
+        self._last_step = 0
+
+    def start(self, directory: Path, *, resume_after: int | None) -> None:
+        """Open the file: a resumed run goes on with the rows that are whole, one that starts from nothing with none.
+
+        ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
+
+        Raises:
+            RecordError: the file is none, or may not be read.
+        """
+        path = directory / HISTORY_NAME
+        if resume_after is not None:
+            self.reached = repair_history(directory).last_step
+        elif path.exists():
+            write_atomically(path, "")
+        self._last_step = resume_after or 0
+        self._file = path.open("ab", buffering=0)
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        """Write the metrics of one step, without the step axis. Steps only grow."""
+        assert self._file is not None, "log before start or after finish"
+        assert STEP not in row, "the step axis is not a metric"
+        assert step > self._last_step, f"step {step} after step {self._last_step}"
+        self._last_step = step
+        if step <= self.reached:
+            return
+        self._waiting += history_line({STEP: step, **row}).encode()
+        try:
+            self._write()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+
+    def finish(self) -> None:
+        """Close the file. Does nothing the second time, or without a start.
+
+        Raises:
+            OSError: the disk is full, and rows that have waited for room are lost.
+        """
+        if self._file is None:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            num_rows = self._waiting.count(b"\n")
+            raise OSError(error.errno, f"{error.strerror}: {num_rows} rows are lost", self._file.name) from error
+        finally:
+            self._file.close()
+            self._file = None
+
+    def _write(self) -> None:
+        assert self._file is not None
+        while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
+            self._waiting = self._waiting[self._file.write(self._waiting) :]

@@ -1,0 +1,112 @@
+"""The tracker of a run while it trains: the history file is the truth, and W&B follows it.
+
+A row is written to the history file and handed to nobody else. Whatever shows the run elsewhere reads it there, so that
+it can be late, lost and begun again without a row being missing, and costs a step nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.wandb.messages import SYNC_LATER
+from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
+from ampsweep.tracking.wandb.settings import WandbPlace, resolve_mode
+
+
+class Follower(Protocol):
+    """Something that shows a run elsewhere, by its history file."""
+
+    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
+        """Begin to follow the run in ``directory``; ``reached`` is the last step that its history has already."""
+
+    def finish(self, record: RunRecord) -> None:
+        """End the run with its final status, summary and proof. Does nothing the second time, or without a start."""
+
+
+class Tracker:
+    """Keeps a run: its rows in the history file, which a ``follower`` shows elsewhere, if there is one."""
+
+    def __init__(self, follower: Follower | None = None) -> None:
+        self._history, self._follower = HistoryFile(), follower
+
+    def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
+        """Begin the run that lives in ``directory``, which exists.
+
+        ``resume_after`` is the last step of the checkpoint the run continues from; None where it starts from nothing.
+        Where the history cannot be opened the follower stays unstarted; `finish` is for both all the same.
+
+        Raises:
+            RecordError: the history holds something else than rows.
+        """
+        self._history.start(directory, resume_after=resume_after)
+        if self._follower is not None:
+            self._follower.start(record, directory, self._history.reached)
+
+    def log(self, row: Mapping[str, float], step: int) -> None:
+        """Keep the metrics of one step, without the step axis. Steps only grow."""
+        self._history.log(row, step)
+
+    def finish(self, record: RunRecord) -> None:
+        """Close the history, then have the follower end the run with its final status, summary and proof.
+
+        Raises:
+            OSError: the disk is full, and rows are lost; the follower has ended nevertheless.
+        """
+        try:
+            self._history.finish()
+        finally:
+            if self._follower is not None:
+                self._follower.finish(record)
+
+
+def make_tracker(
+    config: TrackingConfig,
+    group: str | None,
+    say: Callable[[str], None],
+    wandb: WandbAddress | None = None,
+    on_stop: Callable[[str], None] = lambda reason: None,
+) -> Tracker:
+    """The tracker of a run, which W&B follows unless it is disabled.
+
+    ``group`` is the W&B group where neither the config nor a sweep names one. ``say`` takes lines for the user: which
+    mode W&B is in and how to sync, and later what became of a lost server; ``on_stop`` the reason why somebody ends the
+    run through W&B. W&B itself lives in the process at the address ``wandb``, or in one of the run's own where there is
+    none.
+
+    Raises:
+        ValueError: what `check_tracking` refuses.
+    """
+    if config.mode == "disabled":
+        return Tracker()
+    for address in (wandb, None) if wandb is not None else (None,):
+        with suppress(EOFError, OSError):  # it has been killed
+            client = WandbClient(config, address, group=group, say=say, on_stop=on_stop)
+            if client.line is not None:
+                say(client.line)
+            return Tracker(None if client.mode == "disabled" else client)
+    say(f"W&B: lost (its process cannot be started); {SYNC_LATER}")
+    return Tracker()
+
+
+def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
+    """Refuse what W&B would, before a run; asked of the process at the address ``wandb``, if there is one.
+
+    That process asks the server, too, which may refuse the API key or the entity. One that cannot be had, or takes
+    longer to answer than a training should wait, refuses nothing.
+
+    Raises:
+        ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take, or
+            what the server refuses.
+    """
+    if config.mode == "disabled":
+        return
+    if wandb is not None:
+        with suppress(EOFError, OSError):
+            wandb.check(config)
+            return
+    if resolve_mode(config)[0] != "disabled":
+        WandbPlace.here(config, None).settings(config.tags)

@@ -1,0 +1,138 @@
+"""The tables of the page, as Markdown: what stands in a column about an arm, a row an arm."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ampsweep.metrics import METRICS
+from ampsweep.report.columns import ABSENT, columns_for
+from ampsweep.report.estimate_text import ratio_figure
+from ampsweep.report.units import quantity
+from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
+from campaign.results import Arm, Workload
+from campaign.roofline import Bound, Moved
+
+Cell = Callable[[Arm], str | None]
+"""What stands in a column about an arm; None where it was not measured."""
+
+
+def told(form: Callable[[float], str], value: float | None) -> str | None:
+    """A figure in its form; one that was not measured stays apart from zero."""
+    return None if value is None else form(value)
+
+
+def thousands(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def signed_percent(value: float) -> str:
+    return f"{value:+.2f}%"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str | None]], *, words: bool = False) -> list[str]:
+    """The first column to the left, figures to the right, words to the left."""
+    rule = ["---", *("---" if words else "---:" for _ in headers[1:])]
+    return [f"| {' | '.join(cell or ABSENT for cell in cells)} |" for cells in [headers, rule, *rows]] + [""]
+
+
+def compared_table(workload: Workload) -> list[str]:
+    """The table of `ampsweep report`: speed, memory and loss against the baseline."""
+    arms = [arm.figures for arm in workload.arms]
+    columns = columns_for(arms)
+    cells = [[column.render(arm) for column in columns] for arm in arms]
+    return table(
+        [column.header for column in columns], [[f"{c.value} {c.detail}".strip() for c in row] for row in cells]
+    )
+
+
+def arms_table(workload: Workload, columns: dict[str, Cell]) -> list[str]:
+    """Columns by header; those in which no arm has a figure are left out, and with them the table."""
+    cells = {header: [cell(arm) for arm in workload.arms] for header, cell in columns.items()}
+    shown = [header for header, column in cells.items() if any(column)]
+    rows = [[arm.name, *(cells[header][index] for header in shown)] for index, arm in enumerate(workload.arms)]
+    return table(["arm", *shown], rows) if shown else []
+
+
+def bounds_against(workload: Workload, baseline: str) -> list[str]:
+    """A line on what the arms can gain at most: the baseline's bound over theirs."""
+    bounds = {arm.name: arm.bound.step_ms for arm in workload.arms if arm.bound is not None}
+    if baseline not in bounds:
+        return []
+    found = [f"{name} {ratio(bounds[baseline] / ms)}" for name, ms in bounds.items() if name != baseline]
+    return (
+        [f"By their bounds the arms can be faster than {baseline} by at most: {', '.join(found)}.", ""] if found else []
+    )
+
+
+def _metric(key: str) -> Cell:
+    unit = METRICS[key].unit
+    return lambda arm: told(thousands if unit == "1/s" else lambda value: quantity(value, unit), arm.median(key))
+
+
+def _moved(part: Callable[[Moved], int]) -> Cell:
+    return lambda arm: None if arm.moved is None else f"{number(part(arm.moved) / 1e9)} GB"
+
+
+def _bound(part: Callable[[Bound], float]) -> Cell:
+    return lambda arm: None if arm.bound is None else milliseconds(part(arm.bound))
+
+
+def _by_hand(form: Callable[[float], str], key: str) -> Cell:
+    return lambda arm: None if arm.by_hand is None else told(form, arm.by_hand.median(key))
+
+
+def _gflop(arm: Arm) -> str | None:
+    flops = next((flops for run in arm.runs if (flops := run.record.proof.flops)), None)
+    return None if flops is None else number(sum(flops.values()) / 1e9, 4)
+
+
+def _difference(of: float) -> str:
+    return signed_percent(100 * (of - 1))
+
+
+FIGURES: Final[dict[str, Cell]] = {
+    "undisturbed": lambda arm: str(len(arm.undisturbed)) if arm.undisturbed else None,
+    "tokens/s": _metric("perf/tokens_per_sec"),
+    "samples/s": _metric("perf/samples_per_sec"),
+    "TFLOP/s": _metric("perf/tflops_per_sec"),
+    "MFU": _metric("perf/mfu_pct"),
+    "bound": _bound(lambda bound: bound.step_ms),
+    "share of bound": lambda arm: told(percent, arm.share_pct),
+    "predicted peak": lambda arm: told(num_bytes, arm.figures.predicted_memory_bytes),
+    "error": lambda arm: told(signed_percent, arm.figures.prediction_error_pct),
+    "reserved": _metric("memory/peak_reserved_gib"),
+}
+ROOFLINE: Final[dict[str, Cell]] = {
+    "GFLOP a step": _gflop,
+    "casts": _moved(lambda moved: moved.casts),
+    "unscale": _moved(lambda moved: moved.unscale),
+    "clipping": _moved(lambda moved: moved.clipping),
+    "optimizer": _moved(lambda moved: moved.optimizer),
+    "moved in all": _moved(lambda moved: moved.total),
+    "arithmetic": _bound(lambda bound: bound.arithmetic_ms),
+    "moving": _bound(lambda bound: bound.moving_ms),
+}
+DEVICE: Final[dict[str, Cell]] = {
+    "utilization": _metric("device/utilization_pct"),
+    "power": _metric("device/power_w"),
+    "energy a sample": _metric("device/energy_per_sample_j"),
+    "clock": _metric("device/clock_mhz"),
+    "temperature": _metric("device/temperature_c"),
+    "power cap held": _metric("device/power_capped_pct"),
+    "slowed by heat": _metric("device/throttled_pct"),
+}
+BESIDE: Final[dict[str, Cell]] = {
+    "n": lambda arm: None if arm.by_hand is None else f"{len(arm.undisturbed)}, {len(arm.by_hand.rows)}",
+    "step": lambda arm: told(milliseconds, arm.figures.step_ms),
+    "by hand": _by_hand(milliseconds, "step_ms"),
+    "ratio [95 %]": lambda arm: None if arm.by_hand is None or not (one := arm.by_hand.against) else ratio_figure(one),
+    "by the wall": lambda arm: told(milliseconds, arm.wall_ms),
+    "wall by hand": _by_hand(milliseconds, "wall_ms"),
+    "difference": lambda arm: told(_difference, arm.wall_over_by_hand),
+    "reported overhead": _metric("instrumentation/overhead_pct"),
+    "peak": lambda arm: told(num_bytes, arm.figures.peak_memory_bytes),
+    "peak by hand": _by_hand(num_bytes, "peak_bytes"),
+    "peaks' difference": lambda arm: told(_difference, arm.peak_over_by_hand),
+    "tokens/s": _metric("perf/tokens_per_sec"),
+    "tokens/s by hand": _by_hand(thousands, "tokens_per_sec"),
+    "over by hand": lambda arm: told(ratio, arm.tokens_over_by_hand),
+}

@@ -1,0 +1,435 @@
+import base64
+import hashlib
+import io
+import json
+import math
+import re
+
+import plotly.graph_objects as go
+import pytest
+from page_reader import figures, panel, read_page
+from rich.console import Console
+from shown_runs import GIB, dashboard_of, memory, on_gpu
+from synthetic_records import contaminated, failed, run, sweep
+
+from ampsweep.analysis.comparison import compare
+from ampsweep.record import HISTORY_NAME
+from ampsweep.report.console import print_comparison
+from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
+from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
+from ampsweep.report.sentences.method import method
+from ampsweep.report.sentences.recommending import conclusion, recommendation
+from ampsweep.text import num_bytes
+
+
+def page_of(records, directory, **more):
+    return read_page(html(dashboard_of(records, directory, **more)))
+
+
+@pytest.fixture
+def page(write, gpu_runs, tmp_path):
+    return page_of(write(gpu_runs), tmp_path)
+
+
+def test_the_verdict_of_every_workload_stands_on_top(page, gpu_runs):
+    comparison = compare(gpu_runs, baseline="fp32", margin_pct=1.0)
+    cards = page.one("section", id="verdict").all("article")
+    assert len(cards) == len(comparison.workloads) == 2
+    for card, workload in zip(cards, comparison.workloads, strict=True):
+        assert card.one("h3").text == workload.title
+        assert card.one("div", class_="answer").text == " ".join(recommendation(workload.verdict).split())
+        assert workload.verdict.recommendation.arm == "amp_bf16"
+        assert conclusion(workload) in card.text
+        (bf16,) = [one for one in workload.arms if one.arm == "amp_bf16"]
+        section = card.one("section", class_="arm-verdict", data_arm="amp_bf16")
+        speed, saved, parity = section.all("div", class_="tile")
+        assert speed.one(class_="figure").text == "2.04x"
+        assert f"n={bf16.speedup.n}" in speed.text
+        assert "faster" in speed.text
+        assert saved.one(class_="figure").text == f"-{bf16.memory_saved_pct.value:.1f}%"
+        assert f"{num_bytes(bf16.memory_saved_bytes.value)} less" in saved.text
+        assert "margin ±" in parity.text
+
+
+def test_several_workloads_have_an_overview(page):
+    rows = page.one(class_="overview").one("table").rows()
+    assert [row["workload"] for row in rows] == ["batch_size 8", "batch_size 16"]
+    assert all(row["train in"] == "amp_bf16" for row in rows)
+    assert all("2.04x ▲ faster" in row["amp_bf16"] for row in rows)
+
+
+def test_memory_is_stacked_with_the_predicted_beside_it(page):
+    element, figure = panel(page, "w0-memory-categories")
+    bars = ["fp32", "fp32 (predicted)", "amp_bf16", "amp_bf16 (predicted)", "amp_fp16", "amp_fp16 (predicted)"]
+    by_name = {trace["name"]: trace for trace in figure["traces"]}
+    assert by_name["activations"]["y"] == bars
+    for category, trace in ((one.replace(" ", "_"), trace) for one, trace in by_name.items()):
+        assert trace["marker"]["color"] == CATEGORY_COLOURS[category]
+        for bar, value in zip(bars, trace["x"], strict=True):
+            size = memory(bar.partition(" ")[0], 8)[category]
+            assert value * GIB == pytest.approx(size * (1.01 if "predicted" in bar else 1), abs=1)
+    assert figure["layout"]["xaxis"]["title"]["text"] == "memory at the peak (GiB)"
+    table = {row["arm"]: row for row in element.one("table").rows()}
+    assert table["fp32"]["activations"] == "1.00 GiB"
+    assert table["amp_bf16 (predicted)"]["all"].endswith("(+1.0%)")
+
+
+def test_the_chain_leads_from_tensors_to_the_process(page):
+    _, figure = panel(page, "w0-memory-chain")
+    fp32 = figure["traces"][0]
+    assert fp32["y"] == ["allocated", "reserved", "process"]
+    total = sum(memory("fp32", 8).values()) / GIB
+    assert fp32["x"] == pytest.approx([total, 1.1 * total, 1.2 * total])
+
+
+def test_pairs_show_each_pair_and_the_mean_with_its_interval(page, gpu_runs):
+    arms = {arm.arm: arm for arm in compare(gpu_runs, baseline="fp32", margin_pct=1.0).workloads[0].arms}
+    for key, estimate, scale in (("speedup", "speedup", 1.0), ("memory-saved", "memory_saved_bytes", 2**20)):
+        _, figure = panel(page, f"w0-{key}")
+        for middle, dots in zip(figure["traces"][::2], figure["traces"][1::2], strict=True):
+            arm = middle["meta"]["arm"]
+            expected = getattr(arms[arm], estimate)
+            assert middle["x"][0] == pytest.approx(expected.value / scale)
+            assert len(dots["x"]) == expected.n
+            assert middle["marker"]["color"] == dots["marker"]["color"] == MODE_COLOURS[arm]
+            if expected.interval is not None:
+                high = middle["x"][0] + middle["error_x"]["array"][0]
+                low = middle["x"][0] - middle["error_x"]["arrayminus"][0]
+                assert (low, high) == pytest.approx([end / scale for end in expected.interval])
+            else:
+                assert "error_x" not in middle
+
+
+def test_the_loss_gap_lies_against_margin_and_interval(page, gpu_runs):
+    verdicts = compare(gpu_runs, baseline="fp32", margin_pct=1.0).workloads[0].verdict.arms
+    parity = verdicts[0].parities[0]
+    element, figure = panel(page, "w0-loss-gap")
+    margins = [shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]
+    assert (margins[0]["x0"], margins[0]["x1"]) == pytest.approx((-parity.margin, parity.margin))
+    decisive = next(trace for trace in figure["traces"] if trace["mode"] == "lines")
+    assert decisive["x"] == pytest.approx([parity.low, parity.high])
+    assert element.one("table").rows()[0]["parity"] == parity.verdict == "equivalent"
+
+
+def test_curves_are_of_the_histories_with_a_band_over_seeds(page):
+    _, figure = panel(page, "w0-train-loss")
+    of_arm = [trace for trace in figure["traces"] if trace["meta"]["arm"] == "fp32"]
+    low, high, mean = (trace for trace in of_arm if trace["meta"].get("over_seeds"))
+    runs = {trace["meta"]["seed"]: trace for trace in of_arm if "seed" in trace["meta"]}
+    assert sorted(runs) == [0, 1, 2]
+    assert runs[0]["x"] == mean["x"] == [5 * index for index in range(1, 9)]
+    assert runs[1]["y"][0] == pytest.approx(4 * math.exp(-1 / 3) + 2.01, rel=1e-5)
+    assert low["y"] == runs[0]["y"]
+    assert high["y"] == runs[2]["y"]
+    assert mean["y"] == pytest.approx(runs[1]["y"], rel=1e-5)
+    assert figure["layout"]["xaxis"]["title"]["text"] == "step"
+
+
+def test_the_scale_is_shown_of_the_arms_that_have_one(page):
+    element, figure = panel(page, "w0-scale")
+    assert {trace["meta"]["arm"] for trace in figure["traces"]} == {"amp_fp16"}
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert "fp32, amp_bf16: not logged" in element.text
+
+
+def test_memory_against_batch_size_marks_where_it_ran_out(page):
+    element, figure = panel(page, "a0-memory-against-batch")
+    lines = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["mode"] == "lines+markers"}
+    assert lines["fp32"]["x"] == [8, 16]
+    assert [value * GIB for value in lines["fp32"]["y"]] == pytest.approx(
+        [sum(memory("fp32", size).values()) for size in (8, 16)]
+    )
+    (cross,) = [trace for trace in figure["traces"] if trace["mode"] == "markers"]
+    assert (cross["meta"]["arm"], cross["x"]) == ("amp_fp16", [16])
+    assert "amp_fp16 ran out of memory at batch 16" in element.text
+    assert element.one("table").rows()[0] == {
+        "batch size": "8",
+        "fp32": "3.13 GiB",
+        "amp_bf16": "2.88 GiB",
+        "amp_fp16": "2.88 GiB",
+    }
+
+
+def test_every_trouble_is_a_row_with_its_reason_and_what_follows(write, broken_runs, tmp_path):
+    page = page_of(write(broken_runs), tmp_path)
+    rows = {
+        (row["problem"], row["arm"]): (row["seeds"], row["why"], row["consequence"])
+        for row in page.one(class_="problems").one("table").rows()
+    }
+    assert rows["oom", "amp_fp16"] == ("1", "CUDA out of memory. Tried to allocate 2.00 GiB", "no figures")
+    assert rows["diverged", "amp_fp16"][1] == "the scale collapsed to 1e-08 at step 12"
+    assert rows["failed", "amp_fp16"][1] == "RuntimeError: the disk is full"
+    assert rows["unsupported", "tf32"] == ("0", "tf32 needs a GPU", "not run")
+    assert rows["contaminated", "amp_bf16"][1:] == (
+        "other processes kept 1.0 of 2 cores busy",
+        "its speed does not count",
+    )
+    assert rows["disproved", "amp_bf16"][1:] == ("a matmul in float32 lost bits", "none of its figures count")
+    assert rows["cut short", "amp_bf16"][2] == "its loss does not count"
+    assert rows["not paired", "amp_bf16"][:2] == ("7", "there is no fp32 run with seed 7")
+
+
+def test_runs_are_listed_with_differences_figures_and_links(write, gpu_runs, tmp_path):
+    gpu_runs[0][1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
+    gpu_runs[1][1].wandb.directory = "/data/wandb/offline-run-1"
+    page = page_of(write(gpu_runs), tmp_path)
+    table = page.one(class_="runs").one("table")
+    rows = table.rows()
+    assert len(rows) == len(gpu_runs)
+    (row,) = [one for one in rows if one["directory"] == "fp32-gpt_tiny-8-s0"]
+    assert (row["arm"], row["seed"], row["step time"], row["differs in"]) == (
+        "fp32",
+        "0",
+        "100 ms",
+        "data.batch_size=8",
+    )
+    links = {link.text: link.attributes["href"] for link in table.all("a")}
+    assert links["https://wandb.ai/team/ampsweep/runs/a1"] == "https://wandb.ai/team/ampsweep/runs/a1"
+    assert links["fp32-gpt_tiny-8-s0"] == "./fp32-gpt_tiny-8-s0/"
+    assert "/data/wandb/offline-run-1" not in links
+    assert any(one["W&B"] == "/data/wandb/offline-run-1" for one in rows)
+
+
+def test_the_environment_is_said_once_and_differences_by_run(write, gpu_runs, tmp_path):
+    gpu_runs[0][1].environment["packages"]["torch"] = "2.12.0"
+    page = page_of(write(gpu_runs), tmp_path)
+    differing, common = (table.rows() for table in page.one("section", id="environment").all("table"))
+    assert {"fact": "flags.matmul_fp32_precision", "value": "ieee"} in common
+    assert {"fact": "packages.torch", "value": "2.12.0", "runs": "1 run: fp32"} in differing
+
+
+def test_a_panel_without_figures_is_left_out_with_its_reason(write, tmp_path):
+    page = page_of(write([*sweep("fp32", [1.0] * 3), *sweep("amp_bf16", [1.0] * 3)]), tmp_path)
+    absent = page.one("details", class_="absent")
+    assert "Power: no run measured device/power_w." in absent.text
+    assert "Scale: no run logged amp/scale" in absent.text
+    assert "Gap of the final validation loss" not in absent.text
+    assert not page.all("figure", id="w0-power")
+    assert not page.all("section", id="against-batch")
+
+
+def test_only_what_varies_can_be_filtered_by(page, write, tmp_path):
+    def choices(page):
+        return {select.attributes["name"]: [one.text for one in select.all("option")] for select in page.all("select")}
+
+    assert choices(page) == {"batch_size": ["all", "8", "16"], "seed": ["all", "0", "1", "2"]}
+    assert [button.text for button in page.all("button", class_="arm")] == ["fp32", "amp_bf16", "amp_fp16"]
+    (tmp_path / "single").mkdir()
+    single = [run("fp32"), run("amp_bf16")]
+    assert choices(read_page(html(dashboard_of(single, tmp_path)))) == {}
+
+
+def test_what_filters_compare_stands_on_everything_they_hide(page):
+    tagged = [one for one in page.all() if "data-facts" in one.attributes]
+    assert {one.name for one in tagged} == {"article", "details", "tr", "section"}
+    facts = [json.loads(one.attributes["data-facts"]) for one in tagged if one.name != "section"]
+    assert {tuple(one.items()) for one in facts} == {(("batch_size", "8"),), (("batch_size", "16"),)}
+
+
+def test_axes_have_units(page):
+    for element in page.all("figure"):
+        _, figure = panel(page, element.attributes["id"])
+        for axis in ("xaxis", "yaxis"):
+            described = figure["layout"][axis]
+            assert described.get("type") == "category" or described["title"]["text"]
+    _, step_time = panel(page, "w0-step-time")
+    assert step_time["layout"]["yaxis"]["title"]["text"] == "step time (ms)"
+    _, power = panel(page, "w0-power")
+    assert power["layout"]["xaxis"]["title"]["text"] == "power (W)"
+
+
+def test_every_figure_is_one_that_plotly_accepts(page):
+    for figure in figures(page):
+        go.Figure(data=figure["traces"], layout=figure["layout"])
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a&amp;b", "עברית"])
+def test_names_with_markup_stay_text(write, tmp_path, hostile):
+    entries = [
+        run(arm, 0, facts={"model": hostile}, directory=f"run{index}", wandb={"url": f"javascript:{hostile}"})
+        for index, arm in enumerate(("fp32", hostile))
+    ]
+    entries.append(failed("amp_fp16", 0, "failed", hostile, facts={"model": hostile}))
+    text = html(dashboard_of(write(entries), tmp_path))
+    page = read_page(text)
+    assert page.one("section", id="verdict").one("article").one("h3").text.startswith(f"model {hostile}")
+    assert len(page.all("script")) == 4
+    assert not page.all("img")
+    assert all(not link.attributes["href"].startswith("javascript:") for link in page.all("a"))
+    assert hostile in [row["why"] for row in page.one(class_="problems").one("table").rows()]
+    for figure in figures(page):
+        for trace in figure["traces"]:
+            drawn = json.dumps([trace.get(key) for key in ("name", "x", "y", "text", "hovertext")])
+            assert "<script" not in drawn
+            assert "<img" not in drawn
+        assert "<script" not in json.dumps(figure["layout"])
+
+
+def test_nothing_is_fetched_and_only_its_own_scripts_may_run(write, gpu_runs, tmp_path):
+    text = html(dashboard_of(write(gpu_runs), tmp_path))
+    page = read_page(text)
+    for element in page.all():
+        assert "src" not in element.attributes
+        if element.name == "link" or (element.name != "a" and "href" in element.attributes):
+            raise AssertionError(element)
+    policy = page.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    assert len(scripts) == 3
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_an_unreadable_history_is_named_and_the_rest_shown(write, gpu_runs, tmp_path):
+    records = write(gpu_runs)
+    (tmp_path / "fp32-gpt_tiny-8-s0" / HISTORY_NAME).write_text('{"step": 5, "train/loss": 1.0}\nnot json\n')
+    page = page_of(records, tmp_path)
+    (row,) = [row for row in page.one(class_="problems").one("table").rows() if row["problem"] == "damaged history"]
+    assert (row["arm"], row["seeds"], row["consequence"]) == (
+        "fp32",
+        "0",
+        "its curves are of what is left, no time to a loss",
+    )
+    assert row["why"] == "fp32-gpt_tiny-8-s0/history.jsonl is damaged: line 2 is not JSON"
+    _, figure = panel(page, "w0-train-loss")
+    seeds = {trace["meta"].get("seed") for trace in figure["traces"] if trace["meta"]["arm"] == "fp32"}
+    assert seeds == {None, 0, 1, 2}
+
+
+def test_losses_that_are_not_finite_are_gaps(write, tmp_path):
+    entries = [*sweep("fp32", [1.0] * 3), failed("amp_fp16", 0, "diverged", "the training loss is nan at step 40")]
+    records = write(entries)
+    _, figure = panel(page_of(records, tmp_path), "w0-train-loss")
+    (diverged,) = [trace for trace in figure["traces"] if trace["meta"]["arm"] == "amp_fp16"]
+    assert diverged["y"][-1] is None
+    assert diverged["line"]["dash"] == "dot"
+    lost = tmp_path / "amp_fp16-gpt_tiny-8-s0" / HISTORY_NAME
+    lost.write_text(re.sub(r'"train/loss": [^,}]+', '"train/loss": "Infinity"', lost.read_text()))
+    element, _ = panel(page_of(records, tmp_path), "w0-train-loss")
+    assert "amp_fp16: never a finite value (seed 0)" in element.text
+
+
+def of_seeds(trace, *keys):
+    """Seed -> what a trace shows of it."""
+    data = trace["meta"]["by_seed"]
+    columns = [data[key] for key in keys or ("x", "text")]
+    return {str(seed): of_seed for seed, *of_seed in zip(data["seeds"], *columns, strict=True)}
+
+
+def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
+    power = {
+        (record.arm, str(record.identity.seed)): record.summary["perf/samples_per_sec"]
+        for _, record in gpu_runs
+        if record.status == "completed" and record.identity.batch_size == 8
+    }
+    _, figure = panel(page, "w0-samples-per-sec")
+    bars = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["type"] == "bar"}
+    found = {(arm, seed): xs[0] for arm, bar in bars.items() for seed, (xs, _) in of_seeds(bar).items()}
+    assert found == pytest.approx(power, rel=1e-5)
+    for key, num_values in (("memory-categories", 6), ("memory-chain", 3)):
+        for trace in panel(page, f"w0-{key}")[1]["traces"]:
+            assert set(of_seeds(trace)) <= {"0", "1", "2"}
+            for xs, texts in of_seeds(trace).values():
+                assert [len(xs), len(texts)] == [len(trace["x"])] * 2 == [num_values] * 2
+    _, changes = panel(page, "w0-memory-changes")
+    bf16 = next(trace for trace in changes["traces"] if trace["meta"]["arm"] == "amp_bf16")
+    assert [xs for xs, _ in of_seeds(bf16).values()] == [pytest.approx(bf16["x"])] * 3, "no seed differs"
+    _, against_batch = panel(page, "a0-memory-against-batch")
+    fp32 = next(trace for trace in against_batch["traces"] if trace["meta"]["arm"] == "fp32")
+    assert of_seeds(fp32, "x", "y")["2"][0] == [8, 16]
+
+
+def test_the_speed_of_a_contaminated_run_is_in_no_panel(write, tmp_path):
+    entries = [*sweep("fp32", [100.0, 100.0]), *sweep("amp_bf16", [50.0]), contaminated("amp_bf16", 1, step_ms=500.0)]
+    for _, record in entries:
+        record.summary["perf/samples_per_sec"] = 8000 / record.summary["perf/step_ms"]
+    records = write(entries)
+    element, figure = panel(page_of(records, tmp_path), "w0-samples-per-sec")
+    drawn = {trace["meta"]["arm"]: trace["x"] for trace in figure["traces"] if trace["type"] != "bar"}
+    assert drawn == {"fp32": [80.0, 80.0], "amp_bf16": [160.0]}
+    assert "amp_bf16: contaminated, hence left out (seed 1)" in element.text
+    (_, free), (_, disturbed) = [entry for entry in records if entry[1].arm == "amp_bf16"]
+    free.contamination = disturbed.contamination
+    element, figure = panel(page_of(records, tmp_path), "w0-samples-per-sec")
+    assert {trace["meta"]["arm"] for trace in figure["traces"]} == {"fp32"}
+    assert "amp_bf16: contaminated, hence left out (seed 0, 1)" in element.text
+
+
+def test_colours_are_the_modes_own_everywhere(page):
+    for figure in figures(page):
+        for trace in figure["traces"]:
+            arm = trace["meta"].get("arm")
+            colours = {trace.get("marker", {}).get("color"), trace.get("line", {}).get("color")} - {None}
+            if arm is not None:
+                assert colours <= {MODE_COLOURS[arm]}
+
+
+def test_arms_of_one_mode_share_its_colour_and_differ_otherwise(write, tmp_path):
+    arms = ["fp32", "amp_bf16", "amp_bf16+cache_enabled=false"]
+    entries = [run(arm, seed, directory=f"run{index}-{seed}") for index, arm in enumerate(arms) for seed in range(3)]
+    _, figure = panel(page_of(write(entries), tmp_path), "w0-train-loss")
+    lines = {trace["name"]: trace["line"] for trace in figure["traces"] if trace.get("showlegend", True)}
+    plain, changed = lines["amp_bf16"], lines["amp_bf16+cache_enabled=false"]
+    assert plain["color"] == changed["color"] == MODE_COLOURS["amp_bf16"]
+    assert plain["dash"] != changed["dash"]
+
+
+def test_the_page_can_be_used_by_keyboard_and_without_scripts(page):
+    assert page.all("a", class_="skip")[0].attributes["href"] == "#verdict"
+    targets = {one.attributes.get("id") for one in page.all()}
+    for link in page.one("nav").all("a"):
+        assert link.attributes["href"].removeprefix("#") in targets
+    for select in page.all("select"):
+        assert any(select in label.all("select") and label.text for label in page.all("label"))
+    for element in page.all("figure"):
+        assert element.all("table"), "what is drawn stands in a table too"
+    for scrolling in page.all(class_="scroll"):
+        assert scrolling.attributes["tabindex"] == "0"
+        assert scrolling.attributes["aria-label"]
+    assert page.one("html").attributes["lang"] == "en"
+
+
+def test_no_runs_are_said_to_be_none(tmp_path):
+    assert "No runs to compare." in read_page(html(dashboard_of([], tmp_path))).one("main").text
+
+
+def test_two_hundred_runs_stay_under_ten_megabytes(tmp_path, write):
+    entries = [
+        on_gpu(arm, seed, batch_size=size, step_ms=50.0 + seed, directory=f"{arm}-{size}-{seed}")
+        for arm in ("fp32", "amp_bf16", "amp_fp16", "tf32")
+        for size in (8, 16, 32, 64, 128)
+        for seed in range(10)
+    ]
+    records = write(entries)
+    rows = [{"step": step, "train/loss": 1 / step, "perf/step_ms": 10 + math.sin(step)} for step in range(1, 501)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    for directory, _ in records:
+        (directory / HISTORY_NAME).write_text(text)
+    document = html(dashboard_of(records, tmp_path))
+    assert len(document.encode()) < 10e6
+    element, figure = panel(read_page(document), "w0-train-loss")
+    assert max(len(trace["x"]) for trace in figure["traces"]) <= 300
+    assert "are thinned to" in element.text
+    assert min(min(trace["y"]) for trace in figure["traces"]) == pytest.approx(1 / 500), "no extreme is lost"
+
+
+def test_with_two_seeds_documents_tell_the_spread_within_runs(write, tmp_path):
+    entries = [on_gpu(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1)]
+    for _, record in entries:
+        record.summary |= {"perf/step_ms_iqr": 3.0, "perf/step_ms_p95": 108.0}
+    dashboard = dashboard_of(write(entries), tmp_path)
+    stream = io.StringIO()
+    print_comparison(dashboard.comparison, Console(file=stream, width=200))
+    documents = {
+        "page": read_page(html(dashboard)).one("section", id="verdict").text,
+        "Markdown": markdown(dashboard.comparison),
+        "console": stream.getvalue(),
+    }
+    for name, text in documents.items():
+        said = " ".join(text.replace("**", "").split())
+        assert said.count("step time within 2 runs: IQR 3.00 ms (3.0%), p95 108 ms; it supports no verdict") == 2, name
+        assert "within-run" in said or "Within runs" in said
+    assert "too few pairs" in documents["page"]
+    assert any(figure == "within-run" for figure, _ in method(dashboard.comparison))

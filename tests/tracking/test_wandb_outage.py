@@ -1,0 +1,233 @@
+"""The training goes on, and nothing of W&B stays behind, whatever becomes of its server or its own processes."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
+
+import psutil
+import pytest
+from served import Wandb
+from wandb_server import KEY, Fault
+
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord, read_history
+from ampsweep.record.parts import MemoryUse, ModeProof
+from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.messages import SYNC_LATER
+from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+
+Event = Callable[[], object]
+
+
+class Training:
+    """Tracks 20 rows; what it was held up for, and what the user was told."""
+
+    def __init__(self, record: RunRecord, directory: Path, address: WandbAddress | None) -> None:
+        self.record, self.directory, self.address = record, directory, address
+        self.said: list[str] = []
+        self.start_s = self.finish_s = 0.0
+
+    def run(self, events: dict[int, Event] | None = None, seconds: float = 2.0) -> None:
+        """``events`` happen before a row; 0 is before the start, 21 before the end."""
+        events = events or {}
+        events.get(0, int)()
+        tracker = make_tracker(TrackingConfig(mode="online", project="p"), "g", self.said.append, self.address)
+        began = time.perf_counter()
+        tracker.start(self.record, self.directory, resume_after=None)
+        self.start_s = time.perf_counter() - began
+        for step in range(1, 21):
+            events.get(step, int)()
+            tracker.log({"train/loss": 1 / step}, step)
+            time.sleep(seconds / 20)
+        events.get(21, int)()
+        self.record.status = "completed"
+        self.record.memory, self.record.proof = MemoryUse(peak={"parameters": 4096}), ModeProof(outputs={"bfloat16": 9})
+        began = time.perf_counter()
+        tracker.finish(self.record)
+        self.finish_s = time.perf_counter() - began
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        return read_history(self.directory)
+
+
+@pytest.fixture
+def training(record: RunRecord, tmp_path: Path, online: Wandb) -> Iterator[Training]:
+    yield Training(record, tmp_path, online.address)
+    assert wandb_cores() == []
+
+
+def wandb_cores() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if one.name().startswith("wandb-core") and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def kill_core() -> None:
+    for core in wandb_cores():
+        core.kill()
+
+
+def test_a_healthy_server_has_every_row_at_the_end(training: Training, online: Wandb) -> None:
+    training.run(seconds=0.2)
+    run, noted = online.run(training.record), training.record.wandb
+    assert run.rows == training.rows
+    assert (run.state, run.summary["status"], run.attributes["groupName"]) == ("finished", "completed", "g")
+    assert (noted.url, noted.last_step) == (f"{online.server.url}/team/p/runs/{run.name}", 20)
+
+
+@pytest.mark.parametrize(("kind", "at_most_s"), [("refuses", 6), pytest.param("is silent", 16, marks=pytest.mark.slow)])
+def test_an_absent_server_costs_a_second_a_silent_one_ten(
+    kind: str, at_most_s: float, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if kind == "is silent":
+            silent.listen()
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        with WandbProcess() as process:
+            training = Training(record, tmp_path, process.address)
+            training.run(seconds=0.2)
+    assert training.start_s < 5, "it takes 1 s on a machine with nothing else to do"
+    assert training.start_s + training.finish_s < at_most_s
+    assert training.said == ["W&B: online, project p", f"W&B: lost (the server does not answer); {SYNC_LATER}"]
+    assert (record.wandb.id, record.wandb.mode) == ("run0123", "offline")
+    assert record.wandb.reason == "the server does not answer"
+    assert len(training.rows) == 20
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_back_gets_what_it_missed(training: Training, online: Wandb) -> None:
+    """It is away as the run starts, and again later on."""
+    server = online.server
+    training.run({0: server.refuse, 4: server.accept, 14: server.refuse, 16: server.accept})
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+    assert training.record.wandb.error is None
+
+
+@pytest.mark.slow
+def test_a_killed_wandb_core_is_replaced(training: Training, online: Wandb) -> None:
+    training.run({5: kill_core, 12: kill_core, 21: kill_core})
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+    assert training.record.wandb.error is None
+    assert training.said == ["W&B: online, project p"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0, 10], ids=["as the run begins", "in the middle"])
+def test_a_key_that_becomes_wrong_stops_no_training(
+    step: int, training: Training, online: Wandb, impatient: WandbAddress
+) -> None:
+    training.address = impatient
+    impatient.check(TrackingConfig(mode="online", project="p"))
+    training.run({step: lambda: setattr(online.server, "key", "9" * 40)})
+    assert len(training.rows) == 20
+    assert training.record.status == "completed"
+    assert training.record.wandb.error.endswith(": user is not logged in")
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault(on="file_stream", status=500), "retrying HTTP 500"),
+        (Fault(status=429), "retrying HTTP 429"),
+        (Fault(status=0), "EOF"),
+        (Fault(status=500, delay_s=5.0), "the server does not answer"),
+    ],
+    ids=["500", "429", "dropped", "silent"],
+)
+def test_a_server_that_fails_at_the_end_is_given_up(
+    fault: Fault, why: str, training: Training, online: Wandb, impatient: WandbAddress
+) -> None:
+    training.address = impatient
+    training.run({21: lambda: online.server.faults.append(fault)}, seconds=0.2)
+    assert training.finish_s < 8, "it takes 1 s on a machine with nothing else to do"
+    assert why in training.record.wandb.error
+    assert training.said[1:] == [f"W&B: lost ({training.record.wandb.error}); {SYNC_LATER}"]
+    assert len(training.rows) == 20
+
+
+@pytest.mark.slow
+def test_a_server_that_is_slow_is_waited_for(training: Training, online: Wandb, impatient: WandbAddress) -> None:
+    """W&B asks it one question after the other at the end: together longer than a silent one is waited for."""
+    training.address = impatient
+    with online.server.failing(Fault(status=200, delay_s=0.1)):
+        training.run(seconds=1.0)
+    assert training.finish_s > 0.6
+    run = online.run(training.record)
+    assert (run.rows, run.state) == (training.rows, "finished")
+    assert training.record.wandb.error is None
+
+
+def test_an_answer_that_is_lost_doubles_no_row(training: Training, online: Wandb) -> None:
+    lost = Fault(on="file_stream", status=0, is_heard=True, times=1)
+    training.run({2: lambda: online.server.faults.append(lost)}, seconds=0.2)
+    run = online.run(training.record)
+    assert lost.times == 0
+    assert run.rows == training.rows
+    assert run.state == "finished"
+
+
+@pytest.mark.slow
+def test_a_finish_waits_as_long_as_the_user_says(training: Training, online: Wandb) -> None:
+    def be_away() -> None:
+        online.server.refuse()
+        Timer(2.0, online.server.accept).start()
+
+    training.run({21: be_away}, seconds=0.2)
+    run = online.run(training.record)
+    assert run.rows == training.rows
+    assert run.state == "finished"
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
+from ampsweep.tracking.tracker import make_tracker
+directory = Path(sys.argv[1])
+tracker = make_tracker(TrackingConfig(mode="online", project="p"), None, lambda line: None)
+tracker.start(RunRecord.read(directory), directory, resume_after=None)
+for step in range(1, 1000):
+    tracker.log({"train/loss": 1 / step}, step)
+    if step == 5:
+        print(flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_killed_training(record: RunRecord, tmp_path: Path, online: Wandb) -> None:
+    record.write(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 2, "the W&B process and its wandb-core"
+        process.kill()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    run = online.run(record)
+    assert run.rows == read_history(tmp_path)
+    assert (run.state, run.summary["status"]) == ("failed", "interrupted")
+
+
+def test_a_training_does_not_use_the_wandb_core_of_its_parent(
+    record: RunRecord, tmp_path: Path, online: Wandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it would under `wandb agent`, whose runs must not end with it."""
+    monkeypatch.setenv("WANDB_SERVICE", f"3-{os.getpid()}-unix-/nowhere")
+    with WandbProcess() as process:
+        Training(record, tmp_path, process.address).run(seconds=0.2)
+    assert online.run(record).rows == read_history(tmp_path)
