@@ -9,8 +9,9 @@ from pathlib import Path
 from ampsweep.commands.wandb_runs import copied_runs
 from ampsweep.config.errors import UserError
 from ampsweep.report.compare import Compared, compare_directories
+from ampsweep.report.comparison_json import comparison_json
 from ampsweep.report.console import print_comparison
-from ampsweep.report.files import HTML_NAME, comparison_json, write_comparison
+from ampsweep.report.files import HTML_NAME, write_comparison
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
 from ampsweep.tracking.wandb.selection import SCHEME

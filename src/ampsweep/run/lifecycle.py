@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsweep.config.identity import code_version
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only

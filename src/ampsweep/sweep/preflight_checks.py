@@ -10,8 +10,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import COMPONENTS, component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
