@@ -25,7 +25,7 @@ def traced_step(device=CPU):
     return trace.result
 
 
-def test_on_the_cpu_the_traced_step_tells_the_tensors_and_the_system_the_process():
+def test_on_the_cpu_a_traced_step_tells_the_peak_of_tensors():
     monitor = MemoryMonitor(CPU)
     monitor.after_warmup()
     traced = traced_step()
@@ -57,7 +57,7 @@ class Allocator:
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
-def test_a_step_in_which_the_allocator_grew_is_among_the_suspects(step):
+def test_a_step_that_made_the_allocator_grow_is_suspected(step):
     allocator = Allocator()
     growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
     for ended in range(1, 200):
@@ -87,7 +87,7 @@ def test_after_a_growth_each_step_is_looked_at_again():
     assert growth.step_ended() == 0
 
 
-def test_a_look_before_the_times_are_read_tells_of_the_steps_so_far_alone():
+def test_a_look_tells_of_the_steps_since_the_last_one():
     allocator = Allocator()
     growth = AllocatorGrowth(allocator.taken_bytes)
     for _ in range(65):
@@ -181,7 +181,7 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
 
 @pytest.mark.gpu
 @NEEDS_CUDA
-def test_on_cuda_the_allocator_tells_the_peaks_of_the_run_and_of_the_steady_steps():
+def test_on_cuda_run_and_steady_steps_have_their_own_peaks():
     device = torch.device("cuda")
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
     del before
@@ -234,7 +234,7 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
 
 @pytest.mark.gpu
 @NEEDS_CUDA
-def test_on_cuda_the_step_has_the_allocators_peak_and_the_run_keeps_its_own():
+def test_on_cuda_one_steps_peak_leaves_the_runs_own_alone():
     device = torch.device("cuda")
     monitor = MemoryMonitor(device)
     measured_step(monitor, torch.clone)  # the first matmul of all takes a workspace that stays

@@ -53,7 +53,7 @@ def values(monitor):
     return {key: tensor.item() for key, tensor in monitor.tensors().items()}
 
 
-def test_counts_equal_the_scalers_own_through_overflows_and_growth():
+def test_counts_are_the_scalers_own_through_overflow_and_growth():
     training = Training(init_scale=2.0**10, growth_interval=3)
     monitor = training.monitor()
     overflows = [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
@@ -81,7 +81,7 @@ def test_counts_read_after_many_steps_are_those_of_every_step(num_unread):
             assert values(monitor)["amp/skipped_steps"] == attempted - training.num_applied
 
 
-def test_the_tracker_starts_anew_although_the_scale_cannot_grow_any_more():
+def test_the_tracker_starts_anew_where_the_scale_cannot_grow():
     training = Training(init_scale=2.0**127, growth_interval=2)
     training.model.requires_grad_(False).bias.requires_grad_(True)
     monitor = training.monitor()

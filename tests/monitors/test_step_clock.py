@@ -159,7 +159,7 @@ def test_windows_read_together_are_those_read_one_by_one():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_a_step_lasts_as_long_as_its_kernels_and_nothing_waits_for_them():
+def test_on_cuda_a_step_lasts_as_long_as_its_kernels():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     c = StepClock(device, warmup_steps=1, samples_per_step=8, tokens_per_step=None)
     x = torch.randn(4096, 4096, device=device)
