@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from marks import on_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
@@ -15,7 +16,6 @@ from ampsweep.tracing.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
 MIB, GIB = 2**20, 2**30
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def traced_step(device=CPU):
@@ -25,7 +25,7 @@ def traced_step(device=CPU):
     return trace.result
 
 
-def test_on_the_cpu_a_traced_step_tells_the_peak_of_tensors():
+def test_cpu_peaks_come_from_the_traced_step_and_the_system():
     monitor = MemoryMonitor(CPU)
     monitor.after_warmup()
     traced = traced_step()
@@ -179,9 +179,8 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
     assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
-def test_on_cuda_run_and_steady_steps_have_their_own_peaks():
+@on_cuda
+def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     device = torch.device("cuda")
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
     del before
@@ -200,8 +199,7 @@ def test_on_cuda_run_and_steady_steps_have_their_own_peaks():
     assert set(summary) <= set(METRICS)
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 def test_on_cuda_the_allocator_tells_that_it_grew():
     growth = MemoryMonitor(torch.device("cuda")).growth()
     spike = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
@@ -209,8 +207,7 @@ def test_on_cuda_the_allocator_tells_that_it_grew():
     del spike
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 def test_the_traced_peak_is_the_allocators_but_for_rounding():
     device = torch.device("cuda")
     torch.cuda.empty_cache()  # a cached block may be larger than what is asked for, by up to 1 MiB
@@ -232,9 +229,8 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
     assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
-def test_on_cuda_one_steps_peak_leaves_the_runs_own_alone():
+@on_cuda
+def test_cuda_peak_of_one_step_leaves_the_runs_peak_alone():
     device = torch.device("cuda")
     monitor = MemoryMonitor(device)
     measured_step(monitor, torch.clone)  # the first matmul of all takes a workspace that stays

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 import torch
+from marks import on_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -53,7 +54,7 @@ def values(monitor):
     return {key: tensor.item() for key, tensor in monitor.tensors().items()}
 
 
-def test_counts_are_the_scalers_own_through_overflow_and_growth():
+def test_counts_equal_the_scalers_through_overflow_and_growth():
     training = Training(init_scale=2.0**10, growth_interval=3)
     monitor = training.monitor()
     overflows = [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
@@ -81,7 +82,7 @@ def test_counts_read_after_many_steps_are_those_of_every_step(num_unread):
             assert values(monitor)["amp/skipped_steps"] == attempted - training.num_applied
 
 
-def test_the_tracker_starts_anew_where_the_scale_cannot_grow():
+def test_the_tracker_restarts_where_the_scale_cannot_grow():
     training = Training(init_scale=2.0**127, growth_interval=2)
     training.model.requires_grad_(False).bias.requires_grad_(True)
     monitor = training.monitor()
@@ -136,8 +137,7 @@ def test_observing_reads_no_value_from_the_device():
     assert "aten::_local_scalar_dense" not in names
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_observing_makes_no_host_wait_for_cuda():
     monitor, after = monitor_at(2.0, torch.device("cuda")), torch.tensor(1.0, device="cuda")
     torch.cuda.set_sync_debug_mode("error")

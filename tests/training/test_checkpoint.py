@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from marks import on_cuda
 from torch import nn
 
 from ampsweep.training.checkpoint import (
@@ -220,8 +221,7 @@ def test_all_generators_continue_where_they_were(saved):
     assert draw() == expected
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_the_generator_of_a_gpu_continues_too():
     device = torch.device("cuda", 0)
     state = rng_state(device)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from assembled import CPU, StopAfter
+from marks import on_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,7 +26,6 @@ from ampsweep.training.trainer import Trainer
 
 WIDTH, BATCH, MAX_NORM = 16, 8, 1.0
 FIRST, NUM_STEPS = 4, 12
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 OPTIMIZERS = {
     "adamw": lambda parameters, fused: torch.optim.AdamW(parameters, lr=1e-3, fused=fused),
@@ -244,8 +244,7 @@ def train_watched(parts, mode, **settings):
     return parts.rows
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize(
     ("fused", "mode"),
@@ -258,8 +257,7 @@ def test_on_cuda_nothing_waits_between_two_flushes(optimizer_name, fused, mode, 
     assert [row["step"] for row in rows] == [4, 8, 12]
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused(optimizer_name):
     parts = Parts(optimizer_name, False, "amp_fp16", torch.device("cuda", 0))
@@ -271,8 +269,7 @@ def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused(optimizer_name):
     assert len(waits) == NUM_STEPS - FIRST
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 def test_on_cuda_several_rows_come_over_in_one_copy():
     parts = Parts("adamw", True, "amp_fp16", torch.device("cuda", 0))
     trainer = parts.trainer(log_every=1000, schedule="cosine")
