@@ -57,7 +57,7 @@ class Allocator:
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
-def test_a_step_in_which_the_allocator_grew_is_among_the_suspects(step):
+def test_a_step_that_made_the_allocator_grow_is_suspected(step):
     allocator = Allocator()
     growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
     for ended in range(1, 200):
@@ -87,7 +87,7 @@ def test_after_a_growth_each_step_is_looked_at_again():
     assert growth.step_ended() == 0
 
 
-def test_a_look_before_the_times_are_read_tells_of_the_steps_so_far_alone():
+def test_a_look_tells_of_the_steps_since_the_last_one():
     allocator = Allocator()
     growth = AllocatorGrowth(allocator.taken_bytes)
     for _ in range(65):

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from assembled import CPU, StopAfter
+from marks import on_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,7 +26,6 @@ from ampsweep.training.trainer import Trainer
 
 WIDTH, BATCH, MAX_NORM = 16, 8, 1.0
 FIRST, NUM_STEPS = 4, 12
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 OPTIMIZERS = {
     "adamw": lambda parameters, fused: torch.optim.AdamW(parameters, lr=1e-3, fused=fused),
@@ -132,7 +132,7 @@ def test_the_loop_waits_as_often_as_a_bare_one(optimizer_name, fused, mode, log_
     assert len(parts.rows) == (NUM_STEPS if log_every == 1 else 2)  # the first part ends with a row as well
 
 
-def test_a_learning_rate_on_the_device_is_read_by_torchs_cpu_kernel_alone():
+def test_only_torchs_cpu_kernel_reads_a_rate_on_the_device():
     bare, parts = Parts("adamw", True, "amp_fp16"), Parts("adamw", True, "amp_fp16")
     (group,) = bare.optimizer.param_groups
     group["lr"] = torch.tensor(group["lr"])
@@ -194,8 +194,9 @@ def test_waiting_for_data_is_told_apart():
     parts.data, parts.more = SlowData(parts.data), {"grad_accum_steps": 2}
     trainer = parts.trainer(log_every=1)
     train_untraced_part(trainer)
-    for figures in (trainer.instruments.summary(), parts.rows[-1]):
-        assert 20 <= figures["perf/data_wait_ms"] <= figures["perf/step_ms"]
+    row, summary = parts.rows[-1], trainer.instruments.summary()
+    assert 20 <= row["perf/data_wait_ms"] <= row["perf/step_ms"]
+    assert summary["perf/data_wait_ms"] >= 20  # a mean, which one long sleep lifts above the median step
 
 
 def train_measured(mode):
@@ -243,8 +244,7 @@ def train_watched(parts, mode, **settings):
     return parts.rows
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize(
     ("fused", "mode"),
@@ -257,10 +257,9 @@ def test_on_cuda_nothing_waits_between_two_flushes(optimizer_name, fused, mode, 
     assert [row["step"] for row in rows] == [4, 8, 12]
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
-def test_on_cuda_a_scaler_asks_whether_to_call_an_optimizer_that_is_not_fused(optimizer_name):
+def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused(optimizer_name):
     parts = Parts(optimizer_name, False, "amp_fp16", torch.device("cuda", 0))
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
@@ -270,8 +269,7 @@ def test_on_cuda_a_scaler_asks_whether_to_call_an_optimizer_that_is_not_fused(op
     assert len(waits) == NUM_STEPS - FIRST
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 def test_on_cuda_several_rows_come_over_in_one_copy():
     parts = Parts("adamw", True, "amp_fp16", torch.device("cuda", 0))
     trainer = parts.trainer(log_every=1000, schedule="cosine")

@@ -12,7 +12,7 @@ from ampsweep.training.unread_rows import UnreadRows
 CPU = torch.device("cpu")
 
 
-def test_values_are_those_of_their_step_whatever_becomes_of_the_tensors():
+def test_values_are_those_of_their_step_whatever_comes_after():
     rows, loss, count = UnreadRows(CPU), torch.tensor(1 / 3), torch.tensor(2**24 + 1)
     for step in (10, 20):
         rows.add(step, {"train/loss": loss, "amp/applied_steps": count, "train/lr": 0.1})

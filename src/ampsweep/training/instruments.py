@@ -19,8 +19,7 @@ from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.step_clock import StepClock
-from ampsweep.monitors.stopwatch import Stopwatch
+from ampsweep.monitors.step_clock import StepClock, Stopwatch
 from ampsweep.precision import Precision
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.step import TracedStep, trace_step
@@ -62,8 +61,8 @@ class Instruments:
             self._scale = ScaleMonitor(device, init_scale=scaler.init_scale, growth_interval=scaler.growth_interval)
         self.counts_on_device = scaler.grad_scaler and is_fused
         self._applied_on_host = 0
-        # Runs when the optimizer really steps. Under a fused optimizer that includes steps skipped on the device.
-        optimizer.register_step_post_hook(self._on_optimizer_step)
+        if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
+            optimizer.register_step_post_hook(self._on_optimizer_step)
         self.own_time = Stopwatch()
         """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
         self.data_wait_s = 0.0
@@ -149,6 +148,7 @@ class Instruments:
     def count_step(self) -> None:
         """A step was attempted; call it after the scaler's update, which tells a skipped step from an applied one."""
         if self._scale is None:
+            self._applied_on_host += 1
             return
         with self.own_time:
             scale = self._precision.scale()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,37 +16,17 @@ from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.training.batches import as_model_input
+from ampsweep.training.ending import Ending, Stop, divergence
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.unread_rows import UnreadRows
-
-COLLAPSED_SCALE = 2.0**-24
-"""Below the smallest float16 number no scale can be the cause of an overflow: what is left is a broken loss."""
-
 
 FLUSH_EVERY_S = 0.05
 """Rows of steps shorter than this are read and logged together: each reading makes the host wait for the device.
 
 A process that is killed without a word loses those of so long.
 """
-
-
-class Stop(Protocol):
-    """A request to end the run."""
-
-    @property
-    def reason(self) -> str:
-        """The name of what asked for it; empty while nothing did."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The reason why training ended."""
-
-    status: Literal["completed", "diverged", "interrupted"]
-    error: str | None = None
-    cut_short: str | None = None
 
 
 @dataclass(slots=True)
@@ -206,7 +186,7 @@ class Trainer:
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
             for step, values in self._rows.take():
-                diverged = _diverged(step, values)
+                diverged = divergence(step, values)
                 if "train/loss" in values:
                     values |= next(figures)
                 self.values |= values
@@ -244,15 +224,3 @@ def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
     norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
-
-
-def _diverged(step: int, values: Mapping[str, float]) -> Ending | None:
-    """The ending that the numbers of a row call for."""
-    scale = values.get("amp/scale")
-    if scale is not None and scale < COLLAPSED_SCALE:
-        return Ending("diverged", f"the scale collapsed to {scale:g} at step {step}")
-    if scale is None and not math.isfinite(values.get("train/loss", 0.0)):
-        return Ending("diverged", f"the training loss is {values['train/loss']} at step {step}")
-    if not math.isfinite(values.get("val/loss", 0.0)):
-        return Ending("diverged", f"the validation loss is {values['val/loss']} at step {step}")
-    return None
