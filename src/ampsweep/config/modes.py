@@ -15,12 +15,12 @@ class StepDtypes:
     """The five dtypes that make the precision of a training step, by their names in torch."""
 
     compute: str
-    """Of the operands of matmuls and convolutions."""
+    """Operands of matmuls and convolutions."""
     parameters: str
     gradients: str
-    """In which micro-batches are added up."""
+    """Gradients while micro-batches are added up."""
     reduction: str
-    """In which gradients are added up across ranks."""
+    """Gradients while they are added up across ranks."""
     optimizer_state: str
 
 
@@ -121,7 +121,7 @@ def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str,
 
 
 def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
-    """What settings promise of a step: autocast computes in its own dtype, all else is in the parameters'."""
+    """The dtypes that settings promise of a step: autocast computes in its own, all else is in that of the parameters."""
     mode, kept = MODES.get(precision.mode), precision.parameters
     told = {
         "compute": precision.dtype if precision.autocast else kept,
