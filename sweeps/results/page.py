@@ -37,7 +37,9 @@ from run import Command, planned
 from ampsweep.analysis.runs import Run
 from ampsweep.report.files import HTML_NAME, MARKDOWN_NAME, write_comparison
 from ampsweep.report.screenshot import find_browser, take_screenshot
-from ampsweep.report.searches import heading, reasons, search_table
+from ampsweep.report.search_tables import search_table
+from ampsweep.report.sentences.batch_limits import heading, largest_batches, search_lines
+from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.text import duration, num_bytes
 
 TITLES: Final = {
@@ -110,8 +112,8 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
     compared = results.compared[experiment]
     for search in compared.comparison.searches:
         found = search_table(search)
-        yield from (f"### {heading(search)}", "", search.sentence, "", *table(found.headers, found.rows))
-        yield from (*(f"- {_plain(reason)}" for reason in reasons(search)), "")
+        yield from (f"### {heading(search)}", "", largest_batches(search), "", *table(found.headers, found.rows))
+        yield from (*(f"- {_plain(line)}" for line in search_lines(search)), "")
     if experiment == "memory_by_batch":
         yield from _by_batch([Run(path, record) for path, record in compared.records])
         return
@@ -127,7 +129,10 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
                 "",
                 *arms_table(workload, BESIDE),
             )
-        yield from (*(f"- {arm.name}: {_plain(note)}" for arm in workload.arms for note in arm.figures.notes), "")
+        yield from (
+            *(f"- {arm.name}: {_plain(arm_note(note))}" for arm in workload.arms for note in arm.figures.notes),
+            "",
+        )
 
 
 def _about(workload: Workload) -> list[str]:
@@ -151,7 +156,7 @@ def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
                 run.outcome,
                 told(num_bytes, run.num_bytes("memory/peak_allocated_gib") if run.measured else None),
                 told(num_bytes, run.predicted_bytes),
-                told(signed_percent, None if (made := run.record.prediction) is None else made.error_pct),
+                told(signed_percent, run.prediction_error_pct),
             )
             for run in sorted(runs, key=lambda run: (run.arm, run.record.identity.batch_size))
             if run.record.identity.model == model

@@ -1,7 +1,7 @@
 import pytest
 
-from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.statistics import Estimate
+from ampsweep.report.estimate_text import estimate
 from ampsweep.text import first_line, loss, num_bytes, number, percent, signed
 
 

@@ -1,7 +1,9 @@
 import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
+from ampsweep.analysis.candidates import Refusal
 from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.recommendation import ArmStanding
 
 LOSSES = [2.00, 2.02, 1.98]
 SAME = [2.001, 2.019, 1.981]
@@ -10,6 +12,7 @@ OPEN = [2.02, 2.005, 2.0]
 FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=LOSSES)
 FAST = [100.0, 101.0, 99.0]
 FASTER = [75.0, 76.0, 74.0]
+LOST_BITS = Refusal(kind="disproved", cause="a matmul in float32 lost bits", seeds=(0, 1, 2))
 
 
 def recommendation(entries, baseline="fp32"):
@@ -18,19 +21,19 @@ def recommendation(entries, baseline="fp32"):
 
 
 def standings(entries):
-    return {one.arm: (one.standing, one.reason) for one in recommendation(entries).standings}
+    return {one.arm: one for one in recommendation(entries).standings}
 
 
-def test_the_faster_arm_that_learns_the_same_is_recommended_with_its_evidence():
+def refusal(entries, arm):
+    one = standings(entries)[arm]
+    assert one.standing == "refused"
+    return one.refusal
+
+
+def test_the_faster_arm_that_learns_the_same_is_recommended():
     found = recommendation(FP32 + sweep("amp_bf16", FAST, val_loss=SAME, peak_mib=600.0))
-    assert found.arm == "amp_bf16"
-    assert (
-        found.sentence
-        == "Train in amp_bf16: against fp32, 1.50x the speed, 40.0% less peak memory, val loss equivalent (n=3)."
-    )
-    assert [line.split(" of peak")[0] for line in found.evidence[1:2]] == ["saves 400 MiB"]
-    assert found.evidence[2].startswith("val loss equivalent: gap +0.0003 [-0.0016")
-    assert found.to_decide == ()
+    assert (found.baseline, found.arm, found.undecided) == ("fp32", "amp_bf16", None)
+    assert [(one.arm, one.standing) for one in found.standings] == [("fp32", "eligible"), ("amp_bf16", "recommended")]
 
 
 def test_of_several_the_fastest_is_recommended_even_if_another_saves_more_memory():
@@ -47,23 +50,23 @@ def test_arms_of_the_same_speed_are_told_apart_by_memory_and_then_by_their_nearn
 def test_a_faster_arm_that_learns_worse_is_refused():
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + sweep("amp_fp16", FASTER, val_loss=WORSE)
     assert recommendation(entries).arm == "amp_bf16"
-    standing, reason = standings(entries)["amp_fp16"]
-    assert standing == "refused"
-    assert reason.startswith("val loss is worse: gap +0.1")
+    worse = refusal(entries, "amp_fp16")
+    assert (worse.kind, worse.parity.metric, worse.parity.verdict) == ("worse", "val/loss", "worse")
 
 
 def test_an_arm_that_diverged_is_refused_with_its_seed():
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + sweep("amp_fp16", FASTER[:2], val_loss=SAME)
     entries.append(failed("amp_fp16", 2, "diverged", "the scale collapsed to 2.9e-08 at step 41"))
-    assert standings(entries)["amp_fp16"] == ("refused", "the scale collapsed to 2.9e-08 at step 41 in seed 2")
+    cause = "the scale collapsed to 2.9e-08 at step 41"
+    assert refusal(entries, "amp_fp16") == Refusal(kind="diverged", cause=cause, seeds=(2,))
     assert recommendation(entries).arm == "amp_bf16"
 
 
 def test_of_seeds_that_diverged_in_other_ways_none_is_given_the_reason_of_the_first():
     errors = ["the training loss is nan at step 10", "the training loss is nan at step 5"]
     diverged = [failed("amp_fp16", seed, "diverged", errors[seed == 2]) for seed in range(3)]
-    told = "the training loss is nan at step 10 in seeds 0, 1; diverged otherwise in seed 2"
-    assert standings([*FP32, *diverged])["amp_fp16"] == ("refused", told)
+    found = refusal([*FP32, *diverged], "amp_fp16")
+    assert found == Refusal(kind="diverged", cause=errors[0], seeds=(0, 1), other_seeds=(2,))
 
 
 def test_where_the_baseline_diverges_too_precision_is_not_to_blame():
@@ -73,35 +76,44 @@ def test_where_the_baseline_diverges_too_precision_is_not_to_blame():
         *sweep("amp_bf16", FAST[:2]),
         failed("amp_bf16", 2, "diverged"),
     ]
-    assert standings(entries)["amp_bf16"][0] == "undecided"
+    assert standings(entries)["amp_bf16"].open == "too few pairs"
 
 
 @pytest.mark.parametrize(
-    ("broken", "reason"),
+    ("broken", "expected"),
     [
-        ([failed("tf32", seed, "unsupported", "no TF32 here.") for seed in range(3)], "unsupported: no TF32 here"),
-        ([disproved("tf32", seed) for seed in range(3)], "a matmul in float32 lost bits in seeds 0, 1, 2"),
-        ([failed("tf32", seed, "oom") for seed in range(2)] + [run("tf32", 2)], "out of memory in 2 of 3 runs"),
-        ([failed("tf32", seed, "failed", "KeyError: x") for seed in range(3)], "failed in 3 of 3 runs (KeyError: x)"),
+        (
+            [failed("tf32", seed, "unsupported", "no TF32 here.") for seed in range(3)],
+            Refusal(kind="unsupported", cause="no TF32 here"),
+        ),
+        ([disproved("tf32", seed) for seed in range(3)], LOST_BITS),
+        (
+            [failed("tf32", seed, "oom") for seed in range(2)] + [run("tf32", 2)],
+            Refusal(kind="mostly failing", outcome="oom", num_such=2, num_runs=3),
+        ),
+        (
+            [failed("tf32", seed, "failed", "KeyError: x") for seed in range(3)],
+            Refusal(kind="mostly failing", outcome="failed", num_such=3, num_runs=3, cause="KeyError: x"),
+        ),
     ],
 )
-def test_what_does_not_run_is_refused_and_does_not_keep_another_from_being_recommended(broken, reason):
+def test_what_does_not_run_is_refused_and_does_not_keep_another_from_being_recommended(broken, expected):
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + broken
-    assert standings(entries)["tf32"] == ("refused", reason)
+    assert refusal(entries, "tf32") == expected
     assert recommendation(entries).arm == "amp_bf16"
 
 
 def test_slower_arms_leave_the_baseline_recommended_and_say_what_they_would_save():
     found = recommendation(FP32 + sweep("amp_fp16", [300.0, 303.0, 297.0], val_loss=SAME, peak_mib=600.0))
     assert found.arm == "fp32"
-    assert found.sentence.startswith("Stay with fp32: amp_fp16 has 0.500x the speed, 40.0% less peak memory, val loss")
+    assert [(one.arm, one.standing) for one in found.standings] == [("fp32", "recommended"), ("amp_fp16", "eligible")]
 
 
 def test_a_faster_arm_of_which_parity_is_open_is_not_decidable_and_says_how_many_seeds_would_tell():
     found = recommendation(FP32 + sweep("amp_bf16", FAST, val_loss=OPEN))
     assert found.arm is None
-    assert "Not decidable yet: amp_bf16 may be better than fp32, but its val loss may be worse" in found.sentence
-    assert "more seeds of amp_bf16 and the baseline" in found.to_decide[0]
+    assert (found.undecided, found.leader, found.rivals) == ("rivals", "fp32", ("amp_bf16",))
+    assert found.standings[1].open == "parity open"
 
 
 def test_an_arm_that_is_not_worse_may_be_chosen_although_it_may_be_better_than_equivalent():
@@ -112,13 +124,13 @@ def test_an_arm_that_is_not_worse_may_be_chosen_although_it_may_be_better_than_e
 def test_a_slower_arm_of_which_parity_is_open_keeps_nobody_waiting():
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + sweep("amp_fp16", [400.0, 404.0, 396.0], val_loss=OPEN)
     assert recommendation(entries).arm == "amp_bf16"
-    assert standings(entries)["amp_fp16"][0] == "undecided"
+    assert standings(entries)["amp_fp16"].open == "parity open"
 
 
 def test_an_arm_short_of_pairs_is_waited_for_only_while_nothing_else_is_better_than_the_baseline():
     short = sweep("amp_fp16", FASTER[:2], val_loss=SAME[:2])
     assert recommendation(FP32 + short).arm is None
-    assert recommendation(FP32 + short).to_decide == ("complete 1 more pair of amp_fp16 with the baseline",)
+    assert standings(FP32 + short)["amp_fp16"].open == "too few pairs"
     assert recommendation(FP32 + short + sweep("amp_bf16", FAST, val_loss=SAME)).arm == "amp_bf16"
 
 
@@ -131,14 +143,13 @@ def test_speed_that_is_hardly_known_is_not_guessed():
     entries = FP32 + sweep("amp_bf16", [60.0, 190.0, 110.0], val_loss=SAME, peak_mib=500.0)
     found = recommendation(entries)
     assert found.arm is None
-    assert "its speed is not known well enough" in found.sentence
-    assert "idle machine" in found.to_decide[0]
+    assert (found.rivals, found.standings[1].open) == (("amp_bf16",), "speed not known")
 
 
 def test_contaminated_runs_leave_speed_open():
     entries = FP32 + [contaminated("amp_bf16", seed, val_loss=SAME[seed]) for seed in range(3)]
     assert recommendation(entries).arm is None
-    assert "3 contaminated amp_bf16 runs" in recommendation(entries).sentence
+    assert standings(entries)["amp_bf16"].open == "speed not known"
 
 
 def test_too_small_a_workload_decides_nothing_about_speed_and_still_tells_memory():
@@ -147,19 +158,17 @@ def test_too_small_a_workload_decides_nothing_about_speed_and_still_tells_memory
     )
     found = recommendation(entries)
     assert found.arm is None
-    assert "the workload is too small to judge speed by; compare on a larger model" in found.sentence
-    assert "too small to judge speed by (400 operators" in found.evidence[0]
-    assert found.evidence[1] == "amp_bf16: saves 400 MiB of peak memory (40.0%), n=3"
-    assert not any("the speed" in line for line in found.evidence)
-    assert found.to_decide == ("compare on a larger model, batch or sequence",)
+    assert (found.undecided, found.small_step.num_operators) == ("too small", 400)
+    assert found.standings[1].open == "too small"
 
 
 def test_a_baseline_that_does_not_run_is_no_yardstick():
     entries = [failed("fp32", seed, "oom") for seed in range(3)] + sweep("amp_bf16", FAST)
     found = recommendation(entries)
     assert found.arm is None
-    assert "fp32, which all is compared with, is refused: out of memory in 3 of 3 runs" in found.sentence
-    assert "report.baseline" in found.to_decide[0]
+    assert found.undecided == "baseline refused"
+    expected = Refusal(kind="mostly failing", outcome="oom", num_such=3, num_runs=3)
+    assert found.standings[0] == ArmStanding(arm="fp32", standing="refused", refusal=expected)
 
 
 def test_one_bad_run_of_the_baseline_leaves_the_others_to_compare_with():
@@ -168,11 +177,11 @@ def test_one_bad_run_of_the_baseline_leaves_the_others_to_compare_with():
 
 
 def test_without_a_baseline_or_another_arm_nothing_is_recommended():
-    assert "there is no tf32 run to compare with" in recommendation(FP32, baseline="tf32").sentence
-    assert "there is no arm besides fp32" in recommendation(FP32).sentence
+    assert recommendation(FP32, baseline="tf32").undecided == "no baseline run"
+    assert recommendation(FP32).undecided == "no other arm"
 
 
 def test_without_a_validation_loss_nothing_is_recommended_for_its_speed():
     entries = sweep("fp32", [150.0, 153.0, 147.0], val_loss=None) + sweep("amp_bf16", FAST, val_loss=None)
     assert recommendation(entries).arm is None
-    assert "no validation loss was recorded" in recommendation(entries).sentence
+    assert standings(entries)["amp_bf16"].open == "no final loss"

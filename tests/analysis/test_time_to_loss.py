@@ -49,7 +49,6 @@ def test_an_arm_that_learns_the_same_in_shorter_steps_is_sooner_by_just_that():
     assert (found.n, found.num_reached) == (3, 3)
     assert found.baseline_s == pytest.approx(2.0), "200 steps of 10 ms: warm-up counts as later steps do"
     assert found.arm_s == pytest.approx(1.0)
-    assert "2.00x as fast" in found.text
 
 
 def test_faster_steps_that_learn_less_each_can_be_no_sooner():
@@ -57,7 +56,6 @@ def test_faster_steps_that_learn_less_each_can_be_no_sooner():
     assert found.num_reached == 0
     assert found.speedup is None
     assert found.arm_s is None
-    assert found.text == "reached the baseline's final train loss in 0 of 3 pairs"
 
 
 def test_an_arm_that_learns_more_a_step_is_sooner_at_the_same_speed():
@@ -73,7 +71,6 @@ def test_energy_is_compared_where_the_device_counts_it():
     found = verdict_on([history(5.0, watts=300.0)] * 3, [history(10.0, watts=200.0)] * 3)
     assert found.energy_ratio.value == pytest.approx(0.75)
     assert found.baseline_j == pytest.approx(400.0)
-    assert "0.750x of its energy" in found.text
     without = verdict_on([history(5.0)] * 3, [history(10.0, watts=200.0)] * 3)
     assert (without.energy_ratio, without.arm_j) == (None, None)
 

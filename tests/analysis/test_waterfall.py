@@ -1,7 +1,7 @@
 from synthetic_records import run, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.analysis.pairs import pair_runs
+from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.waterfall import waterfall
 

@@ -32,8 +32,6 @@ def test_one_or_two_pairs_tell_the_spread_within_their_runs_and_have_no_verdict_
     baseline, bf16 = found.arms
     assert (bf16.within_run.num_runs, bf16.within_run.step_ms_iqr, bf16.within_run.step_ms_p95) == (num_pairs, 0.5, 51)
     assert baseline.within_run.step_ms_iqr == pytest.approx(2.0 if num_pairs == 1 else 2.5)
-    assert bf16.within_run.text.startswith(f"step time within {num_pairs} run")
-    assert bf16.within_run.text.endswith("IQR 0.500 ms (1.0%), p95 51.0 ms; it supports no verdict")
     assert bf16.speedup.interval is None
     (verdict,) = found.verdict.arms
     assert verdict.judgements.speed == "too few pairs"

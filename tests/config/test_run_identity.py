@@ -80,7 +80,7 @@ def pair(config, **facts):
 
 
 @pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
-def test_a_finished_point_is_known_by_all_that_can_change_its_result(name, key):
+def test_a_point_is_known_by_all_that_can_change_its_result(name, key):
     same = config_hash(changed(name, key)) == config_hash(CONFIGS[name])
     assert same == (key in WITHOUT_RESULT)
 
@@ -152,7 +152,7 @@ def test_arms_that_differ_never_share_a_label():
 @pytest.mark.parametrize(
     "name", ["gpt_tiny", "org/model", "a b\tc", "../..", "C:\\nets", "x" * 400, "nets.Größe", "a'b\"c`$(d)", "*?<>|"]
 )
-def test_a_run_directory_is_one_folder_with_a_name_that_is_safe_everywhere(name):
+def test_a_run_directory_has_a_name_that_is_safe_everywhere(name):
     config = with_value(CONFIGS["one's own"], "model.name", name)
     directory = run_directory_name(config)
     assert re.fullmatch(r"fp32-[A-Za-z0-9_.+=-]+-[0-9a-f]{8}", directory)
@@ -191,7 +191,7 @@ def test_the_dtype_of_a_run_is_the_one_it_computes_in(mode, dtype):
     assert identity(config, steps=10, device="cpu").dtype == dtype
 
 
-def test_autocast_switched_off_by_itself_computes_in_the_dtype_of_the_parameters():
+def test_without_autocast_the_parameters_dtype_is_computed_in():
     precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
     config = replace(CONFIGS["gpt on text"], precision=precision)
     assert identity(config, steps=10, device="cpu").dtype == "float32"

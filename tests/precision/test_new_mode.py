@@ -58,6 +58,7 @@ def test_a_new_mode_touches_the_table_and_one_class():
     assert "rounded" not in MODES
 
 
+@pytest.mark.slow
 def test_a_new_mode_has_label_colour_order_and_support(tree):
     assert json.loads(python(tree, "-c", FACTS)) == {
         "label": "rounded+eval=autocast",

@@ -87,5 +87,5 @@ def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
 def dashboard_of(records: Sequence[Entry], directory: Path, panels: Sequence[Panel] = PANELS) -> Dashboard:
     """The dashboard of records, as the commands make it."""
     histories = read_histories(records, curve_keys(panels))
-    comparison = compare(records, baseline="fp32", margin_pct=1.0, omissions=histories.omissions)
+    comparison = compare(records, baseline="fp32", margin_pct=1.0, file_problems=histories.omissions)
     return arrange(comparison, records, histories, directory, panels)

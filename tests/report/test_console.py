@@ -9,6 +9,7 @@ from synthetic_records import contaminated, disproved, run, sweep
 from ampsweep.analysis.comparison import compare
 from ampsweep.report.console import print_comparison
 from ampsweep.report.palette import MODE_COLOURS, arm_colour
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -49,7 +50,7 @@ def test_what_was_not_measured_is_a_dash(comparison):
 def test_the_conclusion_follows_the_table_with_the_notes_before_it(comparison):
     text = " ".join(printed(comparison).split())
     (workload,) = comparison.workloads
-    assert text.endswith(f"{workload.conclusion.sentence} {workload.verdict.recommendation.sentence}")
+    assert text.endswith(f"{conclusion(workload)} {recommendation(workload.verdict)}")
     assert "tf32: unsupported: tf32 needs a CUDA device; this is a CPU (seeds 0, 1, 2)" in text
     assert "trainer.max_seconds=20 passed after 17 of 40 steps" in text
 

@@ -16,9 +16,10 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.record import HISTORY_NAME
 from ampsweep.report.console import print_comparison
 from ampsweep.report.markdown import markdown
-from ampsweep.report.method import method
 from ampsweep.report.page.document import html
 from ampsweep.report.palette import CATEGORY_COLOURS, MODE_COLOURS
+from ampsweep.report.sentences.method import method
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.text import num_bytes
 
 
@@ -36,11 +37,10 @@ def test_the_verdict_of_every_workload_stands_on_top(page, gpu_runs):
     cards = page.one("section", id="verdict").all("article")
     assert len(cards) == len(comparison.workloads) == 2
     for card, workload in zip(cards, comparison.workloads, strict=True):
-        recommendation = workload.verdict.recommendation
         assert card.one("h3").text == workload.title
-        assert card.one("div", class_="answer").text == " ".join(recommendation.sentence.split())
-        assert recommendation.arm == "amp_bf16"
-        assert workload.conclusion.sentence in card.text
+        assert card.one("div", class_="answer").text == " ".join(recommendation(workload.verdict).split())
+        assert workload.verdict.recommendation.arm == "amp_bf16"
+        assert conclusion(workload) in card.text
         (bf16,) = [one for one in workload.arms if one.arm == "amp_bf16"]
         section = card.one("section", class_="arm-verdict", data_arm="amp_bf16")
         speed, saved, parity = section.all("div", class_="tile")

@@ -6,9 +6,10 @@ import pytest
 from markdown_it import MarkdownIt
 from synthetic_records import contaminated, disproved, run, sweep
 
-from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.comparison import ComparisonNote, compare
 from ampsweep.report.columns import columns_for
 from ampsweep.report.markdown import markdown
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def test_every_run_is_listed_with_arm_seed_status_directory_and_tracking(documen
 
 def test_conclusion_notes_and_runs_in_no_pair_are_there(comparison, document):
     (workload,) = comparison.workloads
-    assert workload.conclusion.sentence in document
-    assert f"**{workload.verdict.recommendation.sentence}**" in document
+    assert conclusion(workload) in document
+    assert f"**{recommendation(workload.verdict)}**" in document
     assert "- amp_fp16: cut short, hence no loss to compare: trainer.max_seconds=20 passed" in document
     assert "- amp_fp16, seed 3 (amp_fp16-gpt_tiny-8-s3): there is no fp32 run with seed 3" in document
     assert "- tf32, seed 0 (tf32-gpt_tiny-8-s0): unsupported: tf32 needs a CUDA device" in document
@@ -100,4 +101,5 @@ def test_names_that_look_like_markup_stay_text(name):
 def test_notes_on_the_whole_comparison_and_its_absence_of_runs():
     empty = compare([], baseline="fp32", margin_pct=1.0)
     assert "No runs to compare." in markdown(empty)
-    assert "- 1 run left out" in markdown(replace(empty, notes=("1 run left out",)))
+    noted = replace(empty, notes=(ComparisonNote(kind="predicted", num_runs=1),))
+    assert "- 1 predicted run left out" in markdown(noted)

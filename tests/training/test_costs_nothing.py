@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from assembled import CPU, StopAfter
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -22,7 +23,6 @@ from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
-CPU = torch.device("cpu")
 WIDTH, BATCH, MAX_NORM = 16, 8, 1.0
 FIRST, NUM_STEPS = 4, 12
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -31,19 +31,6 @@ OPTIMIZERS = {
     "adamw": lambda parameters, fused: torch.optim.AdamW(parameters, lr=1e-3, fused=fused),
     "sgd": lambda parameters, fused: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, fused=fused),
 }
-
-
-@dataclass
-class StopAfter:
-    """Asks the run to end when the property was read so often."""
-
-    num_steps: int
-    reason: str = "enough"
-
-    @property
-    def requested(self):
-        self.num_steps -= 1
-        return self.num_steps < 0
 
 
 @dataclass
@@ -71,15 +58,13 @@ class Parts:
     def trainer(self, *, log_every, schedule="constant", kind=Trainer, log=None, save=None):
         settings = {"warmup_steps": 3, "max_grad_norm": MAX_NORM, "log_every": log_every, **self.more}
         config = TrainerConfig(steps=NUM_STEPS, **settings)
-        scaler = self.precision.config
         instruments = Instruments(
             self.model,
             self.optimizer,
-            self.device,
+            self.precision,
             warmup_steps=config.warmup_steps,
             samples_per_step=BATCH,
             tokens_per_step=None,
-            growth_interval=scaler.growth_interval if scaler.grad_scaler else None,
             is_fused=self.fused,
         )
         on_device = instruments.counts_on_device
@@ -126,9 +111,9 @@ def num_waits(work):
 def train_untraced_part(trainer, work=lambda train: train()):
     """Take the first four steps, one of which is traced, and hand the rest to `work`."""
     with trainer.instruments:
-        trainer.train(StopAfter(3))
+        trainer.train(StopAfter(FIRST))
         assert trainer.step == FIRST
-        return work(lambda: trainer.train(StopAfter(NUM_STEPS)))
+        return work(lambda: trainer.train(StopAfter(NUM_STEPS + 1)))
 
 
 def test_a_read_number_is_a_wait():

@@ -19,7 +19,7 @@ class Watched:
 
     def __getattr__(self, name):
         value = getattr(self._precision, name)
-        if name not in ("autocast", "backward", "unscale_", "step", "update"):
+        if name not in ("backward", "unscale_", "step", "update"):
             return value
 
         def call(*arguments):
@@ -29,10 +29,25 @@ class Watched:
         return call
 
 
+class WatchedAutocast:
+    """The same for its autocast."""
+
+    def __init__(self, autocast, calls):
+        self.autocast, self.calls = autocast, calls
+
+    def __enter__(self):
+        self.calls.append("autocast")
+        self.autocast.__enter__()
+
+    def __exit__(self, *error):
+        self.autocast.__exit__(*error)
+
+
 def first_step(*overrides):
     training = assemble(*MLP, "trainer.steps=1", *overrides)
-    watched = training.trainer.precision = Watched(training.built.precision)
-    training.trainer.train_step()
+    trainer, watched = training.trainer, Watched(training.built.precision)
+    trainer.precision, trainer._autocast = watched, WatchedAutocast(trainer._autocast, watched.calls)
+    trainer.train_step()
     return watched.calls
 
 

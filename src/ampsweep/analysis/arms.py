@@ -7,17 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.pairs import Pair
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.arm_notes import ArmNote, arm_notes
+from ampsweep.analysis.pairing import Pair, Unpaired
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, known_median, mean_difference, mean_ratio, spread
-from ampsweep.analysis.within_run import WithinRun, within_run
-from ampsweep.text import first_line, plural
+from ampsweep.text import GIB
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"
 VAL_LOSS: Final = "val/loss"
 VAL_ACCURACY: Final = "val/accuracy"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
+_WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinRun:
+    """Spread of the steps of a run after warm-up, medians over the runs.
+
+    It says nothing of how far another run would be from these, so no interval and no verdict is made of it.
+    """
+
+    num_runs: int
+    step_ms: float
+    step_ms_iqr: float
+    step_ms_p95: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +80,15 @@ class ArmComparison:
     val_accuracy: Spread | None
     skipped_steps: int | None
     """Total over the arm's runs that report it."""
-    notes: tuple[str, ...]
-
-    @property
-    def status(self) -> str:
-        """'completed' where every run did, else how many ended how."""
-        if len(self.statuses) == 1:
-            return next(iter(self.statuses))
-        return ", ".join(f"{count} {status}" for status, count in self.statuses.items())
+    notes: tuple[ArmNote, ...]
 
 
 def summarise_arm(
-    arm: str, runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair], unpaired: Mapping[Path, str]
+    arm: str,
+    runs: Sequence[Run],
+    baseline_runs: Sequence[Run],
+    pairs: Sequence[Pair],
+    unpaired: Mapping[Path, Unpaired],
 ) -> ArmComparison:
     """Summarise the `runs` of one arm in one workload.
 
@@ -110,7 +121,7 @@ def summarise_arm(
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
         step_ms=_median(undisturbed, STEP_MS),
-        within_run=within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
+        within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio(times) if times else None,
         peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
@@ -122,7 +133,7 @@ def summarise_arm(
         loss_gap_pct=_gap_pct(gap, losses),
         val_accuracy=_over_seeds(finished, VAL_ACCURACY),
         skipped_steps=round(sum(skipped)) if skipped else None,
-        notes=tuple(_notes(runs, unpaired if baseline_runs else {})),  # without a baseline the verdict says so, once
+        notes=arm_notes(runs, unpaired if baseline_runs else {}),  # without a baseline the verdict says so, once
     )
 
 
@@ -160,38 +171,11 @@ def _statuses(runs: Sequence[Run]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (item[0] != "completed", -item[1], item[0])))
 
 
-def _notes(runs: Sequence[Run], unpaired: Mapping[Path, str]) -> list[str]:
-    """What a reader of the figures must know: early ends, repeats, figures left out; a cause once, with its seeds."""
-    seeds: dict[str, list[int]] = defaultdict(list)
-    repeats: Counter[tuple[str, int]] = Counter()
-    for run in runs:
-        record = run.record
-        if record.status != "completed":
-            reason = f": {first_line(record.error)}" if record.error else ""
-            seeds[f"{record.status}{reason}"].append(run.seed)
-        elif record.cut_short is not None:
-            seeds[f"cut short, hence no loss to compare: {first_line(record.cut_short)}"].append(run.seed)
-        if run.contradictions:
-            seeds[f"disproved, hence compared with nothing: {'; '.join(run.contradictions)}"].append(run.seed)
-        if run.measured and run.contamination is not None:
-            seeds[f"contaminated, hence no speed to compare: {run.contamination}"].append(run.seed)
-        if run.measured and run.directory in unpaired:
-            seeds[f"not paired: {unpaired[run.directory]}"].append(run.seed)
-        for key, value in run.wrong_figures().items():
-            seeds[f"{key} is not a usable figure ({value}) and left out"].append(run.seed)
-        if run.measured:
-            repeats[run.pair_key, run.seed] += 1
-    notes = [f"{note} ({_seed_list(of)})" for note, of in seeds.items()]
-    for (_, seed), count in repeats.items():
-        if count > 1:
-            notes.append(f"{plural(count, 'run')} of seed {seed} are repeats and averaged")
-    several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
-    if several:
-        told_apart = "other code, data, device or environment"
-        notes.append(f"under several pair keys, each a pair of its own: {told_apart} ({_seed_list(several)})")
-    return notes
-
-
-def _seed_list(seeds: Sequence[int]) -> str:
-    unique = sorted(set(seeds))
-    return f"{'seed' if len(unique) == 1 else 'seeds'} {', '.join(map(str, unique))}"
+def _within_run(runs: Sequence[Run]) -> WithinRun | None:
+    """The spread within `runs`, uncontaminated ones of one arm; None where they do not tell."""
+    figures = [[value for key in _WITHIN_RUN if (value := run.figure(key)) is not None] for run in runs]
+    found = [of_run for of_run in figures if len(of_run) == len(_WITHIN_RUN) and of_run[0] > 0]
+    if not found:
+        return None
+    step_ms, iqr, p95 = (statistics.median(column) for column in zip(*found, strict=True))
+    return WithinRun(num_runs=len(found), step_ms=step_ms, step_ms_iqr=iqr, step_ms_p95=p95)

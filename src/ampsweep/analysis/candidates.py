@@ -1,26 +1,60 @@
-"""An arm as a candidate for being trained in: whether it is refused, still open, or may be chosen."""
+"""An arm as a candidate to train in: refused, still to be decided, or eligible."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements
-from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
-from ampsweep.text import plural
+from ampsweep.text import first_line
 
 MAX_SPEED_DOUBT: Final = 1.1
 """A speed that is not told from the baseline's must at least be known to be within this factor of it."""
 
+_WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
+
+RefusalKind = Literal["unsupported", "disproved", "diverged", "mostly failing", "worse"]
+OpenKind = Literal["cut short", "too few pairs", "speed not known", "no final loss", "parity open", "too small"]
+"""The first thing that is missing to judge an arm by; `too small` is the workload."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Open:
-    """Why an arm cannot be judged yet, and what would change that."""
+class Refusal:
+    """Why an arm is refused whatever its speed, with the facts of its kind."""
 
-    reason: str
-    what: str
+    kind: RefusalKind
+    cause: str | None = None
+    """The first run's own words."""
+    seeds: tuple[int, ...] = ()
+    """Of the runs that say so."""
+    other_seeds: tuple[int, ...] = ()
+    """Of runs that diverged with other words."""
+    outcome: str | None = None
+    num_such: int = 0
+    num_runs: int = 0
+    """Runs with that `outcome`, of how many."""
+    parity: Parity | None = None
+    """That of the metric that is worse."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooFewPairs:
+    """Why nothing is concluded about an arm: fewer than three pairs completed in both arms."""
+
+    baseline: str
+    unsupported: bool
+    """No run of the arm can run on this device."""
+    num_completed: int
+    num_expected: int
+    failures: Mapping[str, int]
+    """Runs of the arm that give no complete pair, by outcome."""
+    baseline_failures: Mapping[str, int]
+    num_without_partner: int
+    """Completed runs without a baseline run to pair with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +63,10 @@ class Candidate:
 
     figures: ArmComparison
     judgements: Judgements
-    parities: tuple[Parity, ...]
     pairs: tuple[Pair, ...]
-    refusal: str | None
-    withheld: str | None
-    """Why it has fewer than three completed pairs; None for one that has them."""
+    refusal: Refusal | None
+    too_few_pairs: TooFewPairs | None
+    """None for an arm that has three completed pairs."""
 
     @property
     def arm(self) -> str:
@@ -46,43 +79,53 @@ class Candidate:
         return speedup is not None and _is_known(speedup)
 
     @property
-    def open_question(self) -> Open | None:
-        """The first thing that is missing to judge it by."""
-        return self._pairs_missing() or self._speed_missing() or self._parity_missing()
-
-    def _pairs_missing(self) -> Open | None:
-        if self.withheld is None:
-            return None
-        if "cut short" in self.figures.statuses:
-            what = f"let {self.arm} take all of its steps (fewer trainer.steps, or more trainer.max_seconds)"
-        else:
-            missing = MIN_PAIRS - self.figures.num_completed_pairs
-            what = f"complete {plural(missing, 'more pair')} of {self.arm} with the baseline"
-        return Open(reason=self.withheld, what=what)
-
-    def _speed_missing(self) -> Open | None:
-        if self.speed_is_known:
-            return None
-        judged = self.judgements
-        reason = f"its speed is not known well enough ({judged.speed_text})"
-        return Open(reason=reason, what=f"time {self.arm} again with more seeds, on an idle machine")
-
-    def _parity_missing(self) -> Open | None:
+    def open(self) -> OpenKind | None:
+        """The first thing that is missing to judge it by; None where nothing is."""
+        if self.too_few_pairs is not None:
+            return "cut short" if "cut short" in self.figures.statuses else "too few pairs"
+        if not self.speed_is_known:
+            return "speed not known"
         if self.judgements.parity == "not measured":
-            what = "use data with a validation part, so that there is a final loss to compare"
-            return Open(reason="no validation loss was recorded", what=what)
-        unsettled = [one for one in self.parities if not one.not_worse]
-        if not unsettled:
-            return None
-        reason = "; ".join(f"its {one.name} may be worse by more than the margin ({one.text})" for one in unsettled)
-        needed = [one.further_seeds for one in unsettled]
-        known = [seeds for seeds in needed if seeds is not None]
-        if len(known) == len(needed):
-            return Open(
-                reason=reason, what=f"run about {plural(max(known), 'more seed')} of {self.arm} and the baseline"
-            )
-        what = f"train longer, or for the next runs accept a wider report.margin_pct than {unsettled[0].margin_pct:g}"
-        return Open(reason=reason, what=f"{what} (more than {MAX_FURTHER_PAIRS} more seeds would be needed)")
+            return "no final loss"
+        return None if all(one.not_worse for one in self.judgements.parities) else "parity open"
+
+
+def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | None:
+    """The pairs that are missing, with their causes; None for an arm with at least three completed in both arms."""
+    if arm.num_completed_pairs >= MIN_PAIRS:
+        return None
+    return TooFewPairs(
+        baseline=baseline.arm,
+        unsupported=list(arm.statuses) == ["unsupported"],
+        num_completed=arm.num_completed_pairs,
+        num_expected=arm.num_expected_pairs,
+        failures=_failures(arm),
+        baseline_failures=_failures(baseline),
+        num_without_partner=arm.num_without_partner,
+    )
+
+
+def refusal(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Refusal | None:
+    """The first reason to refuse the arm of `runs`; None where there is none.
+
+    - every run is `unsupported`;
+    - the proof of a run contradicts its mode;
+    - a run diverged with a seed (and all else) with which the baseline did not;
+    - more than half of the runs ended out of memory or failed;
+    - a final metric is worse than the baseline's by more than the margin.
+    """
+    return (
+        _unsupported(runs)
+        or _disproved(runs)
+        or _diverged(runs, baseline_runs)
+        or _mostly(runs, "oom", "failed")
+        or next((Refusal(kind="worse", parity=one) for one in parities if one.verdict == "worse"), None)
+    )
+
+
+def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
+    """Why the runs of the baseline are nothing to compare with: more than half of them ended without figures."""
+    return _unsupported(runs) or _mostly(runs, "disproved", "diverged", "oom", "failed")
 
 
 def _is_known(speedup: Estimate) -> bool:
@@ -90,3 +133,50 @@ def _is_known(speedup: Estimate) -> bool:
         return True
     ends = speedup.interval
     return ends is not None and ends[0] >= 1 / MAX_SPEED_DOUBT and ends[1] <= MAX_SPEED_DOUBT
+
+
+def _failures(arm: ArmComparison) -> dict[str, int]:
+    return {status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES}
+
+
+def _unsupported(runs: Sequence[Run]) -> Refusal | None:
+    if any(run.outcome != "unsupported" for run in runs):
+        return None
+    return Refusal(kind="unsupported", cause=_error(runs[0]))
+
+
+def _disproved(runs: Sequence[Run]) -> Refusal | None:
+    found = [run for run in runs if run.contradictions]
+    if not found:
+        return None
+    return Refusal(kind="disproved", cause="; ".join(found[0].contradictions), seeds=_seeds(found))
+
+
+def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | None:
+    """Where the baseline diverges too, the learning rate or the data is to blame, not the precision."""
+    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
+    found = [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]
+    if not found:
+        return None
+    first = found[0].record.error
+    so = [run for run in found if run.record.error == first]
+    others = [run for run in found if run.record.error != first]
+    return Refusal(kind="diverged", cause=_error(found[0]), seeds=_seeds(so), other_seeds=_seeds(others))
+
+
+def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
+    """The first of `outcomes` that more than half of the runs share."""
+    for outcome in outcomes:
+        found = [run for run in runs if run.outcome == outcome]
+        if 2 * len(found) > len(runs):
+            cause = None if outcome == "oom" else _error(found[0])
+            return Refusal(kind="mostly failing", outcome=outcome, num_such=len(found), num_runs=len(runs), cause=cause)
+    return None
+
+
+def _error(run: Run) -> str | None:
+    return first_line(run.record.error) if run.record.error else None
+
+
+def _seeds(runs: Sequence[Run]) -> tuple[int, ...]:
+    return tuple(sorted({run.seed for run in runs}))

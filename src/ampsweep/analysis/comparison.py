@@ -4,24 +4,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
-from ampsweep.analysis.conclusion import Conclusion, conclude
-from ampsweep.analysis.omissions import Omission
-from ampsweep.analysis.pairs import Pair, pair_runs
+from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
 from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
-from ampsweep.analysis.searches import SearchComparison, compare_search
+from ampsweep.analysis.search_comparison import SearchComparison, compare_search
 from ampsweep.analysis.time_to_loss import Curves
-from ampsweep.analysis.verdict import Verdict, reach_verdict
-from ampsweep.analysis.workload_size import size_cautions
+from ampsweep.analysis.workload_size import SizeCaution, size_cautions
+from ampsweep.analysis.workload_verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.config.modes import report_order
 from ampsweep.record import RunRecord
-from ampsweep.text import plural
-
-SCHEMA: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +27,51 @@ class WorkloadComparison:
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
-    conclusion: Conclusion
+    cautions: tuple[SizeCaution, ...]
+    """Signs that the workload is too small for its figures to carry over."""
     runs: tuple[RunEntry, ...]
+
+
+FileProblemKind = Literal["not readable", "no history", "damaged history", "not finite"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileProblem:
+    """A file of a run that could not be read, or not in full. `reason`: what its reader says, to follow the path."""
+
+    path: str
+    kind: FileProblemKind
+    reason: str
+
+
+NoteKind = Literal["given twice", "predicted", "several devices", "other margin", "contamination unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonNote:
+    """A note on all runs of a comparison, with the facts of its kind."""
+
+    kind: NoteKind
+    num_runs: int = 0
+    num_runs_of: tuple[tuple[str, int], ...] = ()
+    """(device, number of its runs)."""
+    margin_pct: float | None = None
+    recorded_margin_pct: float | None = None
+    cause: str | None = None
+    """The records' own words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Everything a report says. `dataclasses.asdict` of it is strict JSON: strings, finite numbers, None."""
+    """All figures of a report."""
 
-    schema: int
     baseline: str
     margin_pct: float
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     """Of runs with the largest batch that trains: each arm has a batch of its own, and little else is compared."""
-    notes: tuple[str, ...]
-    omissions: tuple[Omission, ...] = ()
-    """Files that could not be read, or not in full."""
+    notes: tuple[ComparisonNote, ...]
+    file_problems: tuple[FileProblem, ...] = ()
 
     @property
     def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
@@ -62,7 +85,7 @@ class Comparison:
             self,
             workloads=tuple(_seen_from(base, one) for one in self.workloads),
             searches=tuple(_seen_from(base, one) for one in self.searches),
-            omissions=tuple(replace(one, path=path_from(base, one.path)) for one in self.omissions),
+            file_problems=tuple(replace(one, path=path_from(base, one.path)) for one in self.file_problems),
         )
 
 
@@ -72,7 +95,7 @@ def compare(
     baseline: str,
     margin_pct: float,
     curves: Curves | None = None,
-    omissions: Sequence[Omission] = (),
+    file_problems: Sequence[FileProblem] = (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline`, within each workload.
 
@@ -83,7 +106,7 @@ def compare(
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
-        omissions: what could not be read of the runs.
+        file_problems: what could not be read of the runs.
 
     Raises:
         ValueError: `margin_pct` is not positive.
@@ -97,25 +120,24 @@ def compare(
     searches = [run for run in measured if run.record.batch_search is not None]
     runs = [run for run in measured if run.record.batch_search is None]
     pairing = pair_runs(runs, baseline)
-    reasons = {run.directory: reason for run, reason in pairing.unpaired}
+    unpaired = {run.directory: reason for run, reason in pairing.unpaired}
     return Comparison(
-        schema=SCHEMA,
         baseline=baseline,
         margin_pct=margin_pct,
         workloads=tuple(
-            _compare_workload(workload, pairing.pairs, reasons, baseline, margin_pct, curves or {})
+            _compare_workload(workload, pairing.pairs, unpaired, baseline, margin_pct, curves or {})
             for workload in group_workloads(runs)
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
-        omissions=tuple(omissions),
+        file_problems=tuple(file_problems),
     )
 
 
 def _compare_workload(
     workload: Workload,
     all_pairs: Sequence[Pair],
-    reasons: Mapping[Path, str],
+    unpaired: Mapping[Path, Unpaired],
     baseline: str,
     margin_pct: float,
     curves: Curves,
@@ -129,7 +151,7 @@ def _compare_workload(
             [run for run in workload.runs if run.arm == arm],
             baseline_runs,
             [pair for pair in pairs if pair.arm == arm],
-            reasons,
+            unpaired,
         )
         for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
     )
@@ -139,8 +161,8 @@ def _compare_workload(
         facts=workload.facts,
         arms=arms,
         verdict=verdict,
-        conclusion=conclude(arms, verdict.arms, baseline=baseline, cautions=size_cautions(baseline_runs)),
-        runs=tuple(run_entry(run, reasons.get(run.directory)) for run in workload.runs),
+        cautions=size_cautions(baseline_runs),
+        runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
     )
 
 
@@ -156,19 +178,18 @@ def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
     return arm != baseline, *report_order(arm)
 
 
-def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[str]:
+def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[ComparisonNote]:
     if num_duplicates:
-        yield f"{plural(num_duplicates, 'run')} given more than once, counted once"
+        yield ComparisonNote(kind="given twice", num_runs=num_duplicates)
     if num_predicted:
-        yield f"{plural(num_predicted, 'predicted run')} left out: only measured runs are compared"
+        yield ComparisonNote(kind="predicted", num_runs=num_predicted)
     devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
     if len(devices) > 1:
-        told = ", ".join(f"{name} ({plural(count, 'run')})" for name, count in devices.items())
-        yield f"runs of {len(devices)} devices are compared only with those of the same: {told}"
+        yield ComparisonNote(kind="several devices", num_runs_of=tuple(devices.items()))
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
-        yield f"the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {other:g}%"
+        yield ComparisonNote(kind="other margin", margin_pct=margin_pct, recorded_margin_pct=other)
     unknown = Counter(run.unknown_contamination for run in runs if run.measured)
-    for reason, count in unknown.items():
-        if reason is not None:
-            yield f"whether anything else slowed {plural(count, 'run')} down is unknown: {reason}"
+    for cause, count in unknown.items():
+        if cause is not None:
+            yield ComparisonNote(kind="contamination unknown", num_runs=count, cause=cause)

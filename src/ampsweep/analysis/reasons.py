@@ -1,4 +1,4 @@
-"""Why speed and memory came out as they did: reasons computed from records, each with the figures it stands on.
+"""Reasons why speed and memory came out as they did, computed from records, each with the figures it stands on.
 
 A fact that the records lack gives no reason. A reason says what is so, not how much it costs.
 """
@@ -6,16 +6,15 @@ A fact that the records lack gives no reason. A reason says what is so, not how 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ampsweep.analysis.arms import SKIPPED_STEPS, STEP_MS
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.shapes import MULTIPLE, odd_sizes
 from ampsweep.analysis.waterfall import Waterfall
-from ampsweep.analysis.workload_size import speed_caution
-from ampsweep.text import number, plural
+from ampsweep.analysis.workload_size import SmallStep, small_step
+from ampsweep.record import RunRecord
 
-Kind = Literal[
+ReasonKind = Literal[
     "too_small",
     "little_arithmetic",
     "odd_sizes",
@@ -37,6 +36,11 @@ MIN_FLOAT32_SHARE: Final = 0.05
 MIN_SKIPPED_SHARE: Final = 0.01
 MIN_ACTIVATIONS_SHARE: Final = 0.5
 
+MULTIPLE: Final = 8
+"""16 bytes of a 16-bit type: sizes that are no multiple of it are slower, or before cuBLAS 11 not done by tensor cores.
+Source: NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core Requirements"."""
+
+_SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 _HALF: Final = ("float16", "bfloat16")
 
 
@@ -44,10 +48,17 @@ _HALF: Final = ("float16", "bfloat16")
 class Reason:
     """One reason, of an arm or (None) of the whole workload."""
 
-    kind: Kind
+    kind: ReasonKind
     arm: str | None
-    text: str
     evidence: Mapping[str, float]
+    """The figures it stands on, by metric, config key, dtype or name."""
+    small_step: SmallStep | None = None
+    """Of `too_small`."""
+    on_gpu: bool = False
+    num_runs: int = 0
+    """The arm's runs, of which some are contaminated."""
+    cause: str | None = None
+    """The first contaminated run's own words."""
 
 
 def find_reasons(
@@ -66,69 +77,80 @@ def find_reasons(
         own = [run for run in measured if run.arm == arm]
         if own:
             found += _of_the_arm(arm, own)
-            found += _of_its_memory(arm, own[0], baseline, waterfalls.get(arm))
+            found += _of_its_memory(arm, own[0], waterfalls.get(arm))
     return tuple(found)
 
 
+def odd_sizes(record: RunRecord) -> dict[str, int]:
+    """Config keys (or products of them) with sizes of matrix products that are no multiple of 8.
+
+    Tensor cores cannot take these at full rate. Empty where the config names none.
+    """
+    model, identity = _mapping(record.config.get("model")), record.identity
+    known = {key: size for key, size in model.items() if type(size) is int and size > 0}
+    sizes = {f"model.{key}": known[key] for key in _SIZES if key in known}
+    if "hidden_size" in known and "num_heads" in known:
+        sizes["model.hidden_size / model.num_heads"] = known["hidden_size"] // known["num_heads"]
+    rows = "data.batch_size" if identity.seq_len is None else "data.batch_size * data.seq_len"
+    sizes[rows] = identity.batch_size * (identity.seq_len or 1)
+    return {key: size for key, size in sizes.items() if size % MULTIPLE}
+
+
 def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Iterator[Reason]:
-    caution = speed_caution(baseline_runs)
-    if caution is not None:
-        yield Reason(kind="too_small", arm=None, text=caution, evidence=_medians(baseline_runs, STEP_MS))
+    small = small_step(baseline_runs)
+    if small is not None:
+        yield Reason(kind="too_small", arm=None, evidence=_medians(baseline_runs, STEP_MS), small_step=small)
     mfu = _medians(baseline_runs, "perf/mfu_pct")
-    for share in mfu.values():
-        if share < MAX_MFU_PCT:
-            text = (
-                f"{baseline_runs[0].arm} reaches {number(share)}% of the device's peak: little of a step is arithmetic"
-            )
-            yield Reason(kind="little_arithmetic", arm=None, text=text, evidence=mfu)
+    if any(share < MAX_MFU_PCT for share in mfu.values()):
+        yield Reason(kind="little_arithmetic", arm=None, evidence=mfu)
     halves = [run for run in runs if run.record.identity.dtype in _HALF and _on_gpu(run)]
     sizes = odd_sizes(halves[0].record) if halves else {}
     if sizes:
-        told = ", ".join(f"{key} = {size}" for key, size in sizes.items())
-        text = f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
-        yield Reason(kind="odd_sizes", arm=None, text=text, evidence=sizes)
+        yield Reason(kind="odd_sizes", arm=None, evidence=sizes)
 
 
 def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
+    on_gpu = _on_gpu(runs[0])
     utilization = _medians(runs, "device/utilization_pct")
-    for share in utilization.values():
-        if _on_gpu(runs[0]) and share < MIN_UTILIZATION_PCT:
-            text = f"no kernel ran on the device in {100 - share:.0f}% of the time: it waited for the host"
-            yield Reason(kind="idle_device", arm=arm, text=text, evidence=utilization)
+    if on_gpu and any(share < MIN_UTILIZATION_PCT for share in utilization.values()):
+        yield Reason(kind="idle_device", arm=arm, evidence=utilization)
     undisturbed = [run for run in runs if run.contamination is None]
     wait = _medians(undisturbed, "perf/data_wait_ms", STEP_MS)
     if len(wait) == 2 and wait["perf/data_wait_ms"] >= MIN_WAIT_SHARE * wait[STEP_MS]:
-        share = 100 * wait["perf/data_wait_ms"] / wait[STEP_MS]
-        hidden = ", some of it perhaps while the device was busy" if _on_gpu(runs[0]) else ""
-        text = f"the host waits for data in {share:.0f}% of a step{hidden}"
-        yield Reason(kind="waiting_for_data", arm=arm, text=text, evidence=wait)
+        yield Reason(kind="waiting_for_data", arm=arm, evidence=wait, on_gpu=on_gpu)
     yield from _float32_arithmetic(arm, runs)
     yield from _skipped_steps(arm, runs)
     contaminated = [run for run in runs if run.contamination is not None]
     if contaminated:
-        text = f"{len(contaminated)} of {plural(len(runs), 'run')} contaminated: {contaminated[0].contamination}"
-        yield Reason(kind="contaminated", arm=arm, text=text, evidence={"num_runs": len(contaminated)})
+        yield Reason(
+            kind="contaminated",
+            arm=arm,
+            evidence={"num_runs": len(contaminated)},
+            num_runs=len(runs),
+            cause=contaminated[0].contamination,
+        )
 
 
 def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
     flops = next((found for run in runs if (found := run.record.proof.flops)), {})
-    total = sum(flops.values())
-    wide = sum(count for dtype, count in flops.items() if dtype in ("float32", "float64"))
-    if runs[0].record.identity.dtype in _HALF and wide >= MIN_FLOAT32_SHARE * total > 0:
-        text = f"{100 * wide / total:.0f}% of the matmul and convolution operations stayed in float32"
-        yield Reason(kind="float32_arithmetic", arm=arm, text=text, evidence=dict(flops))
+    if runs[0].record.identity.dtype in _HALF and wide_flops(flops) >= MIN_FLOAT32_SHARE * sum(flops.values()) > 0:
+        yield Reason(kind="float32_arithmetic", arm=arm, evidence=dict(flops))
+
+
+def wide_flops(flops: Mapping[str, float]) -> float:
+    """Those of `flops` by dtype that were computed in float32 or wider."""
+    return sum(count for dtype, count in flops.items() if dtype in ("float32", "float64"))
 
 
 def _skipped_steps(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
     skipped = sum(run.figure(SKIPPED_STEPS) or 0 for run in runs)
     steps = skipped + sum(run.figure("amp/applied_steps") or 0 for run in runs)
     if skipped > 0 and skipped >= MIN_SKIPPED_SHARE * steps:
-        text = f"the scaler skipped {skipped:.0f} of {steps:.0f} steps, in which nothing was learned"
-        yield Reason(kind="skipped_steps", arm=arm, text=text, evidence={"skipped_steps": skipped, "steps": steps})
+        yield Reason(kind="skipped_steps", arm=arm, evidence={"skipped_steps": skipped, "steps": steps})
 
 
-def _of_its_memory(arm: str, run: Run, baseline: str, waterfall: Waterfall | None) -> Iterator[Reason]:
-    """What autocast does to memory: float32 weights stay and are copied, activations shrink."""
+def _of_its_memory(arm: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
+    """Reasons by what autocast does to memory: float32 weights stay and are copied, activations shrink."""
     precision = run.record.config.get("precision", {})
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return
@@ -136,15 +158,12 @@ def _of_its_memory(arm: str, run: Run, baseline: str, waterfall: Waterfall | Non
     copies, activations = steps.get("autocast_weights"), steps.get("activations")
     saved = -activations.change_bytes if activations else 0
     if copies is not None and copies.change_bytes > 0 and copies.change_bytes >= saved:
-        text = "half-precision copies of the weights take as much as the activations save, or more"
         evidence = {"autocast_weights_bytes": copies.change_bytes, "activations_saved_bytes": saved}
-        yield Reason(kind="cast_cache", arm=arm, text=text, evidence=evidence)
+        yield Reason(kind="cast_cache", arm=arm, evidence=evidence)
     held = activations.baseline_bytes if activations else 0
     if held < MIN_ACTIVATIONS_SHARE * waterfall.baseline_bytes:
-        share = 100 * held / waterfall.baseline_bytes
-        text = f"at the peak of {baseline}, activations, all that autocast shrinks, are {share:.0f}% of the bytes"
         evidence = {"activations_bytes": held, "peak_bytes": waterfall.baseline_bytes}
-        yield Reason(kind="few_activations", arm=arm, text=text, evidence=evidence)
+        yield Reason(kind="few_activations", arm=arm, evidence=evidence)
 
 
 def _medians(runs: Sequence[Run], *keys: str) -> dict[str, float]:
@@ -155,3 +174,7 @@ def _medians(runs: Sequence[Run], *keys: str) -> dict[str, float]:
 
 def _on_gpu(run: Run) -> bool:
     return run.record.identity.device.startswith("cuda")
+
+
+def _mapping(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, Mapping) else {}

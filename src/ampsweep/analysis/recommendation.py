@@ -1,7 +1,7 @@
-"""Which precision to train in: one arm, or what would decide it.
+"""The recommendation of an arm to train in, or what is missing to decide on one.
 
 The rule:
-1. An arm is refused for what `refusals` lists.
+1. An arm is refused for what `candidates.refusal` lists.
 2. An arm is undecided while it has fewer than three completed pairs, while its speed is neither told from the
    baseline's nor known to be within 10% of it, or while a final metric may still be worse than the baseline's by more
    than the margin. All others are eligible, and so is the baseline.
@@ -20,84 +20,97 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import STEP_MS, ArmComparison
-from ampsweep.analysis.candidates import Candidate
+from ampsweep.analysis.candidates import Candidate, OpenKind, Refusal
 from ampsweep.analysis.statistics import mean_ratio
+from ampsweep.analysis.workload_size import SmallStep
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
+UndecidedKind = Literal["no baseline run", "baseline refused", "no other arm", "too small", "rivals"]
 
 MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
 
-_TOO_SMALL: Final = "the workload is too small to judge speed by"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStanding:
-    """How an arm, the baseline among them, came out of the rule, and why."""
+    """How an arm, the baseline among them, came out of the rule."""
 
     arm: str
     standing: Standing
-    reason: str
+    refusal: Refusal | None = None
+    """Of a refused arm."""
+    open: OpenKind | None = None
+    """The first thing missing, of an undecided arm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """`arm` to train in; None while that is not decidable."""
+    """`arm` to train in, or why (`undecided`) that is not decidable yet: one of the two is None."""
 
+    baseline: str
     arm: str | None
-    sentence: str
-    evidence: tuple[str, ...]
-    """Speed, memory and parity of the arm; of all that are not refused where none, or the baseline, is recommended."""
-    standings: tuple[ArmStanding, ...]
-    to_decide: tuple[str, ...]
-    """What would decide it; empty where it is decided."""
-
-    @classmethod
-    def without(cls, baseline: str) -> "Recommendation":
-        """Where the arm `baseline` did not run."""
-        what = f"run {baseline}, or compare with another arm (report.baseline)"
-        sentence = f"Not decidable yet: there is no {baseline} run to compare with; {what}."
-        return cls(arm=None, sentence=sentence, evidence=(), standings=(), to_decide=(what,))
+    undecided: UndecidedKind | None
+    leader: str | None = None
+    """The arm that would be recommended but for `rivals`, which are undecided and may be better."""
+    rivals: tuple[str, ...] = ()
+    small_step: SmallStep | None = None
+    """The sign that the workload is too small to judge speed by."""
+    standings: tuple[ArmStanding, ...] = ()
+    """The baseline's first; none where it did not run."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is known of a workload when a recommendation is asked for."""
+def recommend(
+    baseline: ArmComparison,
+    candidates: Sequence[Candidate],
+    *,
+    baseline_refusal: Refusal | None,
+    small_step: SmallStep | None,
+) -> Recommendation:
+    """Apply the rule above to one workload.
 
-    baseline: ArmComparison
-    candidates: tuple[Candidate, ...]
-    """The other arms, in the order of tables."""
-    baseline_refusal: str | None
-    """Why the baseline would be refused if it were another arm."""
-    too_small: str | None
-    """Why its figures do not tell about speed; None if they do."""
-
-
-def recommend(question: Question) -> Recommendation:
-    """Apply the rule above to one question."""
-    baseline = question.baseline
-    if question.baseline_refusal is not None:
-        reason = f"{baseline.arm}, which all is compared with, is refused: {question.baseline_refusal}"
-        return _undecided(question, reason, ("compare with another arm (report.baseline)",))
-    if not question.candidates:
-        return _undecided(question, f"there is no arm besides {baseline.arm}", ("run other precision modes",))
-    if question.too_small is not None:
-        return _undecided(question, _TOO_SMALL, ("compare on a larger model, batch or sequence",))
-    chosen = _choose(baseline, [one for one in question.candidates if _is_eligible(one)])
-    rivals = [one for one in question.candidates if _is_open(one) and _might_be_chosen(one, chosen, baseline)]
-    if not rivals:
-        return _decided(question, chosen)
-    missing = [one.open_question for one in rivals if one.open_question is not None]
-    reason = f"{rivals[0].arm} may be better than {chosen.arm if chosen else baseline.arm}, but {missing[0].reason}"
-    return _undecided(question, reason, tuple(dict.fromkeys(one.what for one in missing)))
+    Args:
+        baseline: the arm the others are compared with.
+        candidates: the other arms, in the order of tables.
+        baseline_refusal: why the baseline would be refused if it were another arm.
+        small_step: the sign that the figures of the workload do not tell about speed.
+    """
+    chosen: Candidate | None = None
+    rivals: list[Candidate] = []
+    undecided: UndecidedKind | None = None
+    if baseline_refusal is not None:
+        undecided = "baseline refused"
+    elif not candidates:
+        undecided = "no other arm"
+    elif small_step is not None:
+        undecided = "too small"
+    else:
+        chosen = _choose(baseline, [one for one in candidates if _is_eligible(one)])
+        rivals = [one for one in candidates if _is_open(one) and _might_be_chosen(one, chosen, baseline)]
+        undecided = "rivals" if rivals else None
+    leader = chosen.arm if chosen else baseline.arm
+    arm = leader if undecided is None else None
+    reference = ArmStanding(
+        arm=baseline.arm,
+        standing="refused" if baseline_refusal else "recommended" if arm == baseline.arm else "eligible",
+        refusal=baseline_refusal,
+    )
+    return Recommendation(
+        baseline=baseline.arm,
+        arm=arm,
+        undecided=undecided,
+        leader=leader if rivals else None,
+        rivals=tuple(one.arm for one in rivals),
+        small_step=small_step,
+        standings=(reference, *(_standing(one, arm, small_step) for one in candidates)),
+    )
 
 
 def _is_eligible(one: Candidate) -> bool:
-    return one.refusal is None and one.open_question is None
+    return one.refusal is None and one.open is None
 
 
 def _is_open(one: Candidate) -> bool:
-    return one.refusal is None and one.open_question is not None
+    return one.refusal is None and one.open is not None
 
 
 def _choose(baseline: ArmComparison, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -140,53 +153,11 @@ def _might_be_chosen(one: Candidate, chosen: Candidate | None, baseline: ArmComp
     return _choose(baseline, [one] if chosen is None else [chosen, one]) is one
 
 
-def _decided(question: Question, chosen: Candidate | None) -> Recommendation:
-    baseline = question.baseline.arm
-    if chosen is not None:
-        sentence = f"Train in {chosen.arm}: against {baseline}, {chosen.judgements.brief}{_n(chosen)}."
-        return _recommendation(question, chosen.arm, sentence, chosen.judgements.lines)
-    judged = _judged(question)
-    others = [f"{one.arm} has {one.judgements.brief}{_n(one)}" for one in judged]
-    evidence = tuple(f"{one.arm}: {line}" for one in judged for line in one.judgements.lines)
-    why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
-    sentence = f"Stay with {baseline}: {why}."
-    return _recommendation(question, baseline, sentence, evidence)
-
-
-def _undecided(question: Question, reason: str, what: tuple[str, ...]) -> Recommendation:
-    first = 0 if question.too_small is None else 1  # the lines begin with speed
-    known = [f"{one.arm}: {line}" for one in _judged(question) for line in one.judgements.lines[first:]]
-    evidence = tuple(known if question.too_small is None else [question.too_small, *known])
-    return _recommendation(question, None, f"Not decidable yet: {reason}; {what[0]}.", evidence, what)
-
-
-def _judged(question: Question) -> list[Candidate]:
-    return [one for one in question.candidates if one.refusal is None and one.withheld is None]
-
-
-def _n(one: Candidate) -> str:
-    return f" (n={one.figures.num_completed_pairs})"
-
-
-def _recommendation(
-    question: Question, arm: str | None, sentence: str, evidence: tuple[str, ...], to_decide: tuple[str, ...] = ()
-) -> Recommendation:
-    reason = question.baseline_refusal
-    baseline = ArmStanding(
-        arm=question.baseline.arm,
-        standing="refused" if reason else "recommended" if arm == question.baseline.arm else "eligible",
-        reason=reason or "what the others are compared with",
-    )
-    standings = (baseline, *(_standing(one, arm, question.too_small) for one in question.candidates))
-    return Recommendation(arm=arm, sentence=sentence, evidence=evidence, standings=standings, to_decide=to_decide)
-
-
-def _standing(one: Candidate, recommended: str | None, too_small: str | None) -> ArmStanding:
+def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | None) -> ArmStanding:
     if one.refusal is not None:
-        return ArmStanding(arm=one.arm, standing="refused", reason=one.refusal)
-    if one.open_question is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", reason=one.open_question.reason)
-    if too_small is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", reason=_TOO_SMALL)
-    standing: Standing = "recommended" if one.arm == recommended else "eligible"
-    return ArmStanding(arm=one.arm, standing=standing, reason=f"{one.judgements.summary}{_n(one)}")
+        return ArmStanding(arm=one.arm, standing="refused", refusal=one.refusal)
+    if one.open is not None:
+        return ArmStanding(arm=one.arm, standing="undecided", open=one.open)
+    if small_step is not None:
+        return ArmStanding(arm=one.arm, standing="undecided", open="too small")
+    return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.runs import Run
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.text import first_line
@@ -20,7 +21,7 @@ class RunEntry:
     error: str | None
     oom: OutOfMemory | None
     """Of a run that ended so; its sentence is the error."""
-    not_paired: str | None
+    not_paired: Unpaired | None
     """Why this run is in no pair; None for one that is."""
     contaminated: str | None
     """Why its speed does not count; None where it does, or where there are no figures to count."""
@@ -41,7 +42,7 @@ def path_from(base: Path, path: str) -> str:
     return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
-def run_entry(run: Run, not_paired: str | None) -> RunEntry:
+def run_entry(run: Run, not_paired: Unpaired | None) -> RunEntry:
     """The entry of `run`; `not_paired`: why it is in no pair."""
     record = run.record
     return RunEntry(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampsweep.analysis.arms import VAL_LOSS
-from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.analysis.loss_curves import TRAIN_LOSS, LossCurve
-from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 
@@ -36,7 +35,6 @@ class TimeToLoss:
     arm_j: float | None
     energy_ratio: Estimate | None
     """The arm's energy over the baseline's: below 1 is less. As `speedup`, and None without energy figures."""
-    text: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ def _compare(metric: str, pairs: Sequence[tuple[list[LossCurve], list[LossCurve]
         baseline_j=_mean(energies, 0),
         arm_j=_mean(energies, 1),
         energy_ratio=energy_ratio,
-        text=_text(metric, len(pairs), len(reached), speedup, energy_ratio),
     )
 
 
@@ -121,11 +118,3 @@ def _reach(baseline: Sequence[LossCurve], arm: Sequence[LossCurve], target: floa
 
 def _mean(pairs: Sequence[tuple[float, float]], side: int) -> float | None:
     return statistics.fmean(pair[side] for pair in pairs) if pairs else None
-
-
-def _text(metric: str, n: int, num_reached: int, speedup: Estimate | None, energy_ratio: Estimate | None) -> str:
-    name = metric.replace("/", " ")
-    if speedup is None:
-        return f"reached the baseline's final {name} in {num_reached} of {n} pairs"
-    text = f"reached the baseline's final {name} {ratio_figure(speedup)} as fast"
-    return text + ("" if energy_ratio is None else f", with {ratio_figure(energy_ratio)} of its energy") + f" (n={n})"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import PEAK_MEMORY
-from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import Run
 
 UNATTRIBUTED: Final = "unattributed"

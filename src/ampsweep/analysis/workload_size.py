@@ -1,12 +1,13 @@
-"""Whether a workload is large enough for its figures to say anything about larger ones."""
+"""Signs that a workload is too small for its figures to say anything about larger ones."""
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import PEAK_MEMORY, STEP_MS
-from ampsweep.analysis.runs import GIB, Run
-from ampsweep.text import num_bytes, number
+from ampsweep.analysis.runs import Run
+from ampsweep.text import GIB
 
 NUM_OPERATORS: Final = "num_operators"
 """Key of the record's proof: aten operators dispatched in the traced step."""
@@ -21,18 +22,38 @@ MIN_PEAK_BYTES: Final = 64 * 2**20
 """Below this, fixed buffers and the rounding of allocations weigh against the tensors whose size precision changes."""
 
 
-def size_cautions(baseline_runs: Sequence[Run]) -> tuple[str, ...]:
-    """What is too small about the workload, judged by its measured baseline runs; each with its evidence.
+@dataclass(frozen=True, kw_only=True)
+class SmallStep:
+    """A step too short for its number of operators: launching them counts, so it is too small to judge speed by."""
+
+    num_operators: int
+    step_ms: float
+    us_per_operator: float
+    min_us_per_operator: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallPeak:
+    """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
+
+    peak_bytes: float
+
+
+SizeCaution = SmallStep | SmallPeak
+
+
+def size_cautions(baseline_runs: Sequence[Run]) -> tuple[SizeCaution, ...]:
+    """The signs that the workload is too small, judged by its measured baseline runs.
 
     A fact that the records lack gives no caution. A compiled step runs fused kernels, so its number of (eager)
     operators says nothing about its speed.
     """
-    cautions = [speed_caution(baseline_runs), memory_caution(baseline_runs)]
+    cautions = (small_step(baseline_runs), small_peak(baseline_runs))
     return tuple(caution for caution in cautions if caution is not None)
 
 
-def speed_caution(baseline_runs: Sequence[Run]) -> str | None:
-    """Why the workload is too small to judge speed by, with its evidence; None where nothing says that it is."""
+def small_step(baseline_runs: Sequence[Run]) -> SmallStep | None:
+    """The sign that the workload is too small to judge speed by; None where nothing says that it is."""
     known = [
         (step_ms, operators)
         for run in baseline_runs
@@ -51,21 +72,11 @@ def speed_caution(baseline_runs: Sequence[Run]) -> str | None:
     least = MIN_US_PER_OPERATOR_CPU if on_cpu else MIN_US_PER_OPERATOR_ACCELERATOR
     if us_each >= least:
         return None
-    return (
-        f"the workload is too small to judge speed by ({operators} operators in {number(step_ms)} ms, "
-        f"{number(us_each, 2)} us each: under {least:.0f} us, launching them counts)"
-    )
+    return SmallStep(num_operators=operators, step_ms=step_ms, us_per_operator=us_each, min_us_per_operator=least)
 
 
-def memory_caution(baseline_runs: Sequence[Run]) -> str | None:
-    """Why the workload is too small to judge memory by, with its evidence; None where nothing says that it is."""
+def small_peak(baseline_runs: Sequence[Run]) -> SmallPeak | None:
+    """The sign that the workload is too small to judge memory by; None where nothing says that it is."""
     peaks = [peak * GIB for run in baseline_runs if run.measured and (peak := run.figure(PEAK_MEMORY)) is not None]
-    if not peaks:
-        return None
-    median = statistics.median(peaks)
-    if median >= MIN_PEAK_BYTES:
-        return None
-    return (
-        f"a peak of {num_bytes(median)} is too small for the memory figures to carry over (under "
-        f"{num_bytes(MIN_PEAK_BYTES)})"
-    )
+    median = statistics.median(peaks) if peaks else None
+    return None if median is None or median >= MIN_PEAK_BYTES else SmallPeak(peak_bytes=median)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.predict.answers import sentences
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction

@@ -11,8 +11,7 @@ from typing import Any
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.resolved import COMPONENTS
+from ampsweep.config.schema import COMPONENTS
 
 _OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")
 
@@ -120,4 +120,5 @@ def _option(override: Override, conf: Path) -> Iterator[str]:
         return
     values = override.sweep_iterator() if override.is_discrete_sweep() else iter([override.value()])
     if not all(isinstance(value, str | list | dict) for value in values):
-        yield f"no such option; allowed are {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}"
+        options = GlobalHydra.instance().config_loader().get_group_options(override.key_or_group)
+        yield f"no such option; allowed are {', '.join(options)}"

@@ -6,7 +6,7 @@ one of the same schema takes, the difference: so no default stands in two places
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import MISSING
 
@@ -279,3 +279,19 @@ class Config:
     dry_run: bool = False
     """List the points, check them, estimate the time, train nothing."""
     output_dir: str = "outputs"
+
+
+COMPONENTS: Final = ("model", "data", "task")
+"""Parts of a Config that are built from a `_target_`."""
+
+
+def component_name(component: dict[str, Any]) -> str:
+    """The name of a model, data set or task: its `name`, else the last part of its `_target_`.
+
+    >>> component_name({"_target_": "mine.nets.Net", "width": 8})
+    'Net'
+    """
+    name = component.get("name")
+    if name and name != "custom":
+        return str(name)
+    return str(component["_target_"]).rpartition(".")[2]

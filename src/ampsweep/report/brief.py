@@ -13,7 +13,8 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.report.columns import ARM, Column, columns_for
 from ampsweep.report.console import empty_table
 from ampsweep.report.palette import arm_colour
-from ampsweep.report.searches import heading
+from ampsweep.report.sentences.batch_limits import heading, largest_batches
+from ampsweep.report.sentences.recommending import recommendation
 from ampsweep.text import plural
 
 _NUM_OTHER_LINES: Final = 4
@@ -48,7 +49,7 @@ class BriefComparison:
         for found in self.comparison.searches:
             if room >= _NUM_SEARCH_LINES:
                 yield _bold(f"{plural(len(found.runs), 'run')} so far: {heading(found)}")
-                yield _faint(found.sentence)
+                yield _faint(largest_batches(found))
                 room -= _NUM_SEARCH_LINES
         if left_out:
             yield _faint(f"and {', '.join(left_out)}")
@@ -72,7 +73,7 @@ class BriefComparison:
         return height + _NUM_OTHER_LINES, Group(
             _bold(title),
             table,
-            _faint(workload.verdict.recommendation.sentence),
+            _faint(recommendation(workload.verdict)),
         )
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.statistics import Estimate, Spread
+from ampsweep.report.estimate_text import estimate
+from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.text import loss, milliseconds, num_bytes, percent
 
 ABSENT: Final = "-"
@@ -156,7 +157,7 @@ COLUMNS: Final = (
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
         rank=6,
     ),
-    Column("status", lambda arm: Cell(arm.status), "how the arm's runs ended", numeric=False, rank=1),
+    Column("status", lambda arm: Cell(statuses(arm.statuses)), "how the arm's runs ended", numeric=False, rank=1),
     Column(
         "n",
         _pairs,

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampsweep.analysis.comparison import Comparison, compare
+from ampsweep.analysis.comparison import Comparison, FileProblem, compare
 from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
-from ampsweep.analysis.omissions import Omission
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
 from ampsweep.record import FILE_NAME, Found, RunRecord, find_records
@@ -49,8 +48,11 @@ def compare_directories(
             for directory, record in records
             if directory not in histories.partial
         },
-        omissions=[
-            *(Omission(path=error.path.as_posix(), kind="not readable", reason=error.reason) for error in unreadable),
+        file_problems=[
+            *(
+                FileProblem(path=error.path.as_posix(), kind="not readable", reason=error.reason)
+                for error in unreadable
+            ),
             *histories.omissions,
         ],
     )

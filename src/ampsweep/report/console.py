@@ -11,11 +11,14 @@ from rich.text import Text
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.searches import SearchComparison
+from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
-from ampsweep.report.missing import missing
 from ampsweep.report.palette import arm_colour
-from ampsweep.report.searches import HEADING, heading, reasons, search_table
+from ampsweep.report.search_tables import search_table
+from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
+from ampsweep.report.sentences.explaining import arm_note, comparison_note
+from ampsweep.report.sentences.file_problems import file_problems
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
@@ -36,13 +39,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for found in comparison.searches:
         _print_search(found, console)
     for note in comparison.notes:
-        console.print(Text(f"Note: {note}."))
-    for sentence in missing(comparison.omissions):
+        console.print(Text(f"Note: {comparison_note(note)}."))
+    for sentence in file_problems(comparison.file_problems):
         console.print(Text(f"Missing: {sentence}."), soft_wrap=True)
 
 
 def _print_workload(workload: WorkloadComparison, baseline: str, console: Console) -> None:
-    notes = [Text(f"{arm.arm}: {note}") for arm in workload.arms for note in arm.notes]
+    notes = [Text(f"{arm.arm}: {arm_note(note)}") for arm in workload.arms for note in arm.notes]
     table = _arms_as_rows(workload.arms)
     width = _width(table, console)
     with _at_least(console, max(PLAIN_WIDTH, width)):
@@ -51,8 +54,8 @@ def _print_workload(workload: WorkloadComparison, baseline: str, console: Consol
         console.print(Text(f"\n{workload.title}: against {baseline}", style="bold"), table, *notes, sep="\n")
         console.print(_verdict(workload))
         if any(arm.is_baseline for arm in workload.arms):  # else the recommendation says the same
-            console.print(Text(workload.conclusion.sentence))
-        console.print(Text(workload.verdict.recommendation.sentence, style="bold"))
+            console.print(Text(conclusion(workload)))
+        console.print(Text(recommendation(workload.verdict), style="bold"))
 
 
 def _width(table: Table, console: Console) -> int:
@@ -67,8 +70,8 @@ def _print_search(found: SearchComparison, console: Console) -> None:
         table.add_row(Text(name, style=arm_colour(name) or ""), *map(Text, cells))
     with _at_least(console, PLAIN_WIDTH):
         console.print(Text(f"\n{HEADING}: {heading(found)}", style="bold"), table, sep="\n")
-        console.print(*map(Text, reasons(found)), sep="\n")
-        console.print(Text(found.sentence, style="bold"))
+        console.print(*map(Text, search_lines(found)), sep="\n")
+        console.print(Text(largest_batches(found), style="bold"))
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """The comparison as files beside the runs."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord, write_atomically
+from ampsweep.report.comparison_json import comparison_json
 from ampsweep.report.dashboard import Dashboard, arrange
 from ampsweep.report.histories import Histories
 from ampsweep.report.markdown import markdown
@@ -16,11 +15,6 @@ from ampsweep.report.page.document import html
 JSON_NAME: Final = "comparison.json"
 MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
-
-
-def comparison_json(comparison: Comparison) -> str:
-    """The comparison as one object of strict JSON (no NaN); a figure that was not measured is null."""
-    return json.dumps(asdict(comparison), indent=1, allow_nan=False) + "\n"
 
 
 def write_comparison(

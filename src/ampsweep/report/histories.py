@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from ampsweep.analysis.arms import VAL_LOSS
+from ampsweep.analysis.comparison import FileProblem, FileProblemKind
 from ampsweep.analysis.loss_curves import TRAIN_LOSS
-from ampsweep.analysis.omissions import Omission, OmissionKind
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, number, salvage_history
 from ampsweep.report.curves import Array, Curve
@@ -25,7 +25,7 @@ class Histories:
 
     curves: Mapping[Path, Mapping[str, Curve]]
     """Run directory -> metric key -> curve; a key the run never logged is absent."""
-    omissions: tuple[Omission, ...] = ()
+    omissions: tuple[FileProblem, ...] = ()
     """Files that could not be read, or not in full, and losses that were no numbers."""
     partial: frozenset[Path] = frozenset()
     """Run directories whose curves lack rows: drawn, but nothing is computed from them."""
@@ -50,14 +50,14 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
     """The curves of `keys` of all runs; of one whose directory is given twice, once."""
     wanted = tuple(dict.fromkeys(keys))
     curves: dict[Path, dict[str, Curve]] = {}
-    omissions: list[Omission] = []
+    omissions: list[FileProblem] = []
     partial: set[Path] = set()
     for directory, record in dict(records).items():
         found = read_curves(directory, wanted)
         curves[directory] = found.curves
         path = (directory / HISTORY_NAME).as_posix()
         for kind, reason in _omissions(found, record):
-            omissions.append(Omission(path=path, kind=kind, reason=reason))
+            omissions.append(FileProblem(path=path, kind=kind, reason=reason))
             if kind == "damaged history":
                 partial.add(directory)
     return Histories(curves, tuple(omissions), frozenset(partial))
@@ -135,7 +135,7 @@ def _array(values: list[Any]) -> Array:
     return np.array([math.nan if value is None else float(number(value)) for value in values], dtype=np.float64)
 
 
-def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[OmissionKind, str]]:
+def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProblemKind, str]]:
     """Name faults of a run's history. One that never began has none, and one that was killed may end anywhere."""
     if found.missing is not None:
         if record.attempts or found.missing != _NOT_THERE:

@@ -6,12 +6,15 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
-from ampsweep.analysis.searches import SearchComparison
+from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
-from ampsweep.report.method import method
-from ampsweep.report.missing import missing
-from ampsweep.report.searches import HEADING, heading, probes_table, reasons, search_table
+from ampsweep.report.search_tables import probes_table, search_table
+from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
+from ampsweep.report.sentences.explaining import arm_note, comparison_note, unpaired
+from ampsweep.report.sentences.file_problems import file_problems
+from ampsweep.report.sentences.method import method
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
@@ -38,8 +41,8 @@ def markdown(
         lines += _search(found)
     if across:
         lines += ["## Against batch size", "", *_panels(across)]
-    lines += _list("Notes", [_plain(note) for note in comparison.notes])
-    lines += _list("Missing", [_plain(f"{sentence}.") for sentence in missing(comparison.omissions)])
+    lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
+    lines += _list("Missing", [_plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
     lines += _method(comparison)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -48,13 +51,13 @@ def verdict_markdown(comparison: Comparison) -> str:
     """What was found, with the notes: for a place that shows panels and runs itself."""
     lines = [line for workload in comparison.workloads for line in _findings(workload)]
     lines += [line for found in comparison.searches for line in _search(found)]
-    lines += _list("Notes", [_plain(note) for note in comparison.notes])
+    lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> list[str]:
     not_paired = [
-        f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(run.not_paired)}"
+        f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(unpaired(run.not_paired))}"
         for run in workload.runs
         if run.not_paired is not None
     ]
@@ -73,12 +76,12 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
 
 
 def _findings(workload: WorkloadComparison) -> list[str]:
-    notes = [f"{_plain(arm.arm)}: {_plain(note)}" for arm in workload.arms for note in arm.notes]
+    notes = [f"{_plain(arm.arm)}: {_plain(arm_note(note))}" for arm in workload.arms for note in arm.notes]
     columns, lines = columns_for(workload.arms), verdict_lines(workload)
     return [
         f"## {_plain(workload.title)}",
         "",
-        f"**{_plain(workload.verdict.recommendation.sentence)}**",
+        f"**{_plain(recommendation(workload.verdict))}**",
         "",
         *(f"- {_said(line, topic=True)}" for line in lines if line.topic not in ("bytes", "why")),
         "",
@@ -88,7 +91,7 @@ def _findings(workload: WorkloadComparison) -> list[str]:
             [[_cell(column.render(arm)) for column in columns] for arm in workload.arms],
         ),
         "",
-        _plain(workload.conclusion.sentence),
+        _plain(conclusion(workload)),
         "",
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
@@ -99,11 +102,11 @@ def _search(found: SearchComparison) -> list[str]:
     return [
         f"## {HEADING}: {_plain(heading(found))}",
         "",
-        f"**{_plain(found.sentence)}**",
+        f"**{_plain(largest_batches(found))}**",
         "",
         *_plain_table(search_table(found)),
         "",
-        *(f"- {_plain(reason)}" for reason in reasons(found)),
+        *(f"- {_plain(line)}" for line in search_lines(found)),
         "",
         "### Batches tried",
         "",

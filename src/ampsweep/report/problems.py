@@ -1,35 +1,19 @@
-"""What went wrong in a set of runs, as rows of their own: failures are results too."""
+"""Problems of a set of runs, as rows of their own: failures are results too."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final
 
-from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.omissions import CONSEQUENCES, Omission
+from ampsweep.analysis.comparison import Comparison, FileProblem, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.searches import SearchComparison
+from ampsweep.analysis.search_comparison import SearchComparison
+from ampsweep.report.sentences.explaining import unpaired
+from ampsweep.report.sentences.file_problems import CONSEQUENCES, leak
 from ampsweep.report.table import Table
 from ampsweep.report.workload_data import ArmRuns
-from ampsweep.text import first_line, num_bytes
-
-_CONSEQUENCES: Final[dict[str, str]] = {
-    "not readable": CONSEQUENCES["not readable"],
-    "oom": "no figures",
-    "diverged": "no figures",
-    "unsupported": "not run",
-    "interrupted": "no figures",
-    "failed": "no figures",
-    "cut short": "its loss does not count",
-    "disproved": "none of its figures count",
-    "contaminated": "its speed does not count",
-    "leaks": "its memory may grow beyond the peak told here",
-    "not paired": "compared with nothing",
-    **{str(kind): consequence for kind, consequence in CONSEQUENCES.items()},
-}
-"""What is wrong with a run, worst first but for what the run cannot help, and what follows from it."""
+from ampsweep.text import first_line
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,7 @@ class Problem:
 
     @property
     def consequence(self) -> str:
-        return _CONSEQUENCES[self.what]
+        return CONSEQUENCES[self.what]
 
 
 def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Problem]:
@@ -55,17 +39,17 @@ def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Proble
         comparison: with directories and files as seen from where the problems are shown.
         compared: its workloads and searches.
     """
-    of_files: dict[str, list[Omission]] = defaultdict(list)
-    for omission in comparison.omissions:
-        of_files[PurePath(omission.path).parent.as_posix()].append(omission)
+    of_files: dict[str, list[FileProblem]] = defaultdict(list)
+    for one in comparison.file_problems:
+        of_files[PurePath(one.path).parent.as_posix()].append(one)
     found = [problem for data in compared for problem in _of_runs(data, of_files)]
-    found += [Problem(*_told(omission)) for omissions in of_files.values() for omission in omissions]
-    order = list(_CONSEQUENCES)
+    found += [Problem(*_told(one)) for of_directory in of_files.values() for one in of_directory]
+    order = list(CONSEQUENCES)
     return sorted(found, key=lambda problem: order.index(problem.what))
 
 
-def _of_runs(data: ArmRuns, of_files: dict[str, list[Omission]]) -> Iterator[Problem]:
-    """Those of the runs of one data, whose omissions are taken out of `of_files`."""
+def _of_runs(data: ArmRuns, of_files: dict[str, list[FileProblem]]) -> Iterator[Problem]:
+    """Those of the runs of one workload, whose files' problems are taken out of `of_files`."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for run, entry in data.listed:
         for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):
@@ -74,8 +58,8 @@ def _of_runs(data: ArmRuns, of_files: dict[str, list[Omission]]) -> Iterator[Pro
         yield Problem(what, why, arm, data.compared, tuple(sorted(set(of))))
 
 
-def _told(omission: Omission) -> tuple[str, str]:
-    return omission.kind, f"{omission.path} {omission.reason}"
+def _told(of: FileProblem) -> tuple[str, str]:
+    return of.kind, f"{of.path} {of.reason}"
 
 
 def problems_table(found: Sequence[Problem], *, with_workload: bool) -> Table:
@@ -98,6 +82,6 @@ def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
     if entry.contaminated is not None:
         yield "contaminated", entry.contaminated
     if (leaked := run.leaked_bytes) is not None:
-        yield "leaks", f"a step left {num_bytes(leaked)} behind"
+        yield "leaks", leak(leaked)
     if run.measured and entry.not_paired is not None:
-        yield "not paired", entry.not_paired
+        yield "not paired", unpaired(entry.not_paired)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord
+from ampsweep.report.sentences.file_problems import leak
 from ampsweep.text import loss, milliseconds, num_bytes, number, predicted_bytes
 
 _LABEL_WIDTH: Final = 12
@@ -29,7 +30,7 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     if run.measured and run.contamination is not None:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
     if (leaked := run.leaked_bytes) is not None:
-        yield "warning", f"a step left {num_bytes(leaked)} behind; if each does, memory grows beyond the peak told here"
+        yield "warning", f"{leak(leaked)}; if each does, memory grows beyond the peak told here"
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")

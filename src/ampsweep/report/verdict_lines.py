@@ -6,6 +6,9 @@ from typing import Final, Literal
 
 from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.report.sentences.arm_findings import memory, parity, speed, time_to_loss, within_run
+from ampsweep.report.sentences.explaining import caution, reason
+from ampsweep.report.sentences.recommending import standing
 from ampsweep.text import num_bytes, predicted_bytes
 
 Topic = Literal[
@@ -38,28 +41,29 @@ def verdict_lines(workload: WorkloadComparison) -> list[VerdictLine]:
 
     Contaminated runs have none either: the notes of their arm name each with its cause.
     """
-    verdict = workload.verdict
+    verdict, baseline = workload.verdict, workload.verdict.recommendation.baseline
+    arms, standings = verdict.arms, verdict.recommendation.standings
     return [
-        *(VerdictLine("speed", a.arm, a.judgements.speed_text) for a in verdict.arms if _known(a.judgements.speed)),
-        *(VerdictLine("within-run", a.arm, a.within_run.text) for a in workload.arms if a.within_run is not None),
-        *(VerdictLine("memory", a.arm, a.judgements.memory_text) for a in verdict.arms if _known(a.judgements.memory)),
-        *(VerdictLine("bytes", a.arm, changes(a.waterfall)) for a in verdict.arms if a.waterfall is not None),
+        *(VerdictLine("speed", a.arm, speed(a.judgements)) for a in arms if _known(a.judgements.speed)),
+        *(VerdictLine("within-run", a.arm, within_run(a.within_run)) for a in workload.arms if a.within_run),
+        *(VerdictLine("memory", a.arm, memory(a.judgements)) for a in arms if _known(a.judgements.memory)),
+        *(VerdictLine("bytes", a.arm, changes(a.waterfall)) for a in arms if a.waterfall is not None),
         *(VerdictLine("predicted", None, text) for text in _predicted(workload)),
-        *(VerdictLine("parity", a.arm, a.judgements.parity_text) for a in verdict.arms if a.parities),
-        *(VerdictLine("time to loss", a.arm, a.time_to_loss.text) for a in verdict.arms if a.time_to_loss is not None),
-        *(VerdictLine("why", reason.arm, reason.text) for reason in verdict.reasons if reason.kind != "contaminated"),
-        *(VerdictLine("refused", s.arm, s.reason) for s in verdict.recommendation.standings if s.standing == "refused"),
+        *(VerdictLine("parity", a.arm, parity(a.judgements)) for a in arms if a.parities),
+        *(VerdictLine("time to loss", a.arm, time_to_loss(a.time_to_loss)) for a in arms if a.time_to_loss),
+        *(VerdictLine("why", one.arm, reason(one, baseline)) for one in verdict.reasons if one.kind != "contaminated"),
+        *(VerdictLine("refused", one.arm, standing(one, verdict)) for one in standings if one.standing == "refused"),
         *(
-            VerdictLine("undecided", s.arm, s.reason)
-            for s in verdict.recommendation.standings
-            if s.standing == "undecided"
+            VerdictLine("undecided", one.arm, standing(one, verdict))
+            for one in standings
+            if one.standing == "undecided"
         ),
     ]
 
 
 def console_lines(workload: WorkloadComparison) -> Iterator[VerdictLine]:
     """Those that neither the table nor its notes nor the conclusion, which stand beside them there, say as well."""
-    told = {reason.text for reason in workload.verdict.reasons if reason.kind == "too_small"}
+    told = {caution(one) for one in workload.cautions}
     unsupported = {arm.arm for arm in workload.arms if list(arm.statuses) == ["unsupported"]}
     for line in verdict_lines(workload):
         is_told = line.topic in ("speed", "memory", "undecided") or line.text in told

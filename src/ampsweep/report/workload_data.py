@@ -10,10 +10,10 @@ from typing import Final, Self
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.pairs import Pair, pair_runs
+from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.searches import SearchComparison
+from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label, step_dtypes
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch

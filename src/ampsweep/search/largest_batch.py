@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
+from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
-from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated

@@ -7,8 +7,7 @@ from typing import Final
 from ampsweep.config.compose import Point
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 
 _MAX_SETTING: Final = 32
 _SAID_OTHERWISE: Final = ("precision", "hydra", "tracking", "into")

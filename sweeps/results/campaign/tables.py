@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from ampsweep.analysis.estimate_text import ratio_figure
 from ampsweep.metrics import METRICS
 from ampsweep.report.columns import ABSENT, columns_for
+from ampsweep.report.estimate_text import ratio_figure
 from ampsweep.report.units import quantity
 from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
 from campaign.results import Arm, Workload

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampsweep.analysis.estimate_text import estimate
-from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
+from ampsweep.report.estimate_text import estimate
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,

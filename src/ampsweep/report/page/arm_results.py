@@ -3,11 +3,12 @@
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.estimate_text import estimate
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate
+from ampsweep.report.estimate_text import estimate
 from ampsweep.report.figures.pair_effects import gap
 from ampsweep.report.page.markup import Markup, tag
+from ampsweep.report.sentences.arm_findings import metric_words
 from ampsweep.text import num_bytes, number, percent
 
 _GOOD: Final = ("▲", "good")
@@ -65,4 +66,4 @@ def parity(held: Parity | None) -> tuple[str, str]:
     mean = gap(held)
     value, ends = estimate(mean, digits=2, sign=True)
     interval = "" if ends is None else f"[{ends[0]}, {ends[1]}], "
-    return value, _uncertainty(mean, f"{interval}margin ±{number(held.margin, 2)} in {held.name}")
+    return value, _uncertainty(mean, f"{interval}margin ±{number(held.margin, 2)} in {metric_words(held.metric)}")

@@ -9,7 +9,6 @@ from typing import Final
 from plotly.offline import get_plotlyjs
 
 from ampsweep.report.dashboard import Dashboard
-from ampsweep.report.method import method
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
 from ampsweep.report.page.markup import Markup, join, json_script, name, tag
 from ampsweep.report.page.panel_figures import Figures, across_panels, workload_panels
@@ -18,6 +17,8 @@ from ampsweep.report.page.search_cards import search_cards
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict_cards import overview, verdict_card
 from ampsweep.report.problems import Problem, problems_table
+from ampsweep.report.sentences.explaining import comparison_note
+from ampsweep.report.sentences.method import method
 from ampsweep.report.settings import arms_table, environment_tables
 from ampsweep.text import plural
 
@@ -120,7 +121,7 @@ def _verdicts(dashboard: Dashboard) -> Markup:
 
 
 def _notes(dashboard: Dashboard) -> list[Markup]:
-    return [tag("p", name(f"Note: {note}."), class_="note") for note in dashboard.comparison.notes]
+    return [tag("p", name(f"Note: {comparison_note(note)}."), class_="note") for note in dashboard.comparison.notes]
 
 
 def _problems(dashboard: Dashboard) -> Markup | None:

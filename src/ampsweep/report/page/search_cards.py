@@ -7,7 +7,8 @@ from ampsweep.report.page.filters import facts_attribute, filter_keys
 from ampsweep.report.page.markup import Markup, name, tag
 from ampsweep.report.page.panel_figures import Figures, panel_figure
 from ampsweep.report.page.tables import details, html_table
-from ampsweep.report.searches import HEADING, heading, probes_table, reasons, search_table
+from ampsweep.report.search_tables import probes_table, search_table
+from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
 
 
 def search_cards(dashboard: Dashboard, figures: Figures) -> Markup | None:
@@ -26,9 +27,9 @@ def _card(one: SearchPanels, prefix: str, dashboard: Dashboard, figures: Figures
     return tag(
         "article",
         tag("h3", name(heading(found))),
-        tag("div", tag("p", name(found.sentence), class_="headline"), class_="answer"),
+        tag("div", tag("p", name(largest_batches(found)), class_="headline"), class_="answer"),
         html_table(search_table(found), dashboard.styles, caption="Each arm", attributes=attributes),
-        tag("ul", *(tag("li", name(f"{reason}.")) for reason in reasons(found))),
+        tag("ul", *(tag("li", name(f"{line}.")) for line in search_lines(found))),
         tag("div", *(panel_figure(item, prefix, dashboard, figures) for item in one.shown), class_="panels"),
         details(
             "Batches tried",

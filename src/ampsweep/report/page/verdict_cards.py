@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.verdict import ArmVerdict, Verdict
+from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.columns import ARM, Cell, columns_for
 from ampsweep.report.dashboard import WorkloadPanels
 from ampsweep.report.page.arm_results import memory, parity, speed, word
@@ -11,6 +11,7 @@ from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, arm_name, join, name, sentence, tag
 from ampsweep.report.page.tables import details, grid
 from ampsweep.report.palette import ArmStyle
+from ampsweep.report.sentences import arm_findings, explaining, recommending
 
 
 def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
@@ -31,7 +32,7 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
         ),
         details(
             "All figures, in words and as a table",
-            tag("p", name(workload.conclusion.sentence)),
+            tag("p", name(recommending.conclusion(workload))),
             _all_figures(workload.arms, styles),
             _notes(workload.arms),
         ),
@@ -42,9 +43,8 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
 
 def _answer(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup:
     """The recommendation: its first words large, its grounds below."""
-    recommendation = verdict.recommendation
-    headline, colon, grounds = recommendation.sentence.partition(": ")
-    arm = recommendation.arm
+    headline, colon, grounds = recommending.recommendation(verdict).partition(": ")
+    arm = verdict.recommendation.arm
     return tag(
         "div",
         tag("p", name(headline + colon.strip()), class_="headline"),
@@ -73,8 +73,12 @@ def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapp
             tag("span", standing.standing, class_=f"badge {standing.standing}") if standing else None,
         ),
         tag("dl", *tiles, class_="tiles") if is_measured else None,
-        tag("p", sentence(standing.reason, styles), class_="why") if standing and is_explained else None,
-        tag("p", sentence(arm.time_to_loss.text, styles), class_="why") if arm.time_to_loss else None,
+        tag("p", sentence(recommending.standing(standing, verdict), styles), class_="why")
+        if standing and is_explained
+        else None,
+        tag("p", sentence(arm_findings.time_to_loss(arm.time_to_loss), styles), class_="why")
+        if arm.time_to_loss
+        else None,
         class_="arm-verdict",
         data_arm=arm.arm,
         style=f"--arm:{styles[arm.arm].colour}",
@@ -96,25 +100,30 @@ def _tile(title: str, figure: str, uncertainty: str, told: str) -> Markup:
 
 
 def _to_decide(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
-    steps = [tag("li", sentence(step, styles)) for step in verdict.recommendation.to_decide]
+    steps = [tag("li", sentence(step, styles)) for step in recommending.to_decide(verdict)]
     return tag("section", tag("h4", "What would decide it"), tag("ul", *steps)) if steps else None
 
 
 def _reasons(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
+    reasons = [(one, explaining.reason(one, verdict.recommendation.baseline)) for one in verdict.reasons]
     items = [
         tag(
             "li",
             join(arm_name(one.arm, styles[one.arm]), ": ") if one.arm is not None else None,
-            sentence(one.text, styles) if one.arm is None else name(f"{one.text}."),
+            sentence(text, styles) if one.arm is None else name(f"{text}."),
         )
-        for one in verdict.reasons
+        for one, text in reasons
     ]
     return tag("section", tag("h4", "Why"), tag("ul", *items)) if items else None
 
 
 def _within_runs(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup | None:
     items = [
-        tag("li", join(arm_name(arm.arm, styles[arm.arm]), ": ", name(f"{arm.within_run.text}.")), data_arm=arm.arm)
+        tag(
+            "li",
+            join(arm_name(arm.arm, styles[arm.arm]), ": ", name(f"{arm_findings.within_run(arm.within_run)}.")),
+            data_arm=arm.arm,
+        )
         for arm in arms
         if arm.within_run is not None
     ]
@@ -141,7 +150,11 @@ def _cell(cell: Cell) -> Markup:
 
 
 def _notes(arms: Sequence[ArmComparison]) -> Markup | None:
-    notes = [tag("li", join(name(arm.arm), ": ", name(f"{note}."))) for arm in arms for note in arm.notes]
+    notes = [
+        tag("li", join(name(arm.arm), ": ", name(f"{explaining.arm_note(note)}.")))
+        for arm in arms
+        for note in arm.notes
+    ]
     return tag("ul", *notes) if notes else None
 
 
@@ -176,6 +189,6 @@ def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Markup:
     judged = arm.judgements
     shown = [(speed(figures)[0], judged.speed), (memory(figures)[0], judged.memory), ("", judged.parity)]
     if all(told == "not measured" for _, told in shown):
-        return name("no pair" if figures.status == "completed" else figures.status)
+        return name("no pair" if list(figures.statuses) == ["completed"] else arm_findings.statuses(figures.statuses))
     parts = [tag("span", f"{figure} ", word(told)) for figure, told in shown if told != "not measured"]
     return tag("span", *parts, class_="in-short")

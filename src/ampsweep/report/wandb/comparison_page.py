@@ -6,11 +6,15 @@ from typing import Any, Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.searches import ArmSearch, SearchComparison
+from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.record import RunRecord
 from ampsweep.report.dashboard import Dashboard, PanelShown
 from ampsweep.report.figures import PanelFigure
+from ampsweep.report.sentences.arm_findings import statuses
+from ampsweep.report.sentences.batch_limits import bound, largest_batches, search_notes
+from ampsweep.report.sentences.explaining import arm_notes, unpaired
+from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.tracking.wandb.comparison import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
@@ -70,16 +74,16 @@ def _tables(comparison: Comparison) -> dict[str, PageTable]:
 def _summary(comparison: Comparison) -> dict[str, Any]:
     """The verdict; figures of each arm only of a single workload, as those of several have no name of their own."""
     workloads, searches = comparison.workloads, comparison.searches
-    verdicts = [workload.verdict.recommendation.sentence for workload in workloads]
+    verdicts = [recommendation(workload.verdict) for workload in workloads]
     summary: dict[str, Any] = {
         "status": "completed",
-        "verdict": "\n".join([*verdicts, *(found.sentence for found in searches)]),
+        "verdict": "\n".join([*verdicts, *(largest_batches(found) for found in searches)]),
         "num_workloads": len(comparison.compared),
         "num_runs": sum(len(one.runs) for one in comparison.compared),
     }
     if workloads:
         summary |= {
-            "conclusion": "\n".join(workload.conclusion.sentence for workload in workloads),
+            "conclusion": "\n".join(conclusion(workload) for workload in workloads),
             "recommended_arm": ", ".join(workload.verdict.recommendation.arm or "undecided" for workload in workloads),
         }
     if len(searches) == 1:
@@ -101,7 +105,7 @@ def _arm_row(workload: WorkloadComparison, arm: ArmComparison) -> tuple[Scalar, 
     verdict = next((one for one in workload.verdict.arms if one.arm == arm.arm), None)
     estimates: list[Estimate | None] = [getattr(arm, name) for name in _ESTIMATES]
     return (
-        *(workload.title, arm.arm, arm.status, arm.num_runs, arm.num_pairs, arm.step_ms),
+        *(workload.title, arm.arm, statuses(arm.statuses), arm.num_runs, arm.num_pairs, arm.step_ms),
         *(arm.peak_memory_bytes, arm.predicted_memory_bytes, arm.prediction_error_pct),
         None if arm.val_loss is None else arm.val_loss.mean,
         None if arm.val_accuracy is None else arm.val_accuracy.mean,
@@ -109,7 +113,7 @@ def _arm_row(workload: WorkloadComparison, arm: ArmComparison) -> tuple[Scalar, 
         arm.loss_gap_pct,
         None if verdict is None or not verdict.parities else verdict.judgements.parity,
         arm.skipped_steps,
-        "; ".join(arm.notes),
+        arm_notes(arm.notes),
     )
 
 
@@ -122,8 +126,8 @@ _SEARCH_COLUMNS: Final = ("workload", "arm", "status", "runs", *_OF_SEARCH, "why
 
 def _search_row(found: SearchComparison, arm: ArmSearch) -> tuple[Scalar, ...]:
     figures = (getattr(arm, name) for name in _OF_SEARCH)
-    said = (arm.why, arm.why_unpredicted, "; ".join(arm.notes))
-    return (found.title, arm.arm, arm.status, arm.num_runs, *figures, *said)
+    said = (bound(arm), arm.why_unpredicted, search_notes(arm.notes))
+    return (found.title, arm.arm, statuses(arm.statuses), arm.num_runs, *figures, *said)
 
 
 _RUN_COLUMNS: Final = (
@@ -140,7 +144,10 @@ _RUN_COLUMNS: Final = (
 
 
 def _run_rows(compared: WorkloadComparison | SearchComparison) -> list[tuple[Scalar, ...]]:
-    return [(compared.title, *(getattr(run, name) for name in _RUN_COLUMNS[1:])) for run in compared.runs]
+    rows = [{name: getattr(run, name) for name in _RUN_COLUMNS[1:]} for run in compared.runs]
+    for row in rows:
+        row["not_paired"] = None if row["not_paired"] is None else unpaired(row["not_paired"])
+    return [(compared.title, *row.values()) for row in rows]
 
 
 def _figures(dashboard: Dashboard) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The largest batch that trains in each arm, and the throughput there."""
+"""Comparison of the largest batch that trains in each arm, and of the throughput there."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -7,18 +7,34 @@ from typing import Final, Literal
 
 from ampsweep.analysis.arms import PEAK_MEMORY
 from ampsweep.analysis.run_entry import RunEntry, run_entry
-from ampsweep.analysis.runs import GIB, LARGEST_FIGURE, Run, Scalar
+from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.record.batch_search import BatchSearch, Probe
-from ampsweep.text import first_line, num_bytes, plural, ratio
+from ampsweep.text import GIB, first_line
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 
 Bound = Literal["memory", "refused", "limit"]
 """Why there is no larger batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
+SearchNoteKind = Literal["not completed", "contaminated", "different answers"]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchNote:
+    """A note on the searches of an arm, with the facts of its kind."""
+
+    kind: SearchNoteKind
+    seed: int | None = None
+    outcome: str | None = None
+    """How the run of that seed ended."""
+    cause: str | None = None
+    """The first record's own words."""
+    num_contaminated: int = 0
+    num_runs: int = 0
+    batch_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +44,8 @@ class ArmSearch:
     arm: str
     is_baseline: bool
     num_runs: int
-    status: str
-    """`completed` where each search and the training with its answer were (cut short or not), else how they ended."""
+    statuses: dict[str, int]
+    """Number of runs by how they ended: `completed` where the search and the training with its answer were."""
     batch_size: int | None
     """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
     predicted_batch_size: int | None
@@ -37,8 +53,14 @@ class ArmSearch:
     times_baseline: float | None
     """Only where memory bounds both."""
     bound: Bound | None
-    why: str
-    """The bound in a clause; for an arm without an answer, why there is none."""
+    limit: int | None
+    """`max_batch.limit` of an arm that it bounds."""
+    refusing: Probe | None
+    """The smallest batch that does not train, of an arm bounded otherwise."""
+    outcome: str | None
+    """How the first run of an arm without an answer ended."""
+    error: str | None
+    """That run's own words."""
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
@@ -53,7 +75,7 @@ class ArmSearch:
     """Why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
     """Of the arm's first search, by batch size."""
-    notes: tuple[str, ...]
+    notes: tuple[SearchNote, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +87,6 @@ class SearchComparison:
     memory_limit_bytes: int | None
     """That of `trainer.memory_limit_gib`; None: the device's own memory."""
     arms: tuple[ArmSearch, ...]
-    sentence: str
     runs: tuple[RunEntry, ...]
 
 
@@ -92,7 +113,6 @@ def compare_search(
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
-        sentence=_sentence(arms, "On this device" if limit is None else f"Within {num_bytes(limit)}"),
         runs=tuple(run_entry(run, None) for run in workload.runs),
     )
 
@@ -107,17 +127,21 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
             times = smallest.largest / other.largest
     speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
-    counted = Counter("completed" if run.measured else run.outcome for run in runs)
+    bound = None if smallest is None else _bound(smallest)
+    first = runs[0] if smallest is None else None
     return ArmSearch(
         arm=arm,
         is_baseline=is_baseline,
         num_runs=len(runs),
-        status=", ".join(counted) if len(counted) == 1 else ", ".join(f"{n} {status}" for status, n in counted.items()),
+        statuses=dict(Counter("completed" if run.measured else run.outcome for run in runs)),
         batch_size=None if smallest is None else smallest.largest,
         predicted_batch_size=next((one.batch_size for one in predicted if one.batch_size is not None), None),
         times_baseline=times,
-        bound=None if smallest is None else _bound(smallest),
-        why=_why_none(runs) if smallest is None else _why(smallest),
+        bound=bound,
+        limit=smallest.limit if smallest is not None and bound == "limit" else None,
+        refusing=None if smallest is None else smallest.refusing,
+        outcome=None if first is None else first.outcome,
+        error=first_line(first.record.error) if first is not None and first.record.error else None,
         samples_per_sec=_median([run for run in runs if run.contamination is None], SAMPLES_PER_SEC),
         throughput_ratio=mean_ratio(speeds) if speeds else None,
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
@@ -145,24 +169,6 @@ def _bound(search: BatchSearch) -> Bound:
     return "memory" if search.refusing.outcome == "oom" else "refused"
 
 
-def _why(search: BatchSearch) -> str:
-    failing = search.refusing
-    if failing is None:
-        return f"batch {search.limit} trains, and max_batch.limit ends the search there"
-    if failing.oom is None:
-        return f"batch {failing.batch_size} is refused: {first_line(failing.error or '')}"
-    oom = failing.oom
-    where = f" in {oom.phase}" if oom.phase is not None and oom.phase != "build" else ""
-    asked = "" if oom.requested_bytes is None else f": {num_bytes(oom.requested_bytes)} asked for"
-    in_use = "" if oom.in_use_bytes is None else f" with {num_bytes(oom.in_use_bytes)} in use"
-    return f"batch {failing.batch_size} runs out of memory{where}{asked}{in_use if asked else ''}"
-
-
-def _why_none(runs: Sequence[Run]) -> str:
-    run = runs[0]
-    return f"{run.outcome}: {first_line(run.record.error)}" if run.record.error else run.outcome
-
-
 def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[float, float]]:
     """(arm, baseline) throughput of one seed, of uncontaminated trainings; of repeats the last."""
     by_key = [
@@ -187,34 +193,19 @@ def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
     return tuple(sorted(first.probes, key=lambda probe: probe.batch_size))
 
 
-def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[str]:
+def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNote]:
     notes = [
-        f"seed {run.seed} {run.outcome}: {first_line(run.record.error)}"
+        SearchNote(kind="not completed", seed=run.seed, outcome=run.outcome, cause=first_line(run.record.error))
         for run in runs
         if run.record.error and answers and not run.measured and run.outcome != "oom"
     ]
     disturbed = [reason for run in runs if run.measured and (reason := run.contamination) is not None]
     if disturbed:
-        share = f"{len(disturbed)} of {plural(len(runs), 'run')}"
-        notes.append(f"contaminated, hence no throughput of {share}: {disturbed[0]}")
+        num_contaminated, cause = len(disturbed), disturbed[0]
+        notes.append(
+            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), cause=cause)
+        )
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
-        notes.append(f"its searches differ: batches {', '.join(map(str, sizes))}")
+        notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))
     return notes
-
-
-def _sentence(arms: Sequence[ArmSearch], where: str) -> str:
-    found = [f"{arm.arm} {_clause(arm)}" for arm in arms if arm.batch_size is not None]
-    none = [f"{arm.arm}: {arm.status}" for arm in arms if arm.batch_size is None]
-    clauses = [f"{where}: {', '.join(found)}"] if found else []
-    return f"{'; '.join([*clauses, *none])}."
-
-
-def _clause(arm: ArmSearch) -> str:
-    if arm.batch_size == 0:
-        return "not even with a batch of 1"
-    ends = {"memory": "", "refused": ", as larger ones are refused", "limit": " or more", None: ""}[arm.bound]
-    ratios = [] if arm.times_baseline is None else [ratio(arm.times_baseline)]
-    if arm.throughput_ratio is not None:
-        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput")
-    return f"up to batch {arm.batch_size}{ends}" + (f" ({', '.join(ratios)})" if ratios else "")

@@ -4,18 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.arms import VAL_ACCURACY, VAL_LOSS, ArmComparison
-from ampsweep.analysis.candidates import Candidate
+from ampsweep.analysis.candidates import Candidate, TooFewPairs, baseline_refusal, refusal, too_few_pairs
 from ampsweep.analysis.judgements import Judgements, judge
-from ampsweep.analysis.pairs import Pair
+from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity, parity
 from ampsweep.analysis.reasons import Reason, find_reasons
-from ampsweep.analysis.recommendation import Question, Recommendation, recommend
-from ampsweep.analysis.refusals import baseline_refusal, refusal
+from ampsweep.analysis.recommendation import Recommendation, recommend
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.time_to_loss import Curves, TimeToLoss, time_to_loss
 from ampsweep.analysis.waterfall import Waterfall, waterfall
-from ampsweep.analysis.withheld import why_withheld
-from ampsweep.analysis.workload_size import speed_caution
+from ampsweep.analysis.workload_size import small_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +21,16 @@ class ArmVerdict:
     """What an arm other than the baseline came to."""
 
     arm: str
-    withheld: str | None
+    too_few_pairs: TooFewPairs | None
     """Why nothing is concluded about it; None for an arm with at least three completed pairs."""
     judgements: Judgements
-    parities: tuple[Parity, ...]
-    """Of the final validation loss, and of the accuracy where there is one."""
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
+
+    @property
+    def parities(self) -> tuple[Parity, ...]:
+        """Of the final validation loss, and of the accuracy where there is one."""
+        return self.judgements.parities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +56,20 @@ def reach_verdict(
     """Judge the `arms` of one workload by its `runs`, their `pairs` and loss `curves`."""
     reference = next((arm for arm in arms if arm.is_baseline), None)
     if reference is None:
-        return Verdict(recommendation=Recommendation.without(baseline), arms=(), reasons=())
+        nothing = Recommendation(baseline=baseline, arm=None, undecided="no baseline run")
+        return Verdict(recommendation=nothing, arms=(), reasons=())
     others = [arm for arm in arms if not arm.is_baseline]
     candidates = tuple(_candidate(arm, reference, runs, pairs, margin_pct) for arm in others)
     baseline_runs = [run for run in runs if run.arm == baseline]
-    question = Question(
-        baseline=reference,
-        candidates=candidates,
-        baseline_refusal=baseline_refusal(baseline_runs),
-        too_small=speed_caution(baseline_runs),
-    )
     verdicts = tuple(_arm_verdict(one, curves or {}) for one in candidates)
     waterfalls = {one.arm: one.waterfall for one in verdicts}
     return Verdict(
-        recommendation=recommend(question),
+        recommendation=recommend(
+            reference,
+            candidates,
+            baseline_refusal=baseline_refusal(baseline_runs),
+            small_step=small_step(baseline_runs),
+        ),
         arms=verdicts,
         reasons=find_reasons(runs, waterfalls, baseline=baseline),
     )
@@ -85,19 +86,17 @@ def _candidate(
     return Candidate(
         figures=arm,
         judgements=judge(arm, baseline, parities),
-        parities=parities,
         pairs=own_pairs,
         refusal=refusal(own_runs, baseline_runs, parities),
-        withheld=why_withheld(arm, baseline),
+        too_few_pairs=too_few_pairs(arm, baseline),
     )
 
 
 def _arm_verdict(one: Candidate, curves: Curves) -> ArmVerdict:
     return ArmVerdict(
         arm=one.arm,
-        withheld=one.withheld,
+        too_few_pairs=one.too_few_pairs,
         judgements=one.judgements,
-        parities=one.parities,
         waterfall=waterfall(one.pairs),
         time_to_loss=time_to_loss(one.pairs, curves),
     )

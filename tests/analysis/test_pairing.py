@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from synthetic_records import contaminated, disproved, failed, run
 
-from ampsweep.analysis.pairs import pair_runs
+from ampsweep.analysis.pairing import Difference, pair_runs
 from ampsweep.analysis.runs import Run
 
 STEP_MS, PEAK_MEMORY, VAL_LOSS = "perf/step_ms", "memory/peak_allocated_gib", "val/loss"
@@ -53,8 +53,9 @@ def test_a_figure_that_either_side_lacks_is_absent():
 def test_a_run_that_did_not_complete_is_in_no_pair_and_says_so(status):
     pairing = pair(run("fp32"), failed("amp_fp16", 0, status, "the reason\nand a traceback"))
     assert pairing.pairs == ()
-    assert reasons(pairing)["amp_fp16", 0] == f"{status}: the reason"
-    assert "no other arm" in reasons(pairing)["fp32", 0]
+    reason = reasons(pairing)["amp_fp16", 0]
+    assert (reason.kind, reason.outcome, reason.error) == ("not measured", status, "the reason")
+    assert reasons(pairing)["fp32", 0].kind == "no other arm"
 
 
 @pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
@@ -62,11 +63,11 @@ def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair_and_says_so(arm):
     other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
     pairing = pair(disproved(arm, 0, "a matmul in float32 lost bits", "so did another"), run(other))
     assert pairing.pairs == ()
-    assert reasons(pairing)[arm, 0] == "disproved: a matmul in float32 lost bits; so did another"
-    assert reasons(pairing)[other, 0] in (
-        "the fp32 run with its pair key is disproved",
-        "no other arm has a completed run with its pair key",
-    )
+    reason = reasons(pairing)[arm, 0]
+    assert (reason.kind, reason.outcome) == ("not measured", "disproved")
+    assert reason.error == "a matmul in float32 lost bits; so did another"
+    expected = {"fp32": "no other arm", "amp_bf16": "baseline run without figures"}
+    assert reasons(pairing)[other, 0].kind == expected[other]
 
 
 @pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
@@ -101,32 +102,34 @@ def test_a_run_of_which_nothing_is_known_gives_its_speed():
 
 def test_a_failed_baseline_is_the_reason_of_its_partner():
     pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0))
-    assert reasons(pairing) == {("fp32", 0): "oom", ("amp_bf16", 0): "the fp32 run with its pair key is oom"}
+    kinds = {arm: (one.kind, one.outcome) for (arm, _), one in reasons(pairing).items()}
+    assert kinds == {"fp32": ("not measured", "oom"), "amp_bf16": ("baseline run without figures", "oom")}
 
 
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"facts": {"device_name": "another CPU"}}, "device_name (another CPU there, a CPU here)"),
-        ({"environment": {"git_commit": "aaa"}, "pair_key": "old"}, "git_commit (aaa there, bbb here)"),
-        ({"config": {"optimizer": {"weight_decay": 0.1}}}, "optimizer.weight_decay (0.1 there, 0.0 here)"),
-        ({"environment": {"packages": {"torch": "2.12"}}}, "packages.torch (2.12 there, not set here)"),
+        ({"facts": {"device_name": "another CPU"}}, ("device_name", "another CPU", "a CPU")),
+        ({"environment": {"git_commit": "aaa"}, "pair_key": "old"}, ("git_commit", "aaa", "bbb")),
+        ({"config": {"optimizer": {"weight_decay": 0.1}}}, ("optimizer.weight_decay", "0.1", "0.0")),
+        ({"environment": {"packages": {"torch": "2.12"}}}, ("packages.torch", "2.12", "not set")),
     ],
     ids=["device", "code version", "setting", "torch"],
 )
 def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
     pairing = pair(run("fp32", **other), run("amp_bf16", environment={"git_commit": "bbb"}))
-    assert reasons(pairing)["amp_bf16", 0] == f"the nearest fp32 run differs in {named}"
+    assert reasons(pairing)["amp_bf16", 0].differences == (Difference(*named),)
 
 
 def test_a_missing_baseline_and_a_missing_seed_are_told_apart():
-    assert reasons(pair(run("amp_bf16", 0)))["amp_bf16", 0] == "there is no fp32 run"
-    assert reasons(pair(run("fp32", 1), run("amp_bf16", 0)))["amp_bf16", 0] == "there is no fp32 run with seed 0"
+    assert reasons(pair(run("amp_bf16", 0)))["amp_bf16", 0].kind == "no baseline run"
+    reason = reasons(pair(run("fp32", 1), run("amp_bf16", 0)))["amp_bf16", 0]
+    assert (reason.kind, reason.seed) == ("no baseline run of this seed", 0)
 
 
 def test_keys_that_differ_for_no_recorded_reason_are_not_explained_away():
     pairing = pair(run("fp32", pair_key="a"), run("amp_bf16", pair_key="b", directory="x"))
-    assert "a reason the records do not name" in reasons(pairing)["amp_bf16", 0]
+    assert reasons(pairing)["amp_bf16", 0].kind == "unknown difference"
     assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}
 
 
@@ -145,7 +148,7 @@ def test_runs_of_other_libraries_own_code_variables_or_threads_are_no_pair(chang
     here = {"packages": {"torch": "2.13", "wandb": "0.31"}, "num_threads": 2, "os": "Linux-6.1"}
     pairing = pair(run("fp32", environment=here), run("amp_bf16", environment=here | changed))
     assert pairing.pairs == ()
-    assert "the nearest fp32 run differs in" in reasons(pairing)["amp_bf16", 0]
+    assert reasons(pairing)["amp_bf16", 0].kind == "nearest baseline run differs"
 
 
 def test_what_changes_no_figure_keeps_no_runs_apart():
@@ -167,4 +170,4 @@ def test_threads_of_the_host_keep_no_runs_of_a_gpu_apart():
 
 def test_a_baseline_that_broke_before_its_environment_was_known_is_the_reason():
     pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0, environment={"num_threads": 2}))
-    assert reasons(pairing)["amp_bf16", 0] == "the fp32 run with its pair key is oom"
+    assert reasons(pairing)["amp_bf16", 0].kind == "baseline run without figures"

@@ -2,17 +2,18 @@ import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
+from ampsweep.report.sentences import recommending
 
 FP32 = sweep("fp32", [150.0, 153.0, 147.0], val_loss=[2.00, 2.02, 1.98])
 
 
-def conclusion(entries, baseline="fp32", margin_pct=1.0):
+def workload_of(entries, baseline="fp32", margin_pct=1.0):
     (workload,) = compare(entries, baseline=baseline, margin_pct=margin_pct).workloads
-    return workload.conclusion
+    return workload
 
 
 def sentence(entries, **options):
-    return conclusion(entries, **options).sentence
+    return recommending.conclusion(workload_of(entries, **options))
 
 
 def test_it_names_speedup_memory_and_loss_gap_each_with_its_n():
@@ -99,7 +100,7 @@ def test_an_unsupported_arm_is_named_and_nothing_is_concluded_about_it():
 
 def test_an_arm_short_of_three_pairs_gets_no_conclusion_although_it_has_figures():
     runs = FP32 + sweep("amp_fp16", [50.0, 51.0]) + [failed("amp_fp16", 2, "diverged", "loss is nan")]
-    (arm,) = conclusion(runs).arms
+    (arm,) = recommending.conclusions(workload_of(runs))
     assert arm.withheld
     assert sentence(runs) == "No conclusion about amp_fp16: 2 of 3 pairs completed (1 diverged)."
 

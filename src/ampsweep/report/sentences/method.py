@@ -1,10 +1,19 @@
 """How the figures of a comparison were taken, for every document."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.report.columns import COLUMNS, columns_for
-from ampsweep.report.searches import METHOD
+
+_LARGEST_BATCH: Final = (
+    "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
+    "evaluation; the largest trains while the next one does not, and the throughput is that of a training with it. "
+    "Batches are micro-batches. Under trainer.memory_limit_gib the bytes of all live tensors count on a CPU, checked "
+    "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
+    "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
+    "batch (with its error against the measured one)"
+)
 
 
 def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -31,7 +40,7 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
             "device's since the run began.",
         )
     if comparison.searches:
-        yield "largest batch", f"{METHOD}."
+        yield "largest batch", f"{_LARGEST_BATCH}."
     yield (
         "contaminated",
         "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "

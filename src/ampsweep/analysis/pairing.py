@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.text import first_line
@@ -43,11 +43,47 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A fact in which two runs differ, its values as the records have them."""
+
+    key: str
+    there: str
+    here: str
+
+
+UnpairedKind = Literal[
+    "not measured",
+    "no other arm",
+    "no baseline run",
+    "no baseline run of this seed",
+    "baseline run without figures",
+    "nearest baseline run differs",
+    "unknown difference",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaired:
+    """Why a run is in no pair, with the facts of its kind."""
+
+    kind: UnpairedKind
+    baseline: str
+    seed: int | None = None
+    outcome: str | None = None
+    """How the run itself ended, or the baseline run with its pair key."""
+    error: str | None = None
+    """The record's own words on a run that has no figures."""
+    differences: tuple[Difference, ...] = ()
+    """The most telling ones from the nearest baseline run, three at most of `num_differences`."""
+    num_differences: int = 0
+
+
+@dataclass(frozen=True)
 class Pairing:
-    """What could be paired, and why the rest could not: a reason for each of `unpaired`."""
+    """The pairs, and the runs that are in none, each with the reason."""
 
     pairs: tuple[Pair, ...]
-    unpaired: tuple[tuple[Run, str], ...]
+    unpaired: tuple[tuple[Run, Unpaired], ...]
 
 
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
@@ -73,28 +109,33 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
 
 
-def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> str:
+def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> Unpaired:
     if not run.measured:
         why = run.record.error or "; ".join(run.contradictions)
-        return f"{run.outcome}: {first_line(why)}" if why else run.outcome
+        error = first_line(why) if why else None
+        return Unpaired(kind="not measured", baseline=baseline, outcome=run.outcome, error=error)
     if run.arm == baseline:
-        return "no other arm has a completed run with its pair key"
+        return Unpaired(kind="no other arm", baseline=baseline)
     if not baselines:
-        return f"there is no {baseline} run"
+        return Unpaired(kind="no baseline run", baseline=baseline)
     partners = [other for other in baselines if other.record.pair_key == run.record.pair_key and not other.measured]
     if partners:
-        return f"the {baseline} run with its pair key is {partners[0].outcome}"
+        return Unpaired(kind="baseline run without figures", baseline=baseline, outcome=partners[0].outcome)
     candidates = [other for other in baselines if other.seed == run.seed]
     if not candidates:
-        return f"there is no {baseline} run with seed {run.seed}"
+        return Unpaired(kind="no baseline run of this seed", baseline=baseline, seed=run.seed)
     differences = min((_differences(run, other) for other in candidates), key=len)
     if not differences:
-        return f"its pair key is that of no {baseline} run, for a reason the records do not name"
-    rest = f" and {len(differences) - _MAX_DIFFERENCES} more" if len(differences) > _MAX_DIFFERENCES else ""
-    return f"the nearest {baseline} run differs in {', '.join(differences[:_MAX_DIFFERENCES])}{rest}"
+        return Unpaired(kind="unknown difference", baseline=baseline)
+    return Unpaired(
+        kind="nearest baseline run differs",
+        baseline=baseline,
+        differences=tuple(differences[:_MAX_DIFFERENCES]),
+        num_differences=len(differences),
+    )
 
 
-def _differences(run: Run, other: Run) -> list[str]:
+def _differences(run: Run, other: Run) -> list[Difference]:
     """What tells two runs of one seed apart, most telling first: identity, config, conditions, else environment."""
     mine, theirs = run.record.environment, other.record.environment
     for left, right in (
@@ -104,7 +145,7 @@ def _differences(run: Run, other: Run) -> list[str]:
         (mine, theirs),
     ):
         found = [
-            f"{key} ({right[key]} there, {value} here)"
+            Difference(key, there=str(right[key]), here=str(value))
             for key, value in left.items()
             if _known(value) and _known(right.get(key)) and right[key] != value
         ]

@@ -1,34 +1,18 @@
 """The largest batches that train, as tables of texts for every renderer."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ampsweep.analysis.estimate_text import ratio_figure
-from ampsweep.analysis.searches import ArmSearch, SearchComparison
+from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.record.batch_search import Probe
 from ampsweep.report.columns import ABSENT
+from ampsweep.report.estimate_text import ratio_figure
+from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.report.table import Table
-from ampsweep.text import first_line, num_bytes, number, predicted_bytes, ratio
+from ampsweep.text import num_bytes, number, predicted_bytes, ratio
 
 T = TypeVar("T")
-
-HEADING: Final = "Largest batch that trains"
-METHOD: Final = (
-    "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
-    "evaluation; the largest trains while the next one does not, and the throughput is that of a training with it. "
-    "Batches are micro-batches. Under trainer.memory_limit_gib the bytes of all live tensors count on a CPU, checked "
-    "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
-    "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
-    "batch (with its error against the measured one)"
-)
-
-
-def heading(found: SearchComparison) -> str:
-    """What was asked: on what, and within which memory."""
-    limit = "" if found.memory_limit_bytes is None else f", within {num_bytes(found.memory_limit_bytes)}"
-    return f"{found.title}{limit}"
 
 
 def search_table(found: SearchComparison) -> Table:
@@ -36,17 +20,6 @@ def search_table(found: SearchComparison) -> Table:
     shown = [one for one in _COLUMNS if not one.optional or any(one.render(arm) != ABSENT for arm in found.arms)]
     rows = tuple(tuple(column.render(arm) for column in shown) for arm in found.arms)
     return Table(tuple(column.header for column in shown), tuple(column.numeric for column in shown), rows)
-
-
-def reasons(found: SearchComparison) -> list[str]:
-    """Why no arm has a larger batch, and what else a reader of the table must know."""
-    lines = [f"{arm.arm}: {arm.why}" for arm in found.arms]
-    unpredicted: dict[str, list[str]] = defaultdict(list)
-    for arm in found.arms:
-        if arm.why_unpredicted is not None:
-            unpredicted[first_line(arm.why_unpredicted)].append(arm.arm)
-    lines += [f"{', '.join(arms)}: nothing was predicted: {why}" for why, arms in unpredicted.items()]
-    return lines + [f"{arm.arm}: {note}" for arm in found.arms for note in arm.notes]
 
 
 def probes_table(found: SearchComparison) -> Table:
@@ -91,7 +64,7 @@ _COLUMNS: Final = (
     _Column("peak memory", lambda arm: _text(arm.peak_memory_bytes, num_bytes)),
     _Column("predicted peak", _predicted_peak, optional=True),
     _Column("n", lambda arm: str(arm.num_runs)),
-    _Column("status", lambda arm: arm.status, numeric=False),
+    _Column("status", lambda arm: statuses(arm.statuses), numeric=False),
 )
 
 

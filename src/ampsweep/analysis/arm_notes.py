@@ -1,0 +1,84 @@
+"""Notes on the runs of an arm that a reader of its figures must know: early ends, repeats, figures left out."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ampsweep.analysis.pairing import Unpaired
+from ampsweep.analysis.runs import Run
+from ampsweep.text import first_line
+
+NoteKind = Literal[
+    "not completed",
+    "cut short",
+    "disproved",
+    "contaminated",
+    "not paired",
+    "unusable figure",
+    "repeats",
+    "several pair keys",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmNote:
+    """One note on the runs with these seeds, with the facts of its kind."""
+
+    kind: NoteKind
+    seeds: tuple[int, ...] = ()
+    status: str | None = None
+    """How runs that are not completed ended."""
+    cause: str | None = None
+    """The records' own words: an error, a contradiction, what else ran, or the value that is no figure."""
+    unpaired: Unpaired | None = None
+    metric: str | None = None
+    num_runs: int | None = None
+    """Runs of one seed that are repeats of each other."""
+
+
+def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[ArmNote, ...]:
+    """The notes on one arm's `runs`, a cause once with all of its seeds.
+
+    Args:
+        runs: of one arm and workload.
+        unpaired: run directory -> why that run is in no pair.
+    """
+    seeds: dict[ArmNote, list[int]] = defaultdict(list)
+    repeats: Counter[tuple[str, int]] = Counter()
+    for run in runs:
+        for note in _of_run(run, unpaired.get(run.directory)):
+            seeds[note].append(run.seed)
+        if run.measured:
+            repeats[run.pair_key, run.seed] += 1
+    notes = [replace(note, seeds=_unique(of)) for note, of in seeds.items()]
+    notes += [
+        ArmNote(kind="repeats", seeds=(seed,), num_runs=count) for (_, seed), count in repeats.items() if count > 1
+    ]
+    several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
+    if several:
+        notes.append(ArmNote(kind="several pair keys", seeds=_unique(several)))
+    return tuple(notes)
+
+
+def _of_run(run: Run, unpaired: Unpaired | None) -> list[ArmNote]:
+    record, notes = run.record, []
+    if record.status != "completed":
+        error = first_line(record.error) if record.error else None
+        notes.append(ArmNote(kind="not completed", status=record.status, cause=error))
+    elif record.cut_short is not None:
+        notes.append(ArmNote(kind="cut short", cause=first_line(record.cut_short)))
+    if run.contradictions:
+        notes.append(ArmNote(kind="disproved", cause="; ".join(run.contradictions)))
+    if run.measured and run.contamination is not None:
+        notes.append(ArmNote(kind="contaminated", cause=run.contamination))
+    if run.measured and unpaired is not None:
+        notes.append(ArmNote(kind="not paired", unpaired=unpaired))
+    for key, value in run.wrong_figures().items():
+        notes.append(ArmNote(kind="unusable figure", metric=key, cause=value))
+    return notes
+
+
+def _unique(seeds: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(seeds)))

@@ -1,0 +1,143 @@
+"""`comparison.json`: the figures of a comparison and the sentences made of them, in a fixed order of keys."""
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.judgements import Judgements
+from ampsweep.analysis.parity import Parity
+from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
+from ampsweep.analysis.time_to_loss import TimeToLoss
+from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
+from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending
+
+SCHEMA: Final = 2
+
+Json = dict[str, Any]
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """The comparison as one object of strict JSON (no NaN); a figure that was not measured is null."""
+    return json.dumps(_comparison(comparison), indent=1, allow_nan=False) + "\n"
+
+
+def _comparison(of: Comparison) -> Json:
+    return {
+        "schema": SCHEMA,
+        "baseline": of.baseline,
+        "margin_pct": of.margin_pct,
+        "workloads": [_workload(one) for one in of.workloads],
+        "searches": [_search(one) for one in of.searches],
+        "notes": [explaining.comparison_note(note) for note in of.notes],
+        "omissions": [asdict(one) for one in of.file_problems],
+    }
+
+
+def _workload(of: WorkloadComparison) -> Json:
+    return {
+        "title": of.title,
+        "facts": dict(of.facts),
+        "arms": [_arm(one) for one in of.arms],
+        "verdict": _verdict(of.verdict),
+        "conclusion": {
+            "sentence": recommending.conclusion(of),
+            "arms": [asdict(one) for one in recommending.conclusions(of)],
+            "cautions": [explaining.caution(one) for one in of.cautions] if of.verdict.arms else [],
+        },
+        "runs": [_run(one) for one in of.runs],
+    }
+
+
+def _arm(of: ArmComparison) -> Json:
+    return asdict(of) | {"notes": [explaining.arm_note(note) for note in of.notes]}
+
+
+def _verdict(of: Verdict) -> Json:
+    baseline = of.recommendation.baseline
+    return {
+        "recommendation": {
+            "arm": of.recommendation.arm,
+            "sentence": recommending.recommendation(of),
+            "evidence": recommending.evidence(of),
+            "standings": [
+                {"arm": one.arm, "standing": one.standing, "reason": recommending.standing(one, of)}
+                for one in of.recommendation.standings
+            ],
+            "to_decide": recommending.to_decide(of),
+        },
+        "arms": [_arm_verdict(one) for one in of.arms],
+        "reasons": [
+            {
+                "kind": one.kind,
+                "arm": one.arm,
+                "text": explaining.reason(one, baseline),
+                "evidence": dict(one.evidence),
+            }
+            for one in of.reasons
+        ],
+    }
+
+
+def _arm_verdict(of: ArmVerdict) -> Json:
+    return {
+        "arm": of.arm,
+        "withheld": None if of.too_few_pairs is None else recommending.too_few_pairs(of.too_few_pairs),
+        "judgements": _judgements(of.judgements),
+        "parities": [_parity(one) for one in of.parities],
+        "waterfall": None if of.waterfall is None else asdict(of.waterfall),
+        "time_to_loss": None if of.time_to_loss is None else _time_to_loss(of.time_to_loss),
+    }
+
+
+def _judgements(of: Judgements) -> Json:
+    return {
+        "speed": of.speed,
+        "speed_text": arm_findings.speed(of),
+        "memory": of.memory,
+        "memory_text": arm_findings.memory(of),
+        "parity": of.parity,
+        "parity_text": arm_findings.parity(of),
+        "summary": arm_findings.summary(of),
+        "brief": arm_findings.brief(of),
+    }
+
+
+def _parity(of: Parity) -> Json:
+    figures = {key: value for key, value in asdict(of).items() if key not in ("is_share", "scale")}
+    return figures | {
+        "text": arm_findings.parity_grounds(of),
+        "settled_by": arm_findings.parity_settled_by(of),
+        "short": arm_findings.parity_short(of),
+    }
+
+
+def _time_to_loss(of: TimeToLoss) -> Json:
+    return asdict(of) | {"text": arm_findings.time_to_loss(of)}
+
+
+def _run(of: RunEntry) -> Json:
+    return asdict(of) | {"not_paired": None if of.not_paired is None else explaining.unpaired(of.not_paired)}
+
+
+def _search(of: SearchComparison) -> Json:
+    return {
+        "title": of.title,
+        "facts": dict(of.facts),
+        "memory_limit_bytes": of.memory_limit_bytes,
+        "arms": [_arm_search(one) for one in of.arms],
+        "sentence": batch_limits.largest_batches(of),
+        "runs": [_run(one) for one in of.runs],
+    }
+
+
+def _arm_search(of: ArmSearch) -> Json:
+    told = {
+        "statuses": ("status", arm_findings.statuses(of.statuses)),
+        "limit": ("why", batch_limits.bound(of)),
+        "notes": ("notes", [batch_limits.search_note(note) for note in of.notes]),
+    }
+    figures = {key: value for key, value in asdict(of).items() if key not in ("refusing", "outcome", "error")}
+    return dict(told.get(key, (key, value)) for key, value in figures.items())

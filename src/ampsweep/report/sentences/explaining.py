@@ -1,0 +1,127 @@
+"""Explanations in words: why figures came out as they did, and what a reader of them must know of the runs."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ampsweep.analysis.arm_notes import ArmNote
+from ampsweep.analysis.comparison import ComparisonNote
+from ampsweep.analysis.pairing import Unpaired
+from ampsweep.analysis.reasons import MULTIPLE, Reason, wide_flops
+from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, SizeCaution, SmallStep
+from ampsweep.text import num_bytes, number, plural
+
+TOO_SMALL: Final = "the workload is too small to judge speed by"
+
+
+def caution(of: SizeCaution) -> str:
+    """What is too small about a workload, with its evidence."""
+    if isinstance(of, SmallStep):
+        return (
+            f"{TOO_SMALL} ({of.num_operators} operators in {number(of.step_ms)} ms, "
+            f"{number(of.us_per_operator, 2)} us each: under {of.min_us_per_operator:.0f} us, launching them counts)"
+        )
+    return (
+        f"a peak of {num_bytes(of.peak_bytes)} is too small for the memory figures to carry over (under "
+        f"{num_bytes(MIN_PEAK_BYTES)})"
+    )
+
+
+def reason(of: Reason, baseline: str) -> str:
+    """Why speed or memory came out as it did, in a clause."""
+    figures = of.evidence
+    match of.kind:
+        case "too_small":
+            assert of.small_step is not None
+            return caution(of.small_step)
+        case "little_arithmetic":
+            reached = number(figures["perf/mfu_pct"])
+            return f"{baseline} reaches {reached}% of the device's peak: little of a step is arithmetic"
+        case "odd_sizes":
+            told = ", ".join(f"{key} = {size}" for key, size in figures.items())
+            return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
+        case "idle_device":
+            idle = 100 - figures["device/utilization_pct"]
+            return f"no kernel ran on the device in {idle:.0f}% of the time: it waited for the host"
+        case "waiting_for_data":
+            share = 100 * figures["perf/data_wait_ms"] / figures["perf/step_ms"]
+            hidden = ", some of it perhaps while the device was busy" if of.on_gpu else ""
+            return f"the host waits for data in {share:.0f}% of a step{hidden}"
+        case "float32_arithmetic":
+            share = 100 * wide_flops(figures) / sum(figures.values())
+            return f"{share:.0f}% of the matmul and convolution operations stayed in float32"
+        case "skipped_steps":
+            skipped, steps = figures["skipped_steps"], figures["steps"]
+            return f"the scaler skipped {skipped:.0f} of {steps:.0f} steps, in which nothing was learned"
+        case "contaminated":
+            return f"{figures['num_runs']} of {plural(of.num_runs, 'run')} contaminated: {of.cause}"
+        case "cast_cache":
+            return "half-precision copies of the weights take as much as the activations save, or more"
+        case "few_activations":
+            share = 100 * figures["activations_bytes"] / figures["peak_bytes"]
+            return f"at the peak of {baseline}, activations, all that autocast shrinks, are {share:.0f}% of the bytes"
+
+
+def arm_note(of: ArmNote) -> str:
+    """A note on an arm's runs, with their seeds."""
+    match of.kind:
+        case "repeats":
+            return f"{plural(of.num_runs or 0, 'run')} of seed {of.seeds[0]} are repeats and averaged"
+        case "several pair keys":
+            note = "under several pair keys, each a pair of its own: other code, data, device or environment"
+        case "not completed":
+            note = f"{of.status}" + ("" if of.cause is None else f": {of.cause}")
+        case "cut short":
+            note = f"cut short, hence no loss to compare: {of.cause}"
+        case "disproved":
+            note = f"disproved, hence compared with nothing: {of.cause}"
+        case "contaminated":
+            note = f"contaminated, hence no speed to compare: {of.cause}"
+        case "not paired":
+            assert of.unpaired is not None
+            note = f"not paired: {unpaired(of.unpaired)}"
+        case "unusable figure":
+            note = f"{of.metric} is not a usable figure ({of.cause}) and left out"
+    return f"{note} ({'seed' if len(of.seeds) == 1 else 'seeds'} {', '.join(map(str, of.seeds))})"
+
+
+def unpaired(of: Unpaired) -> str:
+    """Why a run is in no pair."""
+    match of.kind:
+        case "not measured":
+            return f"{of.outcome}" if of.error is None else f"{of.outcome}: {of.error}"
+        case "no other arm":
+            return "no other arm has a completed run with its pair key"
+        case "no baseline run":
+            return f"there is no {of.baseline} run"
+        case "no baseline run of this seed":
+            return f"there is no {of.baseline} run with seed {of.seed}"
+        case "baseline run without figures":
+            return f"the {of.baseline} run with its pair key is {of.outcome}"
+        case "unknown difference":
+            return f"its pair key is that of no {of.baseline} run, for a reason the records do not name"
+        case "nearest baseline run differs":
+            told = ", ".join(f"{one.key} ({one.there} there, {one.here} here)" for one in of.differences)
+            more = of.num_differences - len(of.differences)
+            return f"the nearest {of.baseline} run differs in {told}" + (f" and {more} more" if more else "")
+
+
+def comparison_note(of: ComparisonNote) -> str:
+    """A note on all runs of a comparison."""
+    match of.kind:
+        case "given twice":
+            return f"{plural(of.num_runs, 'run')} given more than once, counted once"
+        case "predicted":
+            return f"{plural(of.num_runs, 'predicted run')} left out: only measured runs are compared"
+        case "several devices":
+            told = ", ".join(f"{name} ({plural(count, 'run')})" for name, count in of.num_runs_of)
+            return f"runs of {len(of.num_runs_of)} devices are compared only with those of the same: {told}"
+        case "other margin":
+            chosen = f"the margin of {of.margin_pct:g}% was chosen after the runs"
+            return f"{chosen}, which recorded one of {of.recorded_margin_pct:g}%"
+        case "contamination unknown":
+            return f"whether anything else slowed {plural(of.num_runs, 'run')} down is unknown: {of.cause}"
+
+
+def arm_notes(of: Sequence[ArmNote]) -> str:
+    """The notes on an arm in one text."""
+    return "; ".join(map(arm_note, of))
