@@ -22,7 +22,7 @@ class Metric:
 MemoryCategory = Literal[
     "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
 ]
-"""What bytes on a device hold."""
+"""The content of bytes on a device."""
 
 MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "parameters": "parameters",
@@ -109,8 +109,9 @@ _METRICS = (
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}
 
 MEASURED: Final = ("perf/", "memory/", "device/", "instrumentation/")
-"""Keys that begin so are figures of a process. A row tells those of its moment, the summary those after warm-up: one is
-no substitute for the other. All other keys are values of the training, and the summary's are those of its last row."""
+"""Prefixes of keys that measure the process. A row holds such a figure at its moment, the summary the figure over the
+steps after warm-up: one is no substitute for the other. All other keys are values of the training, and the summary
+repeats those of the last row."""
 
 STEP: Final = "step"
 """The step axis of every history row: optimizer steps attempted so far, starting at 1."""

@@ -1,4 +1,4 @@
-"""Keeps keys, tokens and passwords out of everything that is written, shown or sent."""
+"""Redaction: keeps keys, tokens and passwords out of everything that is written, shown or sent."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _OF_TEXT: Final = (
     r"(?:pad|eos|bos|unk|unknown|sep|cls|mask|begin|start|end|stop|special|image|audio|video|eot|sot"
     r"|first|last|next|prev|new|max|min|num|per)"
 )
-"""Words before a token that is one of a vocabulary."""
+"""Words before `token` that mean a token of a vocabulary, not a secret."""
 _NAME: Final = (
     r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|secret(?:[_-]?key)?|password|passwd|credentials?"
     rf"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)token|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
@@ -21,7 +21,7 @@ _NAME: Final = (
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^token$", re.IGNORECASE)
 _SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _MIN_LENGTH: Final = 12
-"""Shorter values are not hidden where a text happens to hold them: there they could be something else."""
+"""Values shorter than this are not searched for in texts, where they could be something else."""
 
 _ASSIGNED: Final = re.compile(
     rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*|(?:[\w.-]*[.-])?token=))"
@@ -36,19 +36,19 @@ _IN_URL: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 
 
 def hide(text: str, beside: object = None) -> str:
-    """``text`` with `***` for every secret in it.
+    """Replace every secret in ``text`` by `***`.
 
-    Secrets are the values of this process's variables that are named like one (WANDB_API_KEY, HF_TOKEN), what is
-    assigned to such a name (`model.api_key=...`), passwords in addresses, tokens of well-known forms; and what is named
-    like one in ``beside``, such as a config.
+    Secrets are the values of environment variables with a secret's name (WANDB_API_KEY, HF_TOKEN), values assigned to
+    such a name (`model.api_key=...`), passwords in addresses, tokens of well-known forms, and the values of such names
+    in ``beside``, such as a config.
     """
     return _hide(text, _secrets(beside))
 
 
 def hidden(value: T) -> T:
-    """``value`` with every text in its lists and dicts as `hide` makes it, and what is named like a secret as `***`.
+    """Copy ``value``, a tree of lists and dicts: `hide` is applied to texts, `***` replaces values with a secret's name.
 
-    Where the same stands in another of its texts, such as the error of a run beside its config, it is hidden there too.
+    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too.
     """
     redacted: T = _hidden(value, _secrets(value))
     return redacted
@@ -73,7 +73,7 @@ def _hidden(value: Any, secrets: list[str]) -> Any:
 
 
 def _secrets(value: object) -> list[str]:
-    """Values of secret variables and of what is named so in ``value``, the longest first."""
+    """Values of secret environment variables and of secret names in ``value``, the longest first."""
     found = {text for name, text in os.environ.items() if _SECRET_VARIABLE.search(name.upper())} | {*_named(value)}
     return sorted((text for text in found if len(text) >= _MIN_LENGTH), key=len, reverse=True)
 
@@ -90,6 +90,6 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def _is_secret(key: Any, item: Any) -> bool:
-    """Digits alone are a number to whoever reads a command line, but may be a password."""
+    """Tell whether `key` names a secret; a number counts too, because a password of digits is read as a number."""
     is_value = isinstance(item, str | int | float) and not isinstance(item, bool)
     return is_value and _SECRET_NAME.search(str(key)) is not None

@@ -1,4 +1,4 @@
-"""Numbers, bytes, durations and the first lines of errors as text: the same digits and units everywhere."""
+"""Formatting of numbers, bytes, durations and errors as text, with the same digits and units everywhere."""
 
 import math
 from typing import Final
@@ -23,7 +23,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """As `number`, with a plus sign where it is one."""
+    """Format as `number` does, with a plus sign before positive values."""
     return f"+{number(value, digits)}" if value > 0 else number(value, digits)
 
 
@@ -48,7 +48,7 @@ def num_bytes(value: float) -> str:
 
 
 def allocation(size: int) -> str:
-    """The size of an allocation in bytes with four digits, in which two that nearly fit are told apart.
+    """The size of an allocation with four digits, enough to tell apart two sizes that are nearly equal.
 
     >>> allocation(2**40), allocation(37_000_000), allocation(512)
     ('1 TiB', '35.29 MiB', '512 bytes')
@@ -58,7 +58,7 @@ def allocation(size: int) -> str:
 
 
 def predicted_bytes(value: float, error_pct: float | None) -> str:
-    """What was predicted, with its error where something was measured: '7.17 MiB (+0.11%)'."""
+    """A predicted figure, with its error if there is a measured one: '7.17 MiB (+0.11%)'."""
     return num_bytes(value) + ("" if error_pct is None else f" ({error_pct:+.2f}%)")
 
 
@@ -67,7 +67,7 @@ def percent(value: float) -> str:
 
 
 def loss(value: float) -> str:
-    """A loss with four decimals, so that losses of a table can be read against each other; tiny ones with 3 digits."""
+    """A loss with four decimals, so that the losses of a table line up; tiny losses with 3 significant digits."""
     return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else number(value)
 
 
@@ -88,13 +88,13 @@ def first_line(text: str, limit: int = 200) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error; with its type, unless it is a ValueError, whose message is a sentence."""
+    """The message of an error, after its type, unless it is a ValueError, whose message is a sentence."""
     text = " ".join(str(error).split())[:300]
     return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:
-    """A length of time in two units at most; tenths of short ones unless they are to be `whole` seconds.
+    """A duration in two units at most; short ones with tenths of a second, unless `whole` seconds are asked for.
 
     >>> duration(4.24), duration(25.4), duration(75.0), duration(7500.0), duration(200_000.0)
     ('4.2 s', '25 s', '1:15 min', '2:05 h', '2 d 7 h')

@@ -33,7 +33,7 @@ _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 @dataclass(frozen=True)
 class Point:
-    """One training of a command line: its overrides and what they compose to."""
+    """One training of a command line: its overrides and the config they compose to."""
 
     overrides: tuple[str, ...]
     config: Config
@@ -45,17 +45,17 @@ class Points:
 
     multirun: bool
     points: tuple[Point, ...]
-    """All points in the order they run; of a sweeper that chooses them as it goes, only the first can be known."""
+    """All points in the order they run. A sweeper that chooses points as it goes makes only the first known."""
     calls: tuple[tuple[str, ...], ...]
-    """The command lines that Hydra must get one after another (`ampsweep.config.overrides.deferred`), mostly one."""
+    """The command lines to give Hydra one after another (`ampsweep.config.overrides.deferred`), mostly one."""
     all_known: bool = True
-    """`points` are all there are."""
+    """True if `points` holds every point of the command line."""
     in_this_process: bool = True
-    """The launcher calls the jobs in this process, one after the other."""
+    """True if the launcher calls the jobs in this process, one after the other."""
 
 
 def conf_dir() -> Path:
-    """The repository's `conf/`, where it is there.
+    """Find the repository's `conf/`.
 
     Raises:
         UserError: the package was installed without its repository.
@@ -74,10 +74,10 @@ def compose_points(
     config_name: str = CONFIG_NAME,
     on_multirun: Callable[[], None] | None = None,
 ) -> Points:
-    """Compose and check every point of `overrides`; `on_multirun` is called as soon as there may be several.
+    """Compose and check every point of `overrides`; call `on_multirun` as soon as there may be several.
 
     Raises:
-        UserError: one sentence about the first thing that is wrong.
+        UserError: one sentence about the first fault.
     """
     with _hydra(), _as_user_errors():
         parsed = parse_overrides(overrides)
@@ -105,10 +105,10 @@ def compose_points(
 
 
 def compose_each(points: Sequence[Sequence[str]]) -> Points:
-    """Compose and check points that are given one by one, each with its overrides, as one multirun.
+    """Compose and check points given one by one, each with its overrides, as one multirun.
 
     Raises:
-        UserError: one sentence about the first thing that is wrong.
+        UserError: one sentence about the first fault.
     """
     with _hydra(), _as_user_errors():
         for point in points:
@@ -125,7 +125,7 @@ def compose_one(overrides: Sequence[str], config_name: str = CONFIG_NAME) -> Con
     """Compose and check a single point.
 
     Raises:
-        UserError: one sentence about the first thing that is wrong.
+        UserError: one sentence about the first fault.
     """
     return compose_points(overrides, multirun=False, config_name=config_name).points[0].config
 

@@ -1,4 +1,4 @@
-"""Errors of the user's: a wrong config as one sentence with the key and what is allowed."""
+"""User errors: what is wrong with a config, as one sentence that names the key and the allowed values."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class UserError(ValueError):
 
 
 def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
-    """The sentence for an error that Hydra or OmegaConf raised while composing a config."""
+    """Turn an error that Hydra or OmegaConf raised while composing a config into one sentence."""
     if isinstance(error, OverrideParseException):
         return UserError(_unreadable(error))
     cause = _innermost(error)
@@ -44,7 +44,7 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
 
 
 def unknown_key(key: str, allowed: Iterable[object]) -> str:
-    """The sentence for a key that does not exist, with its siblings."""
+    """Write the sentence about a key that does not exist, with the keys that do exist beside it."""
     where, _, _ = key.rpartition(".")
     names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
     hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""

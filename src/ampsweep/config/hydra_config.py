@@ -1,7 +1,7 @@
-"""Between Hydra and the typed Config: the schemas, modes and resolvers that Hydra must know, and the way back.
+"""The bridge between Hydra and the typed Config: schemas, modes and resolvers for Hydra, and typed configs from it.
 
-Imported for the first by whatever lets Hydra compose. Schemas of the groups live in groups of their own
-(`schema/model`), so that they never show up among the options of `model`.
+Every module that lets Hydra compose imports this one. The schemas live in groups of their own (`schema/model`), so that
+they never show up among the options of `model`.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
 
 
 def register() -> None:
-    """Make the schemas and resolvers known; calling it again changes nothing."""
+    """Register the schemas and resolvers with Hydra; calling it again changes nothing."""
     store = ConfigStore.instance()
     store.store(name="schema", node=schema.Config)
     for group, nodes in SCHEMAS.items():

@@ -1,4 +1,4 @@
-"""The name of a run, and the hashes that tell when two configs are the same run, a pair or one workload."""
+"""Names of runs, and the hashes that tell whether two configs are the same run, a pair or one workload."""
 
 import hashlib
 import json
@@ -21,22 +21,22 @@ _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
-    """The whole config as plain JSON-able values."""
+    """The whole config as plain values that JSON can hold."""
     return asdict(config)
 
 
 def config_hash(config: Config) -> str:
-    """Twelve hex digits that recognize a finished point: equal when every setting that can change its result is."""
+    """Twelve hex digits that identify a finished point: equal if every setting that can change its result is equal."""
     return _digest(_result_settings(config))
 
 
 def workload_hash(config: Config) -> str:
-    """Twelve hex digits equal for configs that differ in `precision.*` alone."""
+    """Twelve hex digits, equal for configs that differ only in `precision.*`."""
     return _digest(_without(_result_settings(config), ("precision",)))
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits equal for runs that differ in `precision.*` alone, on the same device, data and code."""
+    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code."""
     settings = _result_settings(config)
     del settings["precision"]
     settings["data"] = _without(settings["data"], _LOCATIONS)

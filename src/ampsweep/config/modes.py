@@ -1,4 +1,4 @@
-"""The one table of precision modes, and the names made from it: labels of arms, differences, dtypes.
+"""The table of precision modes, and the names derived from it: labels of arms, their differences, dtypes.
 
 A new mode is an entry of `MODES`; one that computes in a new way names its class (`ampsweep.precision`) there.
 """
@@ -15,12 +15,12 @@ class StepDtypes:
     """The five dtypes that make the precision of a training step, by their names in torch."""
 
     compute: str
-    """Operands of matmuls and convolutions."""
+    """dtype of the operands of matmuls and convolutions."""
     parameters: str
     gradients: str
-    """Gradients while micro-batches are added up."""
+    """dtype of gradients while micro-batches are added up."""
     reduction: str
-    """Gradients while they are added up across ranks."""
+    """dtype of gradients while they are added up across ranks."""
     optimizer_state: str
 
 
@@ -29,19 +29,19 @@ class Mode:
     """One precision mode: an entry of the table."""
 
     settings: PrecisionConfig
-    """Its name and what it sets other than `PrecisionConfig` does by default."""
+    """The mode's name and the fields it sets differently from the defaults of `PrecisionConfig`."""
     summary: str
     """One sentence, as `conf/precision` has it too."""
     colour: str
-    """In every report, of the mode's arms."""
+    """Colour of the mode's arms in every report."""
     implementation: str | None = None
-    """`module:Class` of the `ampsweep.precision.Precision` that computes it; None: `Precision` does as it stands."""
+    """`module:Class` of the `ampsweep.precision.Precision` that computes in this mode; None: `Precision` itself."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """Those of `StepDtypes` that the settings do not tell because the mode's class decides them."""
+    """Fields of `StepDtypes` that the mode's class decides, so that they do not follow from the settings."""
 
     @property
     def name(self) -> str:
-        """As `precision=` takes it."""
+        """The name that `precision=` takes."""
         return self.settings.mode
 
 
@@ -77,8 +77,8 @@ _TABLE: Final = (
         colour="#cc79a7",
     ),
 )
-"""In the order that commands and messages list modes in. The colours are of the palette of M. Okabe and K. Ito, Color
-Universal Design (2008), told apart by colour-blind readers too; those legible on a light and on a dark ground."""
+"""All modes, in the order in which commands and messages list them. The colours come from the palette of M. Okabe and
+K. Ito, Color Universal Design (2008), which colour-blind readers can tell apart; these suit light and dark grounds."""
 
 MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in _TABLE}
 """The table by name."""
@@ -86,15 +86,15 @@ MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in _TABLE}
 _IN_REPORTS: Final = sorted(
     MODES, key=lambda name: (MODES[name].settings.parameters != "float32", MODES[name].settings.grad_scaler)
 )
-"""Names in the order of reports, that of the table but for this: float32 parameters come before others, and of those
-the modes that need no scaler."""
+"""Names in the order of reports: the table's order, except that float32 parameters come before other parameters and,
+among them, modes without a scaler before modes with one."""
 
 PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for name, mode in MODES.items()}
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
 
 
 def mode_of(arm: str) -> Mode | None:
-    """The mode that an arm started from, by the arm's label; None where the table has none of that name.
+    """Find the mode that an arm started from, by the arm's label; None if the table has no such mode.
 
     >>> mode_of("amp_bf16+cache_enabled=false").name
     'amp_bf16'
@@ -103,14 +103,14 @@ def mode_of(arm: str) -> Mode | None:
 
 
 def report_order(arm: str) -> tuple[int, str]:
-    """A sort key of arms: by their modes in the order of reports, those of unknown modes last."""
+    """A sort key for arms: by mode in the order of reports, arms of unknown modes last."""
     mode = mode_of(arm)
     return len(_IN_REPORTS) if mode is None else _IN_REPORTS.index(mode.name), arm
 
 
 def arm_label(precision: PrecisionConfig) -> str:
-    """The canonical name of these settings: the mode, then every field that differs from it; or for a mode of one's
-    own, from the defaults.
+    """The canonical name of these settings: the mode, then every field that differs from the mode's settings (from the
+    defaults, if the table has no such mode).
 
     >>> arm_label(PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16", cache_enabled=False))
     'amp_bf16+cache_enabled=false'
@@ -121,13 +121,13 @@ def arm_label(precision: PrecisionConfig) -> str:
 
 
 def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str, Any]:
-    """The fields in which settings differ from `stock`, with their values."""
+    """Fields in which `precision` differs from `stock`, with their values."""
     values = {one.name: getattr(precision, one.name) for one in fields(precision)}
     return {name: value for name, value in values.items() if value != getattr(stock, name)}
 
 
 def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
-    """The dtypes that settings promise of a step: autocast has its own, all else is in that of the parameters."""
+    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters."""
     mode, kept = MODES.get(precision.mode), precision.parameters
     told = {
         "compute": precision.dtype if precision.autocast else kept,

@@ -16,10 +16,10 @@ _OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
-    """The overrides in Hydra's grammar, while Hydra is initialized (`glob` looks for options).
+    """Parse overrides by Hydra's grammar; Hydra must be initialized, because `glob` looks for options.
 
     Raises:
-        hydra.errors.OverrideParseException: a line that is none.
+        hydra.errors.OverrideParseException: a text is no override.
     """
     parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(lines))
     for override in parsed:
@@ -34,7 +34,7 @@ def line(override: Override) -> str:
 
 
 def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
-    """The points in the order of Hydra's basic sweeper: the first key varies slowest, a later value replaces.
+    """List the points in the order of Hydra's basic sweeper: the first key varies slowest, a later value replaces.
 
     Raises:
         UserError: an interval is swept, or a list without values.
@@ -54,7 +54,7 @@ def product(overrides: Iterable[Override]) -> Iterator[tuple[str, ...]]:
 
 
 def first_values(overrides: Iterable[Override]) -> Iterator[str]:
-    """Every override with its first value; an interval has none, and its key keeps its default."""
+    """Every override with its first value; an interval has no first value, so its key keeps its default."""
     for override in overrides:
         if override.is_discrete_sweep():
             yield f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
@@ -63,7 +63,7 @@ def first_values(overrides: Iterable[Override]) -> Iterator[str]:
 
 
 def is_for_points(override: Override) -> bool:
-    """True of an override for points alone: it is swept, or a key that some options of its group lack."""
+    """Tell whether an override is for points only: it is swept, or some options of its group lack its key."""
     if override.is_sweep_override():
         return True
     top, dot, _ = override.key_or_group.partition(".")
@@ -73,10 +73,11 @@ def is_for_points(override: Override) -> bool:
 
 
 def deferred(override: Override) -> str:
-    """The override as Hydra's basic sweeper must get it.
+    """The override in the form that Hydra's basic sweeper needs.
 
-    Hydra composes a multirun's own config without what is swept, where `model=resnet18,resnet50 data.image_size=32`
-    has the default data and no such key. As a choice of one it is for the points alone.
+    Hydra composes a multirun's own config without the swept overrides: for `model=resnet18,resnet50
+    data.image_size=32` that config has the default data, which has no such key. Written as a choice of one value, the
+    override reaches the points only.
     """
     if override.is_sweep_override() or not is_for_points(override):
         return line(override)
@@ -84,7 +85,10 @@ def deferred(override: Override) -> str:
 
 
 def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
-    """Refuse what Hydra would take, or would refuse without naming what was wrong; `conf` holds the groups' options.
+    """Refuse faulty overrides that Hydra would accept, or would refuse without naming the fault.
+
+    Args:
+        conf: the directory that holds the options of the groups.
 
     Raises:
         UserError: one sentence about the first such override.
@@ -95,7 +99,7 @@ def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
 
 
 def _shape(override: Override) -> Iterator[str]:
-    """Keys come and go only where a user's own classes take them."""
+    """Find a key that is added or deleted although no class of the user's takes it."""
     top = override.key_or_group.partition(".")[0].partition("/")[0]
     changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
     if changes_shape and top not in (*COMPONENTS, "hydra"):
@@ -108,13 +112,13 @@ def _swept_setting(override: Override) -> Iterator[str]:
 
 
 def _mode_alone(override: Override) -> Iterator[str]:
-    """A mode's name is only a name: changing it would train as before under another label."""
+    """Find a change of `precision.mode`, which is only a name: the run would train as before under another label."""
     if override.key_or_group == "precision.mode":
         yield f"a mode is chosen as precision=MODE; allowed are {', '.join(PRECISION_MODES)}"
 
 
 def _option(override: Override, conf: Path) -> Iterator[str]:
-    """A group takes the name of an option; on a number or null Hydra fails without saying which group it was."""
+    """Find a number or null in place of an option's name, on which Hydra fails without naming the group."""
     group = conf / override.key_or_group
     if override.is_delete() or not group.is_dir():
         return

@@ -1,7 +1,7 @@
-"""Dataclass schemas of every config group, with its defaults; Hydra refuses what they do not know.
+"""Dataclass schemas of every config group, with the defaults; Hydra refuses keys that they do not have.
 
-A file in `conf/` gives what a schema leaves open (`MISSING`), and where an option differs from the default that another
-one of the same schema takes, the difference: so no default stands in two places.
+A file in `conf/` sets only the fields that its schema leaves open (`MISSING`) and those in which the option differs
+from the schema's default, so that no default stands in two places.
 """
 
 import os
@@ -18,10 +18,10 @@ class PrecisionConfig:
     mode: str = MISSING
     """Name of the mode these values started from."""
     parameters: str = "float32"
-    """dtype the parameters, gradients and optimizer state are kept in: float32, bfloat16 or float16."""
+    """dtype of the parameters, gradients and optimizer state: float32, bfloat16 or float16."""
     autocast: bool = False
     dtype: str = "float32"
-    """dtype autocast computes in; without autocast the same as `parameters`."""
+    """dtype that autocast computes in; without autocast the same as `parameters`."""
     cache_enabled: bool = True
     """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
     grad_scaler: bool = False
@@ -141,7 +141,7 @@ class OptimizerConfig:
     lr: float = MISSING
     weight_decay: float = 0.0
     fused: bool | None = None
-    """None: fused where the device has it."""
+    """None: fused if the device has fused kernels."""
 
 
 @dataclass(kw_only=True)
@@ -204,17 +204,17 @@ class TrackingConfig:
     """None: the name of the multirun's directory."""
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
-    """Text for readers of the run in W&B."""
+    """Text shown with the run in W&B."""
     alerts: bool = True
-    """W&B tells of runs that ran out of memory, diverged or were slowed down, or whose scale collapsed."""
+    """Send a W&B alert for a run that runs out of memory, diverges, is slowed down, or whose scale collapses."""
     checkpoints: bool = False
-    """The newest checkpoint, where there is one, goes to W&B as an artifact."""
+    """Upload the newest checkpoint, if there is one, to W&B as an artifact."""
 
 
 @dataclass(kw_only=True)
 class ReportConfig:
     baseline: str = "fp32"
-    """Arm the others are compared with."""
+    """The arm that the others are compared with."""
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
 
@@ -224,37 +224,37 @@ class MaxBatchConfig:
     search: bool = False
     """Look for the largest batch that trains, beginning with `data.batch_size`, and train with it."""
     limit: int = 65536
-    """No larger batch is tried."""
+    """The largest batch that is tried."""
 
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """Questions to `ampsweep predict`, and what a training predicts of itself."""
+    """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
     target: str = "auto"
     """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
     memory_gib: float | None = None
-    """Memory that the largest batch is to fit into: what torch's allocator may take, on the CPU the tensors' bytes."""
+    """Memory that the largest batch must fit into: what torch's allocator may take; on the CPU the tensors' bytes."""
     batch_sizes: list[int] | None = None
     """Batch sizes of the table. None: powers of two around `data.batch_size`."""
     capability: str | None = None
-    """CUDA compute capability of the target. None: that of the GPU here, else 8.0."""
+    """CUDA compute capability of the target. None: that of this machine's GPU, else 8.0."""
     torch: str | None = None
-    """Version of torch on the target, such as 2.9. None: the one here."""
+    """Version of torch on the target, such as 2.9. None: the installed one."""
     measure: bool = False
-    """Measure one small step on the CPU where the model cannot be traced without values."""
+    """Measure one small step on the CPU if the model cannot be traced without values."""
     write: bool = False
     """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
     with_runs: bool = True
-    """Predict what each run takes: said beforehand where it is more than there is, recorded beside what was measured
-    once the run is over, and where the search for the largest batch begins."""
+    """Predict the memory of each run: to warn before a run that needs more than there is, to record the prediction
+    beside the measured figures, and to choose where the search for the largest batch begins."""
     must_fit: bool = False
-    """Refuse a run that is predicted not to fit, instead of saying so and starting it."""
+    """Refuse a run that is predicted not to fit, instead of warning and starting it."""
 
 
 @dataclass(kw_only=True)
 class Config:
-    """One training. `model`, `data` and `task` hold a ComponentConfig or, for the user's own, an open mapping."""
+    """One training. `model`, `data` and `task` hold a ComponentConfig or, for a user's own class, an open mapping."""
 
     name: str = MISSING
     """Experiment name: the folder under `output_dir` that runs go to."""
@@ -275,7 +275,7 @@ class Config:
     resume: str | None = None
     """auto: the newest unfinished run of this config; or a checkpoint or run directory."""
     into: str | None = None
-    """A multirun's directory to complete or extend."""
+    """Directory of an earlier multirun to complete or extend."""
     dry_run: bool = False
     """List the points, check them, estimate the time, train nothing."""
     output_dir: str = "outputs"

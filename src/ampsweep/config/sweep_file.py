@@ -1,4 +1,4 @@
-"""A sweep for W&B, read without W&B: its points as overrides.
+"""Sweep files of W&B, read without W&B: the points of a sweep as overrides.
 
 The keys are those of https://docs.wandb.ai/guides/sweeps/sweep-config-keys/.
 """
@@ -17,20 +17,20 @@ import yaml
 from ampsweep.config.errors import UserError
 
 Parameter = Mapping[str, Any]
-"""One parameter of a sweep, as its file has it."""
+"""One parameter of a sweep, as written in its file."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./+-]*")
-"""Text that Hydra takes as it stands (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
+"""Text that needs no quotes in an override (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
 
 
 def sweep_points(path: Path, count: int | None = None) -> list[tuple[str, ...]]:
-    """The points of the sweep in ``path``, each as overrides, in the order in which an agent gets them.
+    """Read the points of the sweep in ``path``, each as overrides, in the order in which an agent gets them.
 
-    A grid has all its combinations, the first parameter varying slowest; a random sweep ``count`` points, or as many as
-    its `run_cap` says: the same ones each time, and with a higher count the same ones first. Both end at `run_cap`.
+    A grid has all combinations, the first parameter varying slowest. A random sweep has ``count`` points, or as many as
+    its `run_cap` says: the same ones each time, and a higher count begins with the same ones. Both end at `run_cap`.
 
     Raises:
-        UserError: there is no such file, it is no sweep, or one that needs a server.
+        UserError: there is no such file, it is no sweep, or the sweep needs a server.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def _points(content: Mapping[str, Any], count: int | None, *, seed: str) -> Iter
 
 
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-    """Parameters by their whole names; nested ones have names with dots."""
+    """Parameters by their full names; nested ones have dots in their names."""
     for key, parameter in parameters.items():
         if not isinstance(parameter, dict):
             raise UserError(f"parameter {prefix}{key}: has neither value nor values")
@@ -78,7 +78,7 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _command(content: Mapping[str, Any]) -> list[str]:
-    """Overrides that the sweep's command has for every point."""
+    """Overrides that the sweep's command gives to every point."""
     words = [str(word) for word in content.get("command", ())]
     program = content.get("program", "train.py")
     if Path(str(program)).name != "train.py":
@@ -100,7 +100,7 @@ def _drawn(parameters: Mapping[str, Parameter], source: random.Random) -> tuple[
 
 
 def _hydra(value: Any) -> str:
-    """The value in Hydra's override grammar."""
+    """Write the value in Hydra's override grammar."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -146,14 +146,14 @@ _DRAWS: Final[Mapping[str, Callable[[Parameter, random.Random], Any]]] = {
     "log_normal": lambda given, source: math.exp(_normal(given, source)),
 }
 _ROUNDED: Final = ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal")
-"""Those that have a form `q_...`, whose values are multiples of `q` (by default 1)."""
+"""Distributions that also exist as `q_...`, whose values are multiples of `q` (by default 1)."""
 
 
 def draw(key: str, parameter: Parameter, source: random.Random) -> Any:
-    """A value of the parameter ``key``.
+    """Draw a value of the parameter ``key``.
 
     Raises:
-        UserError: the parameter has no such distribution, or not what it takes.
+        UserError: there is no such distribution, or the parameter lacks one of its settings.
     """
     name = str(parameter.get("distribution") or _default(parameter))
     plain = name.removeprefix("q_")

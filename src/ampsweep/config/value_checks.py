@@ -1,4 +1,4 @@
-"""Checks of a composed config's values before anything starts; what needs torch or the device is checked elsewhere."""
+"""Checks of a composed config's values before anything starts, without torch and without the device."""
 
 import math
 import re
@@ -23,7 +23,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing"}
 _LARGEST_GIB = 2**30
-"""A size of memory that 64 bits can number and no device has."""
+"""A memory size that 64 bits can count in bytes and that no device has."""
 
 
 def check(config: Config) -> None:
@@ -140,7 +140,7 @@ def _component(group: str, component: Any) -> Iterator[str]:
 
 
 def _not_finite(key: str, value: Any) -> Iterator[str]:
-    """A record is strict JSON, which has no such numbers; and none is of use here."""
+    """Find NaN and infinities: a record is strict JSON, which cannot hold them, and no setting needs them."""
     if isinstance(value, float) and not math.isfinite(value):
         yield f"{key}={value:g}: must be a finite number"
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""The search for the largest batch that trains: what was probed, and what follows from it."""
+"""The search for the largest batch that trains: its probes, the next batch to probe, and the answer."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -6,23 +6,23 @@ from typing import Final, Literal
 from ampsweep.record.outcome import OutOfMemory
 
 LARGEST_BATCH: Final = "memory/largest_batch"
-"""Metric of a training with the answer of a search."""
+"""Metric key of the batch size that a search found, in the record of the training that uses it."""
 
 ProbeOutcome = Literal["trains", "oom", "refused"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One batch size tried in a process of its own, with its optimizer steps and an evaluation."""
+    """One batch size, tried with a few optimizer steps and an evaluation in a process of its own."""
 
     batch_size: int
     outcome: ProbeOutcome
-    """`refused`: the data or the model does not take such a batch, whatever the memory."""
+    """`refused`: the data or the model rejects this batch size, regardless of memory."""
     peak_bytes: int | None = None
-    """Most tensor bytes at once, of one that trains."""
+    """Peak bytes of tensors; None unless the batch trains."""
     oom: OutOfMemory | None = None
     error: str | None = None
-    """Why it does not train, in one sentence."""
+    """One sentence on why the batch does not train."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,43 +30,43 @@ class PredictedBatch:
     """The largest batch that was predicted to train and to evaluate."""
 
     batch_size: int | None = None
-    """0: not even one item; None: nobody could tell."""
+    """Items; 0 if not even one fits, None if no prediction was possible."""
     refused: str | None = None
-    """Why not, in a clause."""
+    """A clause on why no prediction was possible."""
 
 
 @dataclass(kw_only=True)
 class BatchSearch:
     """Doubles the distance from the first guess until one batch trains and another does not, then bisects.
 
-    What comes next is a function of the probes so far, so that a search goes on where it was interrupted. It finds a
-    batch that trains while the next one does not; that none beyond trains is what memory makes very likely, no proof.
+    The next batch is a function of the probes so far, so that an interrupted search can be continued. The search finds
+    a batch size that trains while the next larger one does not; that no larger one trains is very likely, not proved.
     """
 
     limit: int
-    """Largest batch that is probed."""
+    """The largest batch that may be probed."""
     first: int
-    """Where to begin: a guess, from 1 on."""
+    """The guess that the search begins with, at least 1."""
     stride: int
-    """First distance from the guess; 1 for a good guess, the guess itself to begin by doubling it."""
+    """First distance from the guess: 1 for a good guess; the guess itself, to begin by doubling it."""
     predicted: PredictedBatch | None = None
-    """What was predicted before the first probe of this or of another seed; None for a mode the device cannot do."""
+    """The prediction made before the first probe of this or of another seed; None if the device cannot do the mode."""
     probes: list[Probe] = field(default_factory=list)
 
     @property
     def refusing(self) -> Probe | None:
-        """The smallest batch that was found not to train."""
+        """The smallest probed batch that does not train."""
         failed = [probe for probe in self.probes if probe.outcome != "trains"]
         return min(failed, key=lambda probe: probe.batch_size, default=None)
 
     @property
     def largest(self) -> int:
-        """The largest batch that trains, below the smallest that does not; 0: none is known."""
+        """The largest probed batch that trains, below the smallest that does not; 0 if none is known."""
         return max((probe.batch_size for probe in self._training), default=0)
 
     @property
     def next_batch(self) -> int | None:
-        """The batch to probe next; None: the answer is found."""
+        """The batch to probe next; None when the answer is found."""
         low, refusing = self.largest, self.refusing
         if not self.probes:
             return min(self.first, self.limit)
@@ -81,7 +81,7 @@ class BatchSearch:
         return max(high - (self.stride << (len(self.probes) - 1)), 1)
 
     def add(self, probe: Probe) -> None:
-        """Note what came of a batch; it takes the place of what was found of the same batch before."""
+        """Add the result of a probe, in place of an earlier one of the same batch size."""
         self.probes = [one for one in self.probes if one.batch_size != probe.batch_size] + [probe]
 
     @property

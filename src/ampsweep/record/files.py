@@ -1,4 +1,4 @@
-"""Files of a run, read with a reason where they cannot be, and written so that their readers see them whole."""
+"""Reading and writing of a run's files: an unreadable file raises its reason, and a write is atomic."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class RecordError(ValueError):
-    """A file that is not what a run leaves there; `reason` is a clause that follows its path: `is empty`."""
+    """A file that no run could have left there; `reason` is a clause that follows the path, such as `is empty`."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -17,11 +17,11 @@ class RecordError(ValueError):
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file of a run.
+    """Read a file of a run.
 
     Raises:
-        RecordError: it is no file, or may not be read.
-        FileNotFoundError: there is none.
+        RecordError: the path is no file, or may not be read.
+        FileNotFoundError: there is no such file.
     """
     try:
         # Asked first: to open a pipe would wait for somebody to write into it.
@@ -35,9 +35,9 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step, durable against a crash of the machine.
+    """Replace the content of `path` by `text` in one step, durable against a crash of the machine.
 
-    What no UTF-8 can hold (half of a surrogate pair, a byte of a file name) is written as its escape.
+    Characters that UTF-8 cannot hold (half of a surrogate pair, a byte of a file name) are written as escapes.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)

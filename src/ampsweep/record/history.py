@@ -1,4 +1,4 @@
-"""`history.jsonl`: a row a logged step, as lines of strict JSON."""
+"""The history of a run, `history.jsonl`: one row per logged step, each a line of strict JSON."""
 
 import json
 import math
@@ -20,23 +20,23 @@ Row = dict[str, Any]
 _STRICT_JSON: Final = json.JSONEncoder(allow_nan=False)
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_STEP: Final = 2**53
-"""Beyond it not every step is a double."""
+"""Largest step number; not every integer beyond it is a double."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What can be read of a history: rows whose steps grow, each with the number of its line (from 1)."""
+    """The readable rows of a history, in the order of their growing steps, each with its line number (from 1)."""
 
     rows: list[Row]
     lines: Sequence[int] = ()
     damaged: dict[int, str] = field(default_factory=dict)
-    """Line -> why it is no row, as a clause."""
+    """Line number -> a clause on why the line is no row."""
     is_torn: bool = False
-    """It ends within a line, as the death of a process leaves it; what is there of that line is no row."""
+    """True if the file ends within a line, as after the death of the process; that line is no row."""
 
     @property
     def damage(self) -> str | None:
-        """The damaged lines in one clause; None where there are none."""
+        """One clause on the damaged lines; None if there are none."""
         if not self.damaged:
             return None
         line, why = min(self.damaged.items())
@@ -46,13 +46,13 @@ class History:
         return f"has {len(self.damaged)} damaged lines of {num_lines}; the first, line {line}, {why}"
 
     def without(self, damaged: dict[int, str]) -> "History":
-        """The same without the rows of further damaged lines."""
+        """A copy in which further lines count as damaged and have no row."""
         kept = [(line, row) for line, row in zip(self.lines, self.rows, strict=True) if line not in damaged]
         return History([row for _, row in kept], [line for line, _ in kept], self.damaged | damaged, self.is_torn)
 
 
 def history_line(row: Row) -> str:
-    """One history row as a line of strict JSON: non-finite numbers become the strings W&B uses for them."""
+    """Write one history row as a line of strict JSON: non-finite numbers become the strings that W&B uses for them."""
     try:
         return _STRICT_JSON.encode(row) + "\n"
     except ValueError:
@@ -60,20 +60,22 @@ def history_line(row: Row) -> str:
 
 
 def history_row(line: str) -> Row:
-    """The row that `history_line` made the line of."""
+    """Read the row from a line that `history_line` made."""
     return {key: number(value) for key, value in json.loads(line).items()}
 
 
 def number(value: Any) -> Any:
-    """A value of a row, with the strings for non-finite numbers as these."""
+    """A value of a row as a number: strings for non-finite numbers become these numbers."""
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def read_history(directory: Path) -> list[Row]:
-    """The rows of a run's `history.jsonl`; none without the file. A last line torn by a killed process is left out.
+    """Read the rows of a run's `history.jsonl`; none if there is no file.
+
+    A last line torn by a killed process is left out.
 
     Raises:
-        RecordError: there is anything else than rows in it.
+        RecordError: the file holds anything other than rows.
     """
     try:
         history = salvage_history(directory)
@@ -85,13 +87,13 @@ def read_history(directory: Path) -> list[Row]:
 
 
 def salvage_history(directory: Path) -> History:
-    """What can be read of a run's `history.jsonl`: of a damaged one the rows that are whole.
+    """Read a run's `history.jsonl` as far as it can be read: of a damaged file the intact rows.
 
-    Values are as JSON has them: see `number`. Where steps do not grow, the fewest rows are left out that make them.
+    Values are those of JSON (see `number`). If steps do not always grow, the fewest rows are left out that make them.
 
     Raises:
-        RecordError: the file is none, or may not be read.
-        FileNotFoundError: there is none.
+        RecordError: the path is no file, or may not be read.
+        FileNotFoundError: there is no such file.
     """
     content = read_file(directory / HISTORY_NAME)
     end, is_torn = content.rfind(b"\n"), bool(content) and not content.endswith(b"\n")
@@ -103,21 +105,21 @@ def salvage_history(directory: Path) -> History:
 
 @dataclass(frozen=True)
 class Repair:
-    """A history that can be gone on with."""
+    """A history file that a resumed run can append to."""
 
     last_step: int
-    """That of its last row; 0 where it has none."""
+    """Step of the last row; 0 if there are no rows."""
     note: str | None = None
-    """A sentence about damage that was dropped."""
+    """A sentence about damaged lines that were dropped."""
 
 
 def repair_history(directory: Path) -> Repair:
-    """Make a run's `history.jsonl` one that can be gone on with: atomically, and the rows that stay are not rewritten.
+    """Repair a run's `history.jsonl`, atomically, so that rows can be appended; intact rows are not rewritten.
 
-    A last line torn by a killed process is cut. Where anything else is damaged, the file as it was is kept beside it.
+    A last line torn by a killed process is cut. If anything else is damaged, the original file is kept beside it.
 
     Raises:
-        RecordError: the file is none, or may not be read.
+        RecordError: the path is no file, or may not be read.
     """
     path = directory / HISTORY_NAME
     try:
@@ -138,7 +140,7 @@ def repair_history(directory: Path) -> Repair:
 
 
 def _all_rows(whole: bytes, is_torn: bool) -> History | None:
-    """All lines by a quicker parser, a quarter of the time; None if any is no row, or one that json reads otherwise."""
+    """Parse all lines in a quarter of the time; None if any is no row, or one that `json` would read differently."""
     import msgspec  # here: a training reads no history
 
     try:
@@ -154,7 +156,7 @@ def _all_rows(whole: bytes, is_torn: bool) -> History | None:
 
 
 def _rows_of(lines: Iterable[bytes], is_torn: bool) -> History:
-    """The rows among the lines."""
+    """Read the rows among the lines."""
     rows: dict[int, Row] = {}
     damaged: dict[int, str] = {}
     for position, line in enumerate(lines, start=1):
@@ -170,7 +172,7 @@ def _rows_of(lines: Iterable[bytes], is_torn: bool) -> History:
 
 
 def _row(line: bytes) -> Row | str:
-    """The row in the line, or why it is none, as a clause."""
+    """Read the row of a line, or return a clause on why it is no row."""
     try:
         row = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -182,7 +184,7 @@ def _row(line: bytes) -> Row | str:
 
 
 def _growing(steps: Sequence[tuple[int, int]]) -> list[int]:
-    """Positions of the longest subsequence with growing steps, of (step, position).
+    """Find the longest subsequence of growing steps; takes pairs of (step, position) and returns positions.
 
     Source: M. L. Fredman, On computing the length of longest increasing subsequences, Discrete Math. 11 (1975).
     """

@@ -1,4 +1,4 @@
-"""The outcome of a run: its status, what it means for exit codes, and the facts of a lack of memory."""
+"""The outcome of a run: its status, the exit code that follows, and the facts about a lack of memory."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -7,7 +7,7 @@ from ampsweep.text import allocation
 
 Status = Literal["completed", "oom", "diverged", "unsupported", "interrupted", "failed"]
 OUTCOMES: Final = frozenset({"completed", "oom", "diverged", "unsupported"})
-"""Statuses that are an answer; `interrupted` and `failed` are the lack of one."""
+"""Statuses that answer what the run asked; `interrupted` and `failed` leave it unanswered."""
 
 ALL_ENDED: Final = 0
 SOME_FAILED: Final = 1
@@ -15,7 +15,7 @@ WRONG_INPUT: Final = 2
 """Exit codes: every run ended in an outcome, some failed or were interrupted, the user's input is wrong."""
 
 Phase = Literal["build", "data", "forward", "backward", "optimizer", "eval", "other"]
-"""What a run was doing: `data` gets a batch, `optimizer` unscales and clips too, `other` comes between steps."""
+"""The phase of a run: `data` gets a batch, `optimizer` includes unscaling and clipping, `other` is between steps."""
 
 
 def exit_code(*statuses: Status) -> int:
@@ -25,24 +25,24 @@ def exit_code(*statuses: Status) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """Why a run ended `oom`. What nobody told is None."""
+    """The facts about a run that ended `oom`; an unknown fact is None."""
 
     phase: Phase | None
-    """None: the process was killed, and nobody knows what it was doing."""
+    """None if the process was killed, so that its phase is unknown."""
     step: int | None = None
-    """Of the step that was being taken, counted from 1; None before the first."""
+    """Number of the current step, from 1; None before the first."""
     requested_bytes: int | None = None
-    """What the last allocation asked for."""
+    """Size of the allocation that failed."""
     in_use_bytes: int | None = None
-    """In use at that moment: by tensors, and where the host itself had no more, by the process."""
+    """Bytes in use at that moment: by tensors or, if the host itself had no more, by the process."""
     limit_bytes: int | None = None
-    """That of `trainer.memory_limit_gib`; None where it was the device's own."""
+    """The limit set by `trainer.memory_limit_gib`; None if the device itself was full."""
     told: str = ""
-    """What was raised or found, in one line."""
+    """The error or the finding, in one line."""
 
     @property
     def sentence(self) -> str:
-        """All of it, for people."""
+        """One sentence with all the facts."""
         where = "" if self.phase is None else " while building" if self.phase == "build" else f" in {self.phase}"
         step = "" if self.step is None else f" of step {self.step}"
         facts = []
@@ -58,4 +58,4 @@ class OutOfMemory:
 OOM_KILLED: Final = OutOfMemory(
     phase=None, told="the process was killed by SIGKILL, and the kernel counts a process killed for lack of memory"
 )
-"""What is known of a run whose process the kernel has killed."""
+"""The facts about a run whose process the kernel has killed."""

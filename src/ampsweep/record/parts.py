@@ -1,4 +1,4 @@
-"""The parts of a run record that are filled in one by one, and what readers rely on of its config."""
+"""The parts of a run record that are filled in one by one, and the keys of its config that readers rely on."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self, TypedDict
@@ -8,22 +8,22 @@ from ampsweep.metrics import MemoryCategory
 
 @dataclass(kw_only=True)
 class Part:
-    """A part of a record. A fact that is None is absent: its key is not written."""
+    """A part of a record. A fact that is None is absent, and its key is not written."""
 
     others: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Keys of the file that this version does not know, and known ones that say null: written again as they were."""
+    """Keys of the file that this version does not know, and known keys with null; they are written back unchanged."""
 
     def __bool__(self) -> bool:
         return bool(self.as_json())
 
     def __or__(self, other: Self) -> Self:
-        """All facts of both; those of the right one take precedence."""
+        """The facts of both parts; those of the right one take precedence."""
         both = replace(self)
         both |= other
         return both
 
     def __ior__(self, other: Self) -> Self:
-        """Take over what the other one says; whoever holds this part sees it."""
+        """Take over the facts of the other part, in place."""
         for name, value in other._known().items():
             setattr(self, name, value)
         self.others = self.others | other.others
@@ -40,59 +40,59 @@ class Part:
 
 @dataclass(kw_only=True)
 class ModeProof(Part):
-    """Evidence that the run computed in its mode: by arithmetic, by flags, by the dtypes of a traced step."""
+    """Evidence that the run computed in its mode: its arithmetic, its flags, and the dtypes of a traced step."""
 
     fp32_arithmetic: dict[str, str] | None = None
     """`matmul` and `convolution` -> `exact` or `rounded`."""
     contradictions: list[str] | None = None
-    """Sentences on what contradicts the mode."""
+    """Sentences on the evidence that contradicts the mode."""
     optimizer_fused: bool | None = None
     num_operators: int | None = None
     flops: dict[str, int] | None = None
-    """Operations of matmuls, convolutions and attention by dtype of their operands."""
+    """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """Those of them that activation checkpointing did a second time."""
+    """The part of `flops` that activation checkpointing computed a second time."""
     outputs: dict[str, int] | None = None
-    """New floating-point tensors that operators returned, by dtype."""
+    """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
     """`eager`: the figures of the step are not those of compiled code."""
     flags: dict[str, Any] | None = None
-    """In effect while the step was traced."""
+    """The flags of torch in effect while the step was traced."""
     peak: dict[str, Any] | None = None
-    """The device's peak that a share of it is told of, with its source."""
+    """The peak of the device that utilization refers to, with its source."""
 
 
 @dataclass(kw_only=True)
 class MemoryUse(Part):
-    """Bytes of the traced step; absent before it. `peak`, `end_of_forward` and `kept` are by category."""
+    """Bytes of the traced step; absent before that step. `peak`, `end_of_forward` and `kept` are by category."""
 
     peak_bytes: int | None = None
     peak: dict[MemoryCategory, int] | None = None
-    """At the moment with the most bytes; they add up to `peak_bytes`."""
+    """Bytes at the moment with the most; they add up to `peak_bytes`."""
     end_of_forward: dict[MemoryCategory, int] | None = None
     kept: dict[MemoryCategory, int] | None = None
-    """What the step made and left behind."""
+    """Bytes that the step allocated and did not free."""
     allocator_peak_bytes: int | None = None
-    """The allocator's own peak; absent where the device has none that tells."""
+    """The allocator's own peak; absent if the device's allocator does not count."""
     unattributed_bytes: int | None = None
-    """What that is above `peak_bytes`: workspaces, rounding, what the step did not touch."""
+    """The excess of `allocator_peak_bytes` over `peak_bytes`: workspaces, rounding, tensors the step did not touch."""
 
 
 @dataclass(kw_only=True)
 class Contamination(Part):
-    """A verdict on whether anything else changed the speed, with the sentences it stands on."""
+    """A verdict on whether anything else changed the run's speed, with its reasons and figures."""
 
     verdict: str | None = None
     """`clean`, `contaminated` or `unknown`."""
     reasons: list[str] | None = None
-    """Why contaminated, or why unknown."""
+    """Sentences on why the verdict is contaminated or unknown."""
     busy_before: str | None = None
     """A sentence on who used the device before the run did."""
     figures: dict[str, float] | None = None
-    """What was found, judged or not: processor time in cores, seconds, percent."""
+    """The measured figures, whether they were judged or not: processor time in cores, seconds, percent."""
 
     def _known(self) -> dict[str, Any]:
-        """A verdict with its figures says null where nobody was busy."""
+        """Include a null `busy_before` if there are figures: the device was watched, and nobody was busy."""
         known = super()._known()
         if self.figures is None:
             return known
@@ -101,47 +101,47 @@ class Contamination(Part):
 
 @dataclass(kw_only=True)
 class StepPrediction(Part):
-    """Bytes that a step was predicted to take; `refused`: why nothing could be predicted."""
+    """The predicted bytes of a step; `refused` holds the reason if nothing could be predicted."""
 
     target: str | None = None
-    """The device it is for."""
+    """The device that the prediction is for."""
     torch: str | None = None
     refused: str | None = None
     peak_bytes: int | None = None
     peak: dict[MemoryCategory, int] | None = None
-    """By category."""
+    """Bytes of the peak by category."""
     end_of_forward: dict[MemoryCategory, int] | None = None
     allocator_peak_bytes: int | None = None
     reserved_bytes: int | None = None
     peak_bytes_by_batch_size: dict[str, int] | None = None
     measured_bytes: int | None = None
-    """The peak that the run has measured of the same: on CUDA the allocator's, on the CPU that of the traced step."""
+    """The measured peak to compare with: on CUDA the allocator's, on the CPU that of the traced step."""
     error_pct: float | None = None
-    """The predicted peak less the measured one, in percent of it."""
+    """The predicted peak minus the measured one, in percent of the measured one."""
 
 
 @dataclass(kw_only=True)
 class WandbFacts(Part):
-    """Where the run is on W&B, and how tracking it went."""
+    """The run's place on W&B, and the course of its tracking."""
 
     id: str | None = None
     mode: str | None = None
     """`online` or `offline`."""
     last_step: int | None = None
-    """The last row that W&B has."""
+    """Step of the last row that W&B has."""
     project: str | None = None
     entity: str | None = None
     group: str | None = None
     sweep: str | None = None
     url: str | None = None
     directory: str | None = None
-    """Of the files of an offline run, seen from the run's directory."""
+    """Directory of an offline run's W&B files, relative to the run's directory."""
     reason: str | None = None
-    """Why the run is offline although it was to be online."""
+    """The reason why a run that should be online is offline."""
     error: str | None = None
-    """How W&B was lost."""
+    """The error that ended tracking."""
     stopped: bool | None = None
-    """Whether its sweep has stopped it."""
+    """True if the W&B sweep has stopped the run."""
 
 
 @dataclass(kw_only=True)
@@ -153,9 +153,9 @@ class Attempt(Part):
     host: str | None = None
     pid: int | None = None
     checkpoint: str | None = None
-    """The file it went on from."""
+    """Path of the checkpoint that this process resumed from."""
     notes: list[str] | None = None
-    """What going on from it changed."""
+    """Sentences on the differences that resuming made."""
     from_step: int | None = None
     stopped_by: str | None = None
 

@@ -1,4 +1,4 @@
-"""The run record, which one training (or one prediction) leaves behind: written, read and found."""
+"""The run record, `run.json`, which one training (or one prediction) leaves behind: written, read and found."""
 
 import json
 import os
@@ -28,14 +28,14 @@ CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
 SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
-"""A run directory's files; checkpoints are the newest and the one before. There is a snapshot only on request."""
+"""Files of a run directory: the newest checkpoint and the one before it; the snapshot exists on request only."""
 
 Kind = Literal["measured", "predicted"]
 
 
 @dataclass(kw_only=True)
 class Identity:
-    """Flat facts about a run: what tables, filters and W&B reports read. Absent facts are None."""
+    """Flat facts about a run, for tables, filters and W&B reports. Absent facts are None."""
 
     experiment: str
     precision_mode: str
@@ -63,7 +63,7 @@ class Identity:
 class RunRecord:
     """One run. Units are in the metric keys; `memory` holds bytes by category.
 
-    A new record says `interrupted`: a process that is killed leaves that, which is then true.
+    A new record has the status `interrupted`, which becomes true if the process is killed.
     """
 
     run_id: str
@@ -77,9 +77,9 @@ class RunRecord:
     status: Status = "interrupted"
     error: str | None = None
     oom: OutOfMemory | None = None
-    """Of a run that ended `oom`; its sentence is the error."""
+    """The facts about a lack of memory, if the run ended `oom`; `error` holds their sentence."""
     cut_short: str | None = None
-    """Why training ended before its last step although nothing failed (`trainer.max_seconds`)."""
+    """The reason why training ended before its last step although nothing failed (`trainer.max_seconds`)."""
     started_at: str | None = None
     ended_at: str | None = None
     """ISO 8601, UTC."""
@@ -87,27 +87,29 @@ class RunRecord:
     proof: ModeProof = field(default_factory=ModeProof)
     contamination: Contamination = field(default_factory=Contamination)
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
-    """Metric key -> value. What the device cannot measure has no key. Read as it is: who takes a figure looks at it."""
+    """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading, but by
+    the code that uses them."""
     memory: MemoryUse = field(default_factory=MemoryUse)
     prediction: StepPrediction | None = None
-    """Made for this run, or of a predicted one with its curve over batch sizes; None: none was asked for."""
+    """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none
+    was asked for."""
     batch_search: BatchSearch | None = None
-    """Of a run whose batch size is the answer of a search: how it was found. Its identity has that batch size."""
+    """The search that found the batch size, if one did; the run's identity has the batch size that was found."""
     attempts: list[Attempt] = field(default_factory=list)
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     def write(self, directory: Path) -> None:
-        """Write `run.json` into `directory`, without secrets, and atomically: readers see the old record or the new."""
+        """Write `run.json` into `directory`, without secrets and atomically: readers see the old or the new record."""
         text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)
         write_atomically(directory / FILE_NAME, text + "\n")
 
     def as_json(self) -> dict[str, Any]:
-        """A copy of the record as the JSON object on disk, secrets included."""
+        """Copy the record into the JSON object that goes to disk, secrets included."""
         return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
 
     @staticmethod
     def of_json(content: object) -> "RunRecord":
-        """The record that a JSON object of this schema tells.
+        """Make a record from a JSON object of this schema.
 
         Raises:
             WrongValueError: a key is missing, or has a value of another type.
@@ -120,8 +122,8 @@ class RunRecord:
         """Read the record of the run in `directory`.
 
         Raises:
-            RecordError: the file is no record, not a whole one, or one of another schema.
-            FileNotFoundError: there is none.
+            RecordError: the file is no record, incomplete, or of another schema.
+            FileNotFoundError: there is no such file.
         """
         path = directory / FILE_NAME
         content = _parsed(path)
@@ -133,18 +135,18 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies below a directory: runs with their records, and what of them cannot be read."""
+    """The runs below a directory with their records, and the records that cannot be read."""
 
     records: list[tuple[Path, RunRecord]]
     unreadable: list[RecordError]
 
 
 def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
-    """All records at or below `directory` in the order of their paths, as (run directory, record).
+    """Find all records at or below `directory` in the order of their paths, as (run directory, record).
 
     Args:
-        directory: where to look.
-        mentioning: read only records in whose text this is found; to look for it costs a tenth of reading.
+        directory: the top directory.
+        mentioning: read only records whose text contains this; searching costs a tenth of reading.
     """
     unreadable: list[RecordError] = []
     records = []
@@ -160,9 +162,9 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
 
 
 def run_directories(directory: Path, unreadable: list[RecordError] | None = None) -> list[Path]:
-    """Directories at or below `directory` that hold something called `run.json`, in the order of their paths.
+    """Find directories at or below `directory` that hold something called `run.json`, in the order of their paths.
 
-    What may not be looked into is added to `unreadable`.
+    Directories that may not be listed are added to `unreadable`.
     """
 
     def note(error: OSError) -> None:
@@ -174,7 +176,7 @@ def run_directories(directory: Path, unreadable: list[RecordError] | None = None
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    """The JSON object of this schema in the file."""
+    """Read the JSON object of this schema from the file."""
     content = read_file(path)
     if not content.strip():
         raise RecordError(path, "is empty")

@@ -1,4 +1,4 @@
-"""JSON values as what annotations promise: a file's content is checked once, where it is read."""
+"""Type checks of JSON values by annotations: a file's content is checked once, when it is read."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ _MAX_INT: Final = 2**63
 _NAMES: Final = {NoneType: "null", dict: "a mapping", list: "a list", str: "a text", bool: "a truth value"}
 
 Check = Callable[[Any], Any]
-"""Takes a JSON value, returns it as what it is to be, and raises WrongValueError where it is not."""
+"""A function that takes a JSON value, returns it as the expected type, and raises WrongValueError if it cannot."""
 
 
 class WrongValueError(ValueError):
-    """A value of another type than its place asks for; the text names it by its dotted key."""
+    """A value of the wrong type; the text names its dotted key."""
 
     def __init__(self, what: str, key: str = "") -> None:
         super().__init__(what, key)
@@ -28,7 +28,7 @@ class WrongValueError(ValueError):
         return f"{self._key or 'it'} {self._what}"
 
     def within(self, key: str | int) -> Self:
-        """The same, seen from the mapping or list that has it at `key`."""
+        """The same error, seen from the mapping or list that holds the value at `key`."""
         here = f"[{key}]" if isinstance(key, int) else key
         dot = "." if self._key and not self._key.startswith("[") else ""
         return type(self)(self._what, f"{here}{dot}{self._key}")
@@ -36,14 +36,15 @@ class WrongValueError(ValueError):
 
 @cache
 def typed(kind: Any) -> Check:
-    """How a JSON value becomes a `kind`.
+    """Make the check that turns a JSON value into a `kind`.
 
-    - A dataclass is made from a mapping: keys that it does not know are passed over, those that are absent take their
-      default. A `Part` keeps what it does not know, and nulls, in `others`.
-    - A TypedDict, and `Annotated[dict[str, Any], <TypedDict>]`, is a mapping whose known keys are checked; it may have
-      others.
-    - Numbers are finite, and integers have 64 bits; so it is within `Any`. A float may be written as an integer.
-    - `object` is left as it is.
+    - A dataclass is made from a mapping: unknown keys are ignored, absent ones take their default. A `Part` keeps
+      unknown keys, and nulls, in `others`.
+    - A TypedDict, and `Annotated[dict[str, Any], <TypedDict>]`, is a mapping whose known keys are checked; other keys
+      are allowed.
+    - Numbers must be finite, and integers must fit into 64 bits, also within `Any`. A float may be written as an
+      integer.
+    - `object` is not checked.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is object:
@@ -142,7 +143,7 @@ def _scalar(kind: type) -> Check:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value that may be anything; all numbers in it are such as can be shown and written again."""
+    """Check a value of any type: all numbers in it must be such that they can be shown and written again."""
     if type(value) is int and not -_MAX_INT <= value < _MAX_INT:
         raise WrongValueError("is an integer of more than 64 bits")
     if type(value) is float and not math.isfinite(value):
@@ -168,7 +169,7 @@ def _require(value: Any, kind: type) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A wrong value in a few characters."""
+    """Show a wrong value in a few characters."""
     if isinstance(value, dict | list) or value is None or len(repr(value)) > 40:
         return _NAMES.get(type(value), "a number")
     return repr(value)
