@@ -46,7 +46,7 @@ def hide(text: str, beside: object = None) -> str:
 
 
 def hidden(value: T) -> T:
-    """Copy ``value``, a tree of lists and dicts: `hide` is applied to texts, `***` replaces values with a secret's name.
+    """Copy ``value``, a tree of lists and dicts, with `hide` applied to texts and `***` for values with secret names.
 
     A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too.
     """

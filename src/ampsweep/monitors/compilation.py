@@ -1,18 +1,18 @@
-"""Compilations by torch.compile during a training."""
+"""Detection of compilations by torch.compile during a training."""
 
 import sys
 from typing import Any
 
 
 class CompilationWatch:
-    """Notes compilations in this process between `begin` and `end`; costs nothing where there are none.
+    """Notes compilations in this process between `begin` and `end`; costs nothing if there are none.
 
-    torch announces them through callbacks of `torch._dynamo` alone, a private name.
+    torch announces compilations only through callbacks of `torch._dynamo`, a private name.
     """
 
     def __init__(self) -> None:
         self.compiled = False
-        """Whether something was compiled; the reader resets it."""
+        """True if something was compiled; the reader resets it."""
         self._handler: Any = None
 
     def begin(self) -> None:

@@ -9,17 +9,18 @@ from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.record.parts import Contamination
 
 MAX_FOREIGN_CORES: Final = 0.25
-"""A system's services, a sweep's parent and W&B's helpers take some hundredths of a core; a process that computes takes
-a whole one."""
+"""Most cores of others in a clean run: a system's services, a sweep's parent and W&B's helpers take some hundredths of
+a core, a process that computes takes a whole one."""
 MAX_FOREIGN_SHARE: Final = 0.01
-"""Share of all cores, for large machines: they run more services, and these weigh less."""
+"""The same as a share of all cores, for large machines: they run more services, which matter less there."""
 MIN_OWN_CORES: Final = 0.5
-"""One thread of a training on the CPU always computes, however many it has, so 1 core is about the least. At half of
-that it was idle half of the time, and its speed is not that of its arithmetic."""
+"""Fewest cores of a clean run on the CPU. One of its threads always computes, so about 1 core is the least; at half of
+that the run was idle half of the time, and its speed is not that of its arithmetic."""
 MIN_WINDOW_S: Final = 0.5
-"""Processors count their time in ticks of 10 ms: in a shorter window a few ticks look like a load."""
+"""Shortest window to judge: processor time is counted in ticks of 10 ms; in a shorter window a few look like load."""
 MAX_THROTTLED_PCT: Final = 1.0
-"""The driver may report a slowdown for a moment while clocks change (NVML, nvmlClocksEventReasonHwSlowdown)."""
+"""Most throttled samples of a clean run, in percent: the driver may report a slowdown for a moment while clocks change
+(NVML, nvmlClocksEventReasonHwSlowdown)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,9 @@ class Evidence:
     host: ProcessorUse | None = None
     """Use of the processors during the steps after warm-up; None where there were no such steps."""
     others: frozenset[int] | None = frozenset()
-    """Ids of other processes seen to compute on the GPU meanwhile; None where the driver does not tell."""
+    """Ids of other processes seen to compute on the GPU meanwhile; None if the driver does not list processes."""
     throttled_pct: float | None = None
-    """Percent of samples in which heat or hardware protection slowed the GPU down; None where the driver is silent."""
+    """Percent of samples in which heat or hardware protection slowed the GPU down; None if the driver is silent."""
 
 
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
@@ -56,7 +57,7 @@ def judge(device: torch.device, evidence: Evidence) -> Contamination:
 
 
 def foreign_load(host: ProcessorUse) -> str | None:
-    """A clause on the load of other processes, or None where it is no more than that of an idle system."""
+    """A clause on the load of other processes; None if it is no more than that of an idle system."""
     limit = max(MAX_FOREIGN_CORES, MAX_FOREIGN_SHARE * host.num_cores)
     if host.foreign_cores is None or host.foreign_cores <= limit:
         return None

@@ -62,19 +62,19 @@ class DeviceSampler:
             return dict(self._latest)
 
     def resume(self) -> None:
-        """Count samples from here on."""
+        """Start counting samples."""
         self._counts = True
         self._sample_now.set()
 
     def pause(self) -> None:
-        """Do not count samples from here on."""
+        """Stop counting samples."""
         self._counts = False
         self._sample_now.set()
 
     def summary(self) -> dict[str, float]:
-        """Means over the time that counts by metric key, but maxima of memory, and the energy since sampling began.
+        """Summarize by metric key: means over the counted time, maxima for memory, and the energy since sampling began.
 
-        It is complete when sampling has ended; the time that counts may be shorter than an interval.
+        The summary is complete when sampling has ended; the counted time may be shorter than an interval.
         """
         with self._lock:
             return {key: series.figure(key) for key, series in self._series.items()}
@@ -157,7 +157,7 @@ class _Cpu:
         }
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: there is nothing to close."""
 
 
 def _open(device: torch.device) -> _Source | None:

@@ -25,7 +25,7 @@ class Efficiency:
         self._refused: str | None = None
 
     def figures(self, step_ms: float) -> dict[str, float]:
-        """Metrics of steps of this length in ms; none without operations, and no share without a known peak."""
+        """Metrics of steps of this length in ms; empty without operations, and without a share if no peak is known."""
         if not self._num_operations:
             return {}
         tflops_per_sec = self._num_operations / 1e9 / step_ms

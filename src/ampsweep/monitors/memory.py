@@ -1,4 +1,4 @@
-"""The memory that a run takes."""
+"""Measurement of the memory that a run takes, by the allocator, the process and the traced step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from ampsweep.tracing.step import TracedStep
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""
 _FARTHEST_LOOK: Final = 32
-"""Steps from one look at the allocator's growth to the next, at most."""
+"""Most steps between two looks at the allocator's growth."""
 
 
 class MemoryMonitor:
@@ -40,13 +40,13 @@ class MemoryMonitor:
         return None if self._allocator is None else AllocatorGrowth(lambda: self._counted().taken)
 
     def after_warmup(self) -> None:
-        """Warm-up is over: from here on count the peak of the steady steps."""
+        """Begin to count the peak of the steps after warm-up."""
         self._count_anew()
         self._is_steady = True
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Take the allocator's peak of what happens inside, apart from the others, which go on through it."""
+        """Take the allocator's peak of the code inside by itself; the other peaks include it."""
         if self._device.type == "cpu":
             with measure_host_peak() as self._host_peak:
                 yield
@@ -59,8 +59,8 @@ class MemoryMonitor:
     def of_step(self, traced: TracedStep) -> MemoryUse:
         """Bytes of the step that was traced inside `one_step`, for the run record.
 
-        The allocator's own peak is on cuda and xpu that of all that this process has on the device, on the CPU that of
-        what the step used and allocated; elsewhere it is absent.
+        The allocator's own peak covers, on cuda and xpu, everything that this process has on the device; on the CPU
+        only what the step used and allocated; elsewhere it is absent.
         """
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
@@ -75,8 +75,8 @@ class MemoryMonitor:
         )
 
     def summary(self, traced: TracedStep | None = None) -> dict[str, float]:
-        """`row`, and the peak of the process: its resident set on the CPU, by NVML on cuda, by Metal on mps (these two:
-        as it is now).
+        """Figures of `row` and the process's memory: its peak resident set on the CPU, its current memory by NVML on
+        cuda and by Metal on mps.
         """
         row, process_gib = self.row(traced), self._process_gib()
         return row if process_gib is None else row | {"memory/process_gib": process_gib}
@@ -84,8 +84,8 @@ class MemoryMonitor:
     def row(self, traced: TracedStep | None = None) -> dict[str, float]:
         """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
 
-        On cuda and xpu the allocator tells the peaks: over the run, and after warm-up if that is over. Elsewhere the
-        traced step stands for the steady steps, and nothing tells the peak of the run.
+        On cuda and xpu the allocator counts the peaks: over the run, and after warm-up once that is over. Elsewhere the
+        traced step stands for the steps after warm-up, and the peak of the run is unknown.
         """
         bytes_by_key = self._allocated(traced)
         if traced is not None:
@@ -129,7 +129,7 @@ class MemoryMonitor:
             nvml.close()
 
     def _counted(self) -> "_Counted":
-        """What the allocator counts; zeros before it was ever used."""
+        """Read the allocator's counters; zeros before it was ever used."""
         statistics = self._allocator.memory_stats_as_nested_dict(self._device)
         allocated, reserved = (
             statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
@@ -140,12 +140,12 @@ class MemoryMonitor:
 class AllocatorGrowth:
     """Finds the steps in which the allocator may have taken memory from the device, which makes a step slower.
 
-    To read the allocator's statistics costs many microseconds, and an allocator that did not grow for some steps seldom
-    grows again: the looks are one step apart at first and after each growth, then two, four and at most 32. All steps
-    since the last look are under suspicion.
+    Reading the allocator's statistics costs many microseconds, and an allocator that did not grow for some steps seldom
+    grows again. So it is looked at after every step at first and after each growth, then after two, four and at most 32
+    steps. If it has grown, all steps since the last look are suspect.
 
     Args:
-        taken_bytes: reads how much was taken from the device so far, what was given back included.
+        taken_bytes: reads the bytes taken from the device so far, including those given back.
     """
 
     def __init__(self, taken_bytes: Callable[[], int]) -> None:
@@ -154,16 +154,16 @@ class AllocatorGrowth:
         self._known_bytes = taken_bytes()
 
     def begin(self) -> None:
-        """What was taken up to now is of no step that counts."""
+        """Begin to watch: memory taken before now belongs to no step that counts."""
         self._known_bytes, self._num_unseen = self._taken_bytes(), 0
 
     def step_ended(self) -> int:
-        """The number of latest steps under suspicion: those since the last look if memory was taken since, or none."""
+        """Count a step; return how many of the latest steps are suspect, 0 if no look was due or nothing was taken."""
         self._num_unseen += 1
         return self.look() if self._num_unseen >= self._distance else 0
 
     def look(self) -> int:
-        """The same, looking now: call it before the times of steps are read."""
+        """Look now and return the number of suspect steps; call it before the times of steps are read."""
         if self._num_unseen == 0:
             return 0
         taken_bytes = self._taken_bytes()
@@ -175,10 +175,10 @@ class AllocatorGrowth:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Bytes, as a CUDA-like allocator counts them."""
+    """Counters of a CUDA-like allocator, in bytes."""
 
     allocated_peak: int
-    """The most that tensors and workspaces had at once since the peaks were last reset."""
+    """Peak of tensors and workspaces since the peaks were last reset."""
     reserved_peak: int
     taken: int
-    """Taken from the device since the process began, what was given back included."""
+    """Total taken from the device since the process began, including what was given back."""

@@ -6,11 +6,11 @@ from typing import Final
 import torch
 
 _MAX_EVENTS: Final = 100_000
-"""Events kept of each device; older ones are dropped. Each takes some hundred bytes in the file."""
+"""Events kept per device; older ones are dropped. Each takes some hundred bytes in the file."""
 
 
 class MemorySnapshot:
-    """Records the CUDA allocator's events between `begin` and `save`, to look at on https://pytorch.org/memory_viz.
+    """Records the CUDA allocator's events between `begin` and `save`, for https://pytorch.org/memory_viz.
 
     Recording costs about 2 us an allocation, so it should end before steps are timed. The functions that torch
     documents for it have private names (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html).

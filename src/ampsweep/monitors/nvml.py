@@ -11,7 +11,7 @@ from ampsweep.text import GIB
 
 
 class NvmlDevice:
-    """One GPU through NVML. Values that the driver or the GPU does not tell are absent."""
+    """One GPU, read through NVML. Values that the driver or the GPU does not report are absent."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -60,16 +60,16 @@ class NvmlDevice:
         return sum(used) / GIB if used else None
 
     def held_gib(self) -> float | None:
-        """Memory that processes hold on the GPU, without the driver's own where NVML tells them apart."""
+        """Memory that processes hold on the GPU, without the driver's own if NVML reports that separately."""
         info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
         if info is None:
             info = self._try(lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle))
         return None if info is None else info.used / GIB
 
     def compute_processes(self) -> frozenset[int] | None:
-        """Ids of the processes that compute on the GPU and draw nothing; None where the driver does not tell.
+        """Ids of the processes that compute on the GPU and draw nothing; None if the driver does not list them.
 
-        In a container it lists none, or ids of the host.
+        In a container the driver lists none, or ids of the host.
         """
         computing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         drawing = self._try(lambda nvml, handle: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
@@ -78,7 +78,7 @@ class NvmlDevice:
         return frozenset(process.pid for process in computing) - {process.pid for process in drawing}
 
     def power_limit_w(self) -> float | None:
-        """The power limit in effect: above it the driver slows the GPU down."""
+        """The power limit in effect, above which the driver slows the GPU down."""
         limit_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
         return None if limit_mw is None else limit_mw / 1e3
 

@@ -13,9 +13,9 @@ from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB
 
 MAX_FOREIGN_GPU_GIB: Final = 1.0
-"""A display and its windows hold some hundred MiB."""
+"""Most memory of others on an idle GPU: a display and its windows hold some hundred MiB."""
 MAX_FOREIGN_UTILIZATION_PCT: Final = 10.0
-"""A display that is being redrawn takes some percent."""
+"""Most utilization of an idle GPU: redrawing a display takes some percent."""
 
 _CPU_WINDOW_S: Final = 0.1
 _UTILIZATION_PERIOD_S: Final = 1.0
@@ -25,7 +25,7 @@ _UTILIZATION_PERIOD_S: Final = 1.0
 class UseBeforeRun:
     """Use of `device` by others before a run. Construct it before the run allocates memory there.
 
-    A CPU is observed from then until `sentence` is called, a GPU at once, and for a second where it seems busy.
+    A CPU is observed from then until `sentence` is called, a GPU at once, and for a second if it seems busy.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -70,7 +70,7 @@ def _busy_gpu(nvml: NvmlDevice, own_gib: float) -> str | None:
 
 
 class UseDuringRun:
-    """Use of the device by others from the end of warm-up to `end`; observing it costs some milliseconds at either."""
+    """Use of the device by others from the end of warm-up to `end`; beginning and ending cost milliseconds each."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -100,7 +100,7 @@ class UseDuringRun:
             self._see_others()
 
     def verdict(self, *, busy_before: str | None, throttled_pct: float | None) -> Contamination:
-        """The verdict on those steps, with further evidence from elsewhere (see `Evidence`)."""
+        """The verdict on the observed steps, with further evidence from elsewhere (see `Evidence`)."""
         evidence = Evidence(busy_before=busy_before, host=self._host, others=self._others, throttled_pct=throttled_pct)
         return judge(self._device, evidence)
 

@@ -15,14 +15,14 @@ _STAT: Final = Path("/proc/stat")
 
 
 def num_available_cores() -> int:
-    """Logical cores this process may run on."""
+    """Number of logical cores that this process may run on."""
     if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's name as the operating system gives it, or the architecture where it gives none."""
+    """The processor's name from the operating system, or the architecture if it gives none."""
     if platform.system() == "Linux":
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             label, _, name = line.partition(":")
@@ -46,12 +46,12 @@ class ProcessorUse:
     own_cores: float
     """Used by this process and everything it started (data workers, wandb-core, compilers), without pauses."""
     foreign_cores: float | None
-    """Used by all other processes on the cores that this one may use; in a virtual machine also what its host took.
-    None where the system does not tell."""
+    """Used by all other processes on the cores that this one may use, in a virtual machine also by its host. None if
+    the system does not count."""
 
 
 class ProcessorWindow:
-    """A window from its construction to `use`. It costs some milliseconds at either end and almost nothing between."""
+    """A window from its construction to `use`. Either end costs some milliseconds, the time between almost nothing."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
@@ -61,7 +61,7 @@ class ProcessorWindow:
         self._paused_s = self._own_paused_s = 0.0
 
     def pause(self) -> None:
-        """Leave out this process from here on: it does something else. What others do still counts."""
+        """Stop counting this process, which does something other than steps; other processes still count."""
         self._paused = time.perf_counter(), time.process_time()
 
     def resume(self) -> None:
@@ -73,7 +73,7 @@ class ProcessorWindow:
             self._paused = None
 
     def use(self) -> ProcessorUse:
-        """Who used the processors in the window, which ends here."""
+        """End the window and return the use of the processors by this process and by others."""
         busy_s, counted_s = (
             now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
         )
@@ -92,7 +92,7 @@ class ProcessorWindow:
 
 
 def nobody_else_runs() -> bool:
-    """Tell whether only this process runs or waits for a processor right now; False where the system does not say."""
+    """Tell whether only this process runs or waits for a processor right now; False if the system does not say."""
     if platform.system() != "Linux":
         return False
     counts = [line.split()[1] for line in _STAT.read_text(encoding="ascii").splitlines() if "procs_running" in line]

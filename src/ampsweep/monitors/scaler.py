@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 _UNCOUNTED_AT_MOST: Final = 64
-"""Steps between two updates of the growth tracker: few enough to hold, many enough to make each cheap."""
+"""Most steps between two updates of the growth tracker: few enough to keep in memory, enough to make updates rare."""
 
 
 class ScaleMonitor:
@@ -24,17 +24,17 @@ class ScaleMonitor:
         self._num_observed = 0
         self._init_scale, self._growth_interval = init_scale, growth_interval
         self._scale: Tensor | None = None
-        """The scale of the last step, and of the next; None before any."""
+        """The scale after the last update, which the next step uses; None before the first step."""
         self._next_scale: Tensor | None = None
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
         self._uncounted: list[Tensor] = []
-        """A flag for each step since `_growth_tracker` was brought up to date: it was skipped."""
+        """A flag for each step since `_growth_tracker` was last updated, true if the step was skipped."""
 
     def observe(self, scale: Tensor) -> None:
-        """One step was attempted; `scale`, 0-dim float32 on the device, is that after `GradScaler.update`.
+        """Count an attempted step; `scale`, 0-dim float32 on the device, is the scale after `GradScaler.update`.
 
-        `scaler.scale(torch.ones((), device=device))` gives it without a synchronization.
+        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization.
         """
         self._num_observed += 1
         before = torch.full_like(scale, self._init_scale) if self._next_scale is None else self._next_scale
@@ -48,7 +48,7 @@ class ScaleMonitor:
     def _count_growth(self) -> None:
         """Bring the growth tracker up to date: a skipped step sets it to zero, and so does a full interval.
 
-        The latter also where the scale cannot grow because it would overflow.
+        A full interval does so even if the scale cannot grow because it would overflow.
         """
         if not self._uncounted:
             return
@@ -60,7 +60,7 @@ class ScaleMonitor:
 
     @property
     def applied_steps(self) -> Tensor:
-        """Steps applied so far, 0-dim int64 on the device."""
+        """Number of applied steps so far, 0-dim int64 on the device."""
         return self._num_observed - self._skipped_steps
 
     def tensors(self) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class ScaleMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, int], scale: Tensor) -> None:
-        """Continue counting where `state_dict` left off, at the scale that the scaler has now."""
+        """Continue counting from a `state_dict`, at the scaler's current scale."""
         self._num_observed, self._next_scale = state["num_observed"], scale
         self._skipped_steps.fill_(state["skipped_steps"])
         # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.

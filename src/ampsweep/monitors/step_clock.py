@@ -1,4 +1,4 @@
-"""The time that optimizer steps take, on the device or the host, and host time in general."""
+"""Clocks: the time of optimizer steps, on the device or the host, and stretches of host time."""
 
 from array import array
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from typing import Any, Final, Protocol
 import torch
 
 _QUEUED: Final = ("cuda", "xpu", "mps")
-"""Devices that work behind the host's back and can note the time themselves."""
+"""Devices that work asynchronously from a queue and can record times themselves."""
 
 
 class StepClock:
     """Times optimizer steps between `begin` and `end`; what lies between two steps is not timed.
 
-    On cuda, xpu and mps a step lasts as long on the device as between two events in its queue, and nothing waits for
-    the device until `windows` or `summary` reads them. Elsewhere it lasts as long as on the host.
+    On cuda, xpu and mps a step's time is that between two events in the device's queue, and nothing waits for the
+    device until `windows` or `summary` reads them. Elsewhere it is time on the host.
 
-    Waiting for data is host time on every device; where the device is still busy meanwhile, it costs nothing.
+    Waiting for data is host time on every device; while the device is still busy it costs nothing.
 
-    Warm-up are the first `warmup_steps` steps in this process and every step marked: it is outside the summary.
+    The first `warmup_steps` steps in this process and all marked steps are warm-up, which the summary leaves out.
     """
 
     def __init__(
@@ -34,46 +34,46 @@ class StepClock:
         self._start: Any = None
         self._unread: list[_Stretch] = []
         self._warmup: set[int] = set()
-        """Unread steps that were marked, by index; and which of them were traced."""
+        """Indices of unread steps that were marked as warm-up; those that were traced are in `_traced` too."""
         self._traced: set[int] = set()
         self._cuts: list[int] = []
         self._window = _Times()
         self._windows: list[_Times] = []
-        """Windows that ended and were not told yet; `_window` goes on."""
+        """Windows that have ended and were not returned yet; `_window` is the current one."""
         self._steady = _Times()
 
     def begin(self) -> None:
-        """The step begins: call it before fetching its data."""
+        """Begin a step; call it before fetching the step's data."""
         self._start = self._now()
 
     def end(self, data_wait_s: float = 0.0) -> None:
-        """The step ends; the host waited so many seconds for its data."""
+        """End the step; the host waited this many seconds for its data."""
         assert self._start is not None, "end before begin"
         self._unread.append((self._start, self._now(), data_wait_s))
         self._start = None
 
     def wait(self) -> None:
-        """Wait until the device has done the latest step."""
+        """Wait until the device has finished the latest step."""
         if self._unread:
             self._timer.wait(self._unread[-1][1])
 
     def mark_warmup(self, num_steps: int = 1) -> None:
-        """The latest steps were warm-up (a compilation, a growing allocator). Call it before they are read."""
+        """Mark the latest steps as warm-up (a compilation, a growing allocator); call it before they are read."""
         num_unread = len(self._unread)
         assert num_steps <= num_unread, "steps that were read already"
         self._warmup.update(range(num_unread - num_steps, num_unread))
 
     def mark_traced(self) -> None:
-        """The latest step was traced: it is warm-up, and no window tells its time. Call it before it is read."""
+        """Mark the latest step as traced: it is warm-up, and no window includes its time. Call it before it is read."""
         assert self._unread, "no step since the last reading"
         self._traced.add(len(self._unread) - 1)
 
     def cut(self) -> None:
-        """A window ends here: `windows` will tell of the steps since the last cut."""
+        """End a window: `windows` will include the steps since the last cut."""
         self._cuts.append(len(self._unread))
 
     def windows(self) -> list[dict[str, float]]:
-        """Mean step time and throughput of each window ended since the last call, oldest first.
+        """Return mean step time and throughput of each window ended since the last call, oldest first.
 
         Warm-up is included; a window without a step is empty.
         """
@@ -85,8 +85,8 @@ class StepClock:
         """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput at the median.
 
         Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
-        Statistician 50, 1996: NumPy's default). The waiting for data is a mean: that of a loader which stalls at every
-        tenth batch has a median of nothing. Empty when no step came after warm-up.
+        Statistician 50, 1996: NumPy's default). The wait for data is a mean, because a loader that stalls at every
+        tenth batch has a median of zero. Empty if no step came after warm-up.
         """
         self._read()
         if not self._steady.step_ms:
@@ -99,7 +99,7 @@ class StepClock:
 
     @property
     def mean_steady_s(self) -> float | None:
-        """Mean time of the steps after warm-up that were read so far, in seconds; None where there are none."""
+        """Mean time of the steps after warm-up that were read so far, in seconds; None if there are none."""
         return self._steady.mean_ms / 1e3 if self._steady.step_ms else None
 
     def _figures(self, times: "_Times", step_ms: float) -> dict[str, float]:
@@ -107,7 +107,7 @@ class StepClock:
         return figures | {key: 1e3 * work / step_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
-        """Turn the steps that ended into times."""
+        """Turn the events of ended steps into times."""
         unread, self._unread = self._unread, []
         cuts, self._cuts = self._cuts, []
         warmup, self._warmup = self._warmup, set()
@@ -126,13 +126,13 @@ class StepClock:
 
 
 class Stopwatch:
-    """Host time added up over many short stretches: runs inside `with`, at the cost of two readings of the clock."""
+    """Host time added up over many short stretches inside `with`, each at the cost of two readings of the clock."""
 
     __slots__ = ("_began", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Time it ran since it was made or last reset."""
+        """Seconds that it ran since it was made or last reset."""
         self._began = 0.0
 
     def __enter__(self) -> None:
@@ -142,12 +142,12 @@ class Stopwatch:
         self.seconds += perf_counter() - self._began
 
     def reset(self) -> None:
-        """Set it to zero."""
+        """Set the time to zero."""
         self.seconds = 0.0
 
 
 _Stretch = tuple[Any, Any, float]
-"""From one moment of a timer to another, and how many seconds of it the host waited for data."""
+"""Two moments of a timer, and the seconds between them that the host waited for data."""
 
 
 class _Times:
@@ -161,7 +161,7 @@ class _Times:
     def add(
         self, step_ms: Sequence[float], wait_ms: Sequence[float], begin: int, end: int, *, without: set[int]
     ) -> None:
-        """Add the steps from `begin` to `end` (exclusive), but for those `without`."""
+        """Add the steps from `begin` to `end` (exclusive), except those in `without`."""
         steps, waits = step_ms[begin:end], wait_ms[begin:end]
         if without:
             kept = [index for index in range(begin, end) if index not in without]
@@ -181,7 +181,7 @@ class _Timer(Protocol):
     def wait(self, moment: Any) -> None: ...
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        """The length of each, oldest first; waits for the last to end."""
+        """The length of each stretch in ms, oldest first; waits for the last one to end."""
         ...
 
 
@@ -189,14 +189,14 @@ class _HostTimer:
     now = staticmethod(perf_counter)
 
     def wait(self, moment: float) -> None:
-        """The host's present is always over."""
+        """Do nothing: on the host there is nothing to wait for."""
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
         return [1e3 * (end - start) for start, end, _ in stretches]
 
 
 class _EventTimer:
-    """Events in the device's current queue."""
+    """Timer that records events in the device's current queue."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Precision modes: usable alone in any training loop.
+"""Precision modes, usable on their own in any training loop.
 
 from ampsweep.precision import Precision
 """

@@ -1,4 +1,4 @@
-"""The process-wide switches that decide whether float32 arithmetic is float32."""
+"""Torch's process-wide switches that let float32 matmuls and convolutions run in TF32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,13 @@ _BACKENDS: Final[Any] = torch.backends  # its switches are properties that type 
 
 @contextmanager
 def fp32_arithmetic(*, tf32: bool) -> Iterator[None]:
-    """Within the context float32 matmuls and convolutions run in TF32, or never do; what was set is restored.
+    """Let float32 matmuls and convolutions run in TF32 within the context, or never; on leaving restore the switches.
 
     cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. torch has older and
-    newer switches, and reading an older one raises where they disagree, which libraries still do
-    (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older are set, which sets most of the
-    newer, and then the newer where an inherited value (`torch.backends.fp32_precision`) would still decide.
+    newer switches. Reading an older one, as libraries still do, raises if the two disagree
+    (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older ones are set, which sets most of
+    the newer ones, and then those newer ones that would still follow an inherited value
+    (`torch.backends.fp32_precision`).
     """
     cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
     newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
@@ -39,7 +40,7 @@ def _set_older(matmul: str, convolution_tf32: bool) -> None:
 
 
 def _matmul_precision() -> str:
-    """The older matmul switch, told from the newer: reading it would raise where they disagree."""
+    """The older matmul switch, derived from the newer one: reading it directly would raise if the two disagree."""
     if _BACKENDS.cuda.matmul.fp32_precision != "tf32":
         return "highest"
     return "medium" if _BACKENDS.mkldnn.matmul.fp32_precision == "bf16" else "high"

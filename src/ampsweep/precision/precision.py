@@ -1,4 +1,4 @@
-"""One precision mode as an object that a training loop calls at fixed places, whatever the mode."""
+"""A precision mode as one object that a training loop calls at the same places in every mode."""
 
 import pkgutil
 from collections.abc import Iterator
@@ -33,15 +33,16 @@ class Precision:
     ...     precision.step(optimizer)
     ...     precision.update()
 
-    A mode that computes in a new way is a subclass, which its entry of the table of modes names: `Precision` of that
-    mode then makes one, as `pathlib.Path` makes a `PosixPath`. It overrides what differs, and calls what it overrides.
+    A mode that computes in a new way is a subclass, named in its entry of the table of modes: `Precision(mode)` then
+    makes an object of that subclass, as `pathlib.Path` makes a `PosixPath`. The subclass overrides the methods that
+    differ, and calls those it overrides.
 
     Args:
-        mode: a mode's name (`ampsweep.config.modes.MODES`) or settings of one's own.
-        device: where the model trains.
+        mode: a mode's name (`ampsweep.config.modes.MODES`) or your own settings.
+        device: the device that the model trains on.
 
     Raises:
-        ValueError: no such mode, or it cannot be done, on this device or at all.
+        ValueError: there is no such mode, or its settings are impossible on this device or on any.
     """
 
     def __new__(cls, mode: str | PrecisionConfig, device: torch.device | str) -> Self:
@@ -81,7 +82,7 @@ class Precision:
 
     @contextmanager
     def flags(self) -> Iterator[None]:
-        """Set the mode's process-wide arithmetic switches, and restore what was set on leaving."""
+        """Set the mode's process-wide arithmetic switches; on leaving restore their former values."""
         with fp32_arithmetic(tf32=self.config.tf32):
             yield
 
@@ -100,7 +101,7 @@ class Precision:
         return self.autocast() if self.config.eval == "autocast" else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Backward pass of the scaled loss (scalar, attached to its graph)."""
+        """Run the backward pass of the scaled loss (scalar, attached to its graph)."""
         scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
         scaled.backward()  # type: ignore[no-untyped-call]
 
@@ -135,10 +136,10 @@ class Precision:
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
-        """Restore the scale; returns a sentence for the user when `state` was made with another use of a scaler.
+        """Restore the scale; return a sentence for the user if only one of this mode and `state` has a scaler.
 
-        Growth and backoff stay this mode's own. A growth tracker beyond the interval starts anew: torch compares the
-        two for equality, and the scale would never grow again.
+        Growth and backoff stay this mode's own. A growth tracker beyond the interval restarts at zero: torch compares
+        the two for equality, so the scale would never grow again.
         """
         if self.scaler.is_enabled() and state:
             own = {key: getattr(self.config, key) for key in ("growth_factor", "backoff_factor", "growth_interval")}
@@ -151,7 +152,7 @@ class Precision:
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
-    """The class that computes a mode, by its name or its settings: its own, else `Precision`."""
+    """Find the class that computes a mode, given by name or settings: the mode's own class, else `Precision`."""
     entry = MODES.get(mode if isinstance(mode, str) else mode.mode)
     if entry is None or entry.implementation is None:
         return Precision
@@ -165,11 +166,12 @@ def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | N
 
 
 def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Give a fused SGD the momentum of rest, zeros of each gradient's size, where it has none yet.
+    """Give a fused SGD zero momentum, of each gradient's size, where it has no momentum yet.
 
-    torch takes uninitialized memory for it and leaves the filling to the first step's kernel, which does nothing when
-    the scaler has found a non-finite gradient; the next step then goes on from whatever lay there (`_fused_sgd` in
-    torch/optim/sgd.py, torch 2.13). From zeros the first applied step leaves the gradient, as torch's own does.
+    torch allocates the momentum uninitialized and leaves it to the first step's kernel to fill it. That kernel does
+    nothing if the scaler has found a non-finite gradient, and the next step then uses whatever the memory held
+    (`_fused_sgd` in torch/optim/sgd.py, torch 2.13). With zeros the first applied step makes the momentum equal to the
+    gradient, as torch's own first step does.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

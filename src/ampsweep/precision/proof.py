@@ -1,4 +1,4 @@
-"""Proof that a run computed as its precision mode promises: by arithmetic, by the flags, by the dtypes of a step."""
+"""Proof that a run computed as its precision mode promises: by its arithmetic, its flags and the dtypes of a step."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal
@@ -30,7 +30,7 @@ _CONVOLUTIONS: Final = (
 
 
 def has_convolutions(model: nn.Module) -> bool:
-    """True of a model with a convolution among its layers."""
+    """Tell whether a model has a convolution among its layers."""
     return any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
 
 
@@ -41,15 +41,15 @@ def prove_arithmetic(
     matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
     conv2d: Callable[..., Tensor] = F.conv2d,
 ) -> dict[str, str]:
-    """Prove how float32 matmuls and convolutions on `device` compute now: 1 + 2**-12 times 1 is itself, or is 1.
+    """Test how float32 matmuls and convolutions on `device` compute now: 1 + 2**-12 times 1 gives itself (exact) or 1.
 
-    Flags do not tell: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
+    Flags are no proof: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
     Call it with the mode's flags set and outside autocast; it waits for the device, once.
 
     Args:
-        convolutions: prove them too; false for a model without any, which then need not load cuDNN.
-        matmul: what multiplies two float32 matrices.
-        conv2d: what convolves, as `torch.nn.functional.conv2d`.
+        convolutions: test convolutions too; false for a model without any, which then need not load cuDNN.
+        matmul: the function that multiplies two float32 matrices.
+        conv2d: the function that convolves, with the signature of `torch.nn.functional.conv2d`.
     """
     # cuBLAS takes TF32 kernels for large matrices only: from a side of 512 on, with CUDA 12.8 on an H100
     # (torch/_inductor/template_heuristics/triton.py). Elsewhere a small one does, and costs a millisecond.
@@ -67,16 +67,16 @@ def prove_arithmetic(
 
 
 def _compare(result: Tensor, exact: Tensor) -> Arithmetic:
-    """Transforms (Winograd, FFT) leave the last bits of float32 open, but not those that TF32 lacks."""
+    """Tell exact from rounded results; transforms (Winograd, FFT) change float32's last bits, not those TF32 lacks."""
     return "exact" if float((result - exact).abs().max()) < _LOW_BIT / 2 else "rounded"
 
 
 def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
-    """Sentences on what in the `proof` of a run contradicts its settings; parts that it lacks claim nothing.
+    """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing.
 
     Args:
-        precision: the settings; what counts are their parts, not the mode they started from.
-        proof: with `fp32_arithmetic` as `prove_arithmetic` gives it.
+        precision: the settings; their fields count, not the mode they started from.
+        proof: the evidence, with `fp32_arithmetic` as `prove_arithmetic` returns it.
     """
     found = [*_census_contradictions(precision, proof.flops or {})]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
@@ -102,9 +102,10 @@ def _flag_contradictions(tf32: bool, flags: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int]) -> Iterator[str]:
-    """16-bit modes promise most of the operations, not all: torch's unfused attention computes in float32 inside.
+    """Sentences on the dtypes of operations that contradict the mode.
 
-    A model without matmuls and convolutions shows nothing.
+    A 16-bit mode promises most of the operations, not all: torch's unfused attention computes in float32 inside. A
+    model without matmuls and convolutions contradicts nothing.
     """
     promised = step_dtypes(precision).compute
     total = sum(flops.values())

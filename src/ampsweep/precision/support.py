@@ -1,4 +1,4 @@
-"""The abilities a precision mode asks of a device: checked before a run, never replaced by something else."""
+"""The abilities that a precision mode needs of a device: checked before a run; a missing one is never worked around."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Abilities:
     """The facts of a device that decide which precision modes it can run."""
 
     name: str
-    """The device as a sentence names it."""
+    """The device's name in sentences."""
     tf32: bool
     bfloat16: bool
     autocast: bool
@@ -32,7 +32,7 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
 
 
 def abilities_of(device: torch.device) -> Abilities:
-    """The abilities of a device that is here."""
+    """Find the abilities of a device of this machine."""
     autocast = torch.amp.is_autocast_available(device.type)
     if device.type != "cuda":
         return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast)

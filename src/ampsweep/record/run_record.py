@@ -87,8 +87,8 @@ class RunRecord:
     proof: ModeProof = field(default_factory=ModeProof)
     contamination: Contamination = field(default_factory=Contamination)
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
-    """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading, but by
-    the code that uses them."""
+    """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading: the
+    code that uses a figure checks it."""
     memory: MemoryUse = field(default_factory=MemoryUse)
     prediction: StepPrediction | None = None
     """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none

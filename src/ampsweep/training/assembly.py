@@ -1,4 +1,4 @@
-"""A trainer from what was built."""
+"""Assembly of a trainer from the built parts of a training."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -16,11 +16,11 @@ from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
 _VAL_BATCHES: Final = 2
-"""With one, nothing is alive while the next is made; more than two take no more memory."""
+"""Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
 
 
 def keep_nothing(*_: object) -> None:
-    """Take the place of a log, a progress or a checkpoint of which nothing is kept."""
+    """Do nothing, in place of a log, a progress display or a checkpoint."""
 
 
 def assemble_trainer(
@@ -33,7 +33,7 @@ def assemble_trainer(
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
 ) -> Trainer:
-    """The trainer of a run; `log`, `progress` and `save` are described there, `snapshot` at its instruments."""
+    """Assemble the trainer of a run; see `Trainer` for `log`, `progress`, `save`, and `Instruments` for `snapshot`."""
     accumulate = config.trainer.grad_accum_steps
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
@@ -63,7 +63,7 @@ def assemble_trainer(
 
 
 class ShortValidation:
-    """The data of a training whose memory alone is asked for: two validation batches stand for all."""
+    """The data of a training that only measures memory: two validation batches stand for all."""
 
     def __init__(self, data: Data) -> None:
         self._data = data

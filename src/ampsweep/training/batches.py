@@ -1,4 +1,4 @@
-"""Batches in the dtype and memory layout that the model takes."""
+"""Conversion of batches to the dtype and memory layout that the model takes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
-    """The batch with floating-point tensors in `dtype` and, on request, images (N, C, H, W) in channels-last layout.
+    """Convert a batch: floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last layout.
 
     Integer tensors (tokens, labels) stay as they are.
     """
@@ -30,7 +30,7 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
 
 
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with every tensor changed; tuples (named ones too), lists and dicts are walked through."""
+    """Change every tensor of a batch, also inside tuples (named ones too), lists and dicts."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):

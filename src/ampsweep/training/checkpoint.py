@@ -27,11 +27,11 @@ _DAMAGED: Final = (
     ValueError,
     LookupError,
 )
-"""What reading a file that is damaged or something else can raise."""
+"""Errors that reading a damaged or foreign file can raise."""
 
 
 class CheckpointError(ValueError):
-    """A file that is no usable checkpoint."""
+    """Raised for a file that is no usable checkpoint."""
 
 
 @dataclass(kw_only=True)
@@ -40,7 +40,7 @@ class Checkpoint:
 
     step: int
     next_batch: int
-    """Index of the micro-batch that comes next."""
+    """Index of the next micro-batch."""
     applied_steps: int
     config_hash: str
     model_name: str
@@ -76,7 +76,7 @@ def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint file that `path` means: the file itself, or the newest one of a run directory.
+    """Find the checkpoint file that `path` stands for: the file itself, or the newest one of a run directory.
 
     Raises:
         CheckpointError: there is none.

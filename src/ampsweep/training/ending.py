@@ -1,4 +1,4 @@
-"""The end of a training: who may ask for it, why it came, and which numbers call for it."""
+"""The end of a training: requests to stop, the reason why it ended, and the numbers that force an end."""
 
 import math
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 COLLAPSED_SCALE = 2.0**-24
-"""Below the smallest float16 number no scale can be the cause of an overflow: what is left is a broken loss."""
+"""The smallest float16 number: a scale below it cannot be the cause of an overflow, so the loss itself is broken."""
 
 
 class Stop(Protocol):
-    """A request to end the run."""
+    """The protocol of a request to end the run."""
 
     @property
     def reason(self) -> str:
-        """The name of what asked for it; empty while nothing did."""
+        """The source of the request, such as a signal's name; empty while there is no request."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Ending:
 
 
 def divergence(step: int, values: Mapping[str, float]) -> Ending | None:
-    """The ending that the numbers of a row call for."""
+    """Decide from the numbers of a row whether training must end, and how."""
     scale = values.get("amp/scale")
     if scale is not None and scale < COLLAPSED_SCALE:
         return Ending("diverged", f"the scale collapsed to {scale:g} at step {step}")

@@ -11,16 +11,16 @@ from ampsweep.tasks.base import Task
 
 
 class Prepare(Protocol):
-    """Brings a batch into the dtype and layout the model takes."""
+    """A function that converts a batch to the dtype and layout the model takes."""
 
     def __call__(self, batch: Any, /) -> Any: ...
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, prepare: Prepare) -> dict[str, float]:
-    """Mean of each of the task's values over all validation items, keyed `val/...`; one read of the device.
+    """Compute the mean of each of the task's values over all validation items, keyed `val/...`.
 
-    Sums are kept in float64 where the device has it, so that their order of magnitude costs no digits.
+    Sums are kept in float64 if the device has it, so that large sums lose no digits. The device is read once.
     """
     was_training = model.training
     model.eval()

@@ -1,4 +1,4 @@
-"""The instruments of a training: one object that the trainer tells of its steps and asks for figures."""
+"""The instruments of a training: one object that the trainer wraps around its steps and asks for figures."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,9 +29,9 @@ class Instruments:
     """Clock, memory, device sampler, scale counters and the traced step of one training.
 
     Args:
-        warmup_steps: steps of this process left out of every figure but the run's own peak.
-        is_fused: the optimizer's kernels are fused; under a scaler only the device then knows which steps were applied.
-        snapshot: records memory until a step was traced.
+        warmup_steps: steps of this process that count in no figure except the run's own memory peak.
+        is_fused: the optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
+        snapshot: records memory until a step has been traced.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Instruments:
         if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
             optimizer.register_step_post_hook(self._on_optimizer_step)
         self.own_time = Stopwatch()
-        """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
+        """Measures time in calls that a bare loop would not make; restarts with the first step after warm-up."""
         self.data_wait_s = 0.0
-        """Time that the trainer has waited for the data of the current step; who waits adds to it."""
+        """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
         self._snapshot = snapshot
         self._traced: TracedStep | None = None
         self._untold: TracedStep | None = None
@@ -92,7 +92,7 @@ class Instruments:
             self._snapshot.save()
 
     def step(self) -> AbstractContextManager[None]:
-        """Around one optimizer step: times it, or traces it where that is due."""
+        """Enclose one optimizer step: time it, or trace it if that is due."""
         if self._num_steps_seen == self._warmup_steps:
             self.own_time.reset()
         self.data_wait_s = 0.0
@@ -130,7 +130,7 @@ class Instruments:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Around what is no ordinary step: evaluation, a checkpoint. It ends when the device has done it."""
+        """Enclose work that is no ordinary step (evaluation, a checkpoint); leaving waits for the device to do it."""
         self.wait()
         self._look_for_growth()
         self._energy.end(self._num_steps_seen)
@@ -146,7 +146,7 @@ class Instruments:
             self._neighbours.resume()
 
     def count_step(self) -> None:
-        """A step was attempted; call it after the scaler's update, which tells a skipped step from an applied one."""
+        """Note an attempted step; call after the scaler's update, which tells a skipped step from an applied one."""
         if self._scale is None:
             self._applied_on_host += 1
             return
@@ -156,7 +156,7 @@ class Instruments:
             self._scale.observe(scale)
 
     def applied_steps(self) -> int | Tensor:
-        """Steps applied so far: a number where the host knows it, else a 0-dim int64 tensor on the device."""
+        """Number of applied steps so far: an int if the host knows it, else a 0-dim int64 tensor on the device."""
         if self.counts_on_device:
             assert self._scale is not None
             return self._scale.applied_steps
@@ -167,11 +167,11 @@ class Instruments:
         return {} if self._scale is None else self._scale.tensors()
 
     def wait(self) -> None:
-        """Wait until the device has done the latest step."""
+        """Wait until the device has finished the latest step."""
         self._clock.wait()
 
     def end_row(self) -> None:
-        """The steps since the last row belong to one that `rows` will tell of."""
+        """Assign the steps since the last row to a new row, whose metrics `rows` will return."""
         self._clock.cut()
 
     def rows(self) -> list[dict[str, float]]:
@@ -192,13 +192,13 @@ class Instruments:
         return times | self._sampler.summary() | self._memory.summary(self._traced)
 
     def memory(self) -> MemoryUse:
-        """Bytes in the traced step by category and as the allocator counts them; empty before it."""
+        """Bytes of the traced step, by category and as the allocator counts them; empty before that step."""
         return MemoryUse() if self._traced is None else self._memory.of_step(self._traced)
 
     def proof(self) -> ModeProof:
-        """What the traced step computed in which dtype, the flags in effect after it and the peak it is compared with.
+        """The traced step's operations by dtype, the flags in effect after it and the peak it is compared with.
 
-        `eager` marks the figures as not those of compiled code.
+        `eager` marks the figures as those of the eager step, not of compiled code.
         """
         if self._traced is None or self._efficiency is None:
             return ModeProof()
@@ -214,7 +214,10 @@ class Instruments:
         )
 
     def contamination(self, busy_before: str | None) -> Contamination:
-        """Whether anything else could have changed the figures after warm-up; `busy_before`: what was seen before."""
+        """Judge whether anything else could have changed the figures after warm-up.
+
+        `busy_before`: one sentence on who used the device before the run, None if nobody did.
+        """
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
         return self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
 
@@ -223,7 +226,7 @@ class Instruments:
         return {} if self._scale is None else self._scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, applied_steps: int) -> None:
-        """Continue counting where a checkpoint stopped; a run without scaler knows of no skipped step."""
+        """Continue counting from a checkpoint's state; without a scaler every step counts as applied."""
         self._applied_on_host = applied_steps
         if self._scale is not None:
             fresh = {"num_observed": applied_steps, "skipped_steps": 0, "growth_tracker": 0}
@@ -251,7 +254,7 @@ class Instruments:
         return times | self._efficiency.figures(times["perf/step_ms"])
 
     def _overhead(self) -> dict[str, float]:
-        """Host time in our own calls for each step after warm-up, over the mean time of such a step."""
+        """Host time in the instruments' own calls per step after warm-up, over the mean time of such a step."""
         step_s = self._clock.mean_steady_s
         if step_s is None:
             return {}
@@ -277,7 +280,7 @@ class Instruments:
 
 
 class _TimedStep(AbstractContextManager[None]):
-    """Around a step that is timed only. Made once: the context of a generator would cost each step microseconds."""
+    """Context of a step that is only timed, made once: a generator's context would cost each step microseconds."""
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._begin, self._end = begin, end

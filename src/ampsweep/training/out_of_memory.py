@@ -1,4 +1,4 @@
-"""Errors that mean a lack of memory, what they tell of it, and what the training was doing meanwhile."""
+"""Out-of-memory errors: their recognition, the facts they hold, and the phase of the training they interrupted."""
 
 import errno
 import re
@@ -23,8 +23,8 @@ _SIGNS: Final = (
     "CUDA error: out of memory",
     "STATUS_ALLOC_FAILED",
 )
-"""Of those that have no exception type of their own: the allocators of the CPU and of mps, and what CUDA and its
-libraries (cuBLAS, cuDNN) take for themselves, past torch's allocator."""
+"""Texts of out-of-memory errors without an exception type of their own: from the allocators of the CPU and of mps, and
+from CUDA and its libraries (cuBLAS, cuDNN), which take memory past torch's allocator."""
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 
 
@@ -50,14 +50,14 @@ _STEP: Final = _code(Trainer.train_step)
 def out_of_memory(
     error: BaseException, device: torch.device, limit: MemoryLimit, trainer: Trainer | None = None
 ) -> OutOfMemory | None:
-    """Describe an error that means a lack of memory; None: it means something else.
+    """Describe an out-of-memory error; None for any other error.
 
-    To be asked while the error is handled, as its traceback holds tensors.
+    Call it while the error is being handled, because its traceback keeps tensors alive.
 
     Args:
-        device: that of the run; the error may be about the host's memory all the same.
-        limit: the run's own.
-        trainer: what raised it; None while the run was being built.
+        device: the run's device; the error may be about the host's memory all the same.
+        limit: the run's own memory limit.
+        trainer: the trainer that raised the error; None if the run was still being built.
     """
     if not is_out_of_memory(error):
         return None
@@ -81,9 +81,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def phase_of(error: BaseException) -> Phase:
-    """The phase in which `error`, raised by a `Trainer`, came up; the outermost call that tells it does.
+    """Find the phase in which a `Trainer` raised `error`, by the outermost call in the traceback that has a phase.
 
-    What activation checkpointing computes again within backward is `backward`.
+    Recomputation by activation checkpointing within backward counts as `backward`.
     """
     in_step = False
     for code in _codes(error):
@@ -94,7 +94,7 @@ def phase_of(error: BaseException) -> Phase:
 
 
 def _codes(error: BaseException) -> Iterator[CodeType]:
-    """Of the calls that the error went through, the outermost first."""
+    """Yield the code of the calls that the error went through, the outermost first."""
     trace = error.__traceback__
     while trace is not None:
         yield trace.tb_frame.f_code
@@ -102,12 +102,12 @@ def _codes(error: BaseException) -> Iterator[CodeType]:
 
 
 def _asked_for(message: str) -> int | None:
-    """torch keeps the size in the text alone: exact on the CPU, on a GPU with two decimals."""
+    """Read the requested bytes from the text, torch's only place for them: exact on the CPU, rounded on a GPU."""
     return _size(r"tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", message)
 
 
 def _in_use(error: BaseException, device: torch.device) -> int | None:
-    """By tensors on a GPU; by the process, where the host had no more."""
+    """Bytes in use: by tensors on a GPU; by the process, if the host had no more memory."""
     if device.type not in _WITH_STATISTICS or not isinstance(error, torch.OutOfMemoryError):
         return int(psutil.Process().memory_info().rss)
     # The allocator's statistics are those of now: some tensors have gone since, as the error went up.

@@ -1,4 +1,4 @@
-"""A trainer's state, the generators of random numbers included: taken for a checkpoint, and restored from one."""
+"""Saving and restoring of a trainer's state for checkpoints, random number generators included."""
 
 import random
 from pathlib import Path
@@ -33,7 +33,7 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
 
 
 def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
-    """Put the trainer where the checkpoint was taken; returns sentences for the user about what did not carry over."""
+    """Restore the trainer's state from the checkpoint; return sentences for the user about what did not carry over."""
     notes = []
     trainer.model.load_state_dict(checkpoint.model)
     own = type(trainer.optimizer).__name__
@@ -52,7 +52,7 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the per-parameter state; hyperparameters are this run's own, not the checkpoint's."""
+    """Load the optimizer's per-parameter state; hyperparameters stay this run's own, not the checkpoint's."""
     for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
         saved.update({key: value for key, value in own.items() if key != "params"})
     optimizer.load_state_dict(state)

@@ -12,7 +12,7 @@ class Schedule:
     """Sets an optimizer's learning rate before each step.
 
     Args:
-        optimizer: its groups' current `lr` are the peak learning rates.
+        optimizer: the optimizer; the current `lr` of its groups are the peak learning rates.
         num_steps: length of the run in steps.
         on_device: the number of applied steps will arrive as a tensor on the device, because the host does not know
             it (fused optimizer under a GradScaler); the learning rate then is a tensor there too, and setting it
@@ -28,7 +28,7 @@ class Schedule:
         self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
         self._table: Tensor | None = None
         self.is_constant = config.name == "constant" and config.num_warmup_steps == 0
-        """There is nothing to set."""
+        """True if the learning rate never changes, so that there is nothing to set."""
         if on_device and not self.is_constant:
             device = self._optimizer.param_groups[0]["params"][0].device
             factors = [self.factor(step) for step in range(num_steps)]
@@ -64,6 +64,6 @@ class Schedule:
             torch.mul(on_device, peak, out=group["lr"])
 
     def learning_rate(self) -> float | Tensor:
-        """Learning rate of the first group, where it is kept: a number, or a 0-dim tensor on the device."""
+        """Learning rate of the first group: a number, or a 0-dim tensor on the device if it is kept there."""
         value: float | Tensor = self._optimizer.param_groups[0]["lr"]
         return value.detach() if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""The training loop: a step that reads top to bottom, and what happens around it."""
+"""The training loop: the step, which reads top to bottom, and the logging, evaluation and saving around it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ from ampsweep.training.schedule import Schedule
 from ampsweep.training.unread_rows import UnreadRows
 
 FLUSH_EVERY_S = 0.05
-"""Rows of steps shorter than this are read and logged together: each reading makes the host wait for the device.
+"""Rows of steps shorter than this are read and logged together, because each read makes the host wait for the device.
 
-A process that is killed without a word loses those of so long.
+A process that is killed loses the rows of this much time at most.
 """
 
 
@@ -42,7 +42,7 @@ class Trainer:
 
     Args:
         log: receives each history row, keyed by metric, and its step.
-        progress: told of this trainer whenever rows were logged.
+        progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
     """
 
@@ -72,7 +72,7 @@ class Trainer:
         """The latest value of every logged metric."""
         self._rows = UnreadRows(precision.device)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
-        """Moments of `perf_counter`: rows were last logged, and those that wait now are due."""
+        """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
         self._autocast = precision.autocast()  # made once: torch asks the device whether it can, each time
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -133,7 +133,7 @@ class Trainer:
         return Step(loss, grad_norm)
 
     def _next_batch(self) -> Any:
-        """The next micro-batch, as the model takes it; the time that the data took is told."""
+        """Get the next micro-batch in the form the model takes; the instruments get the time that the data took."""
         began_s = perf_counter()
         batch = self.data.train_batch(self.next_batch)
         self.instruments.data_wait_s += perf_counter() - began_s
@@ -141,7 +141,7 @@ class Trainer:
         return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:
-        """Validation metrics now."""
+        """Compute the validation metrics."""
         with self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
@@ -153,7 +153,7 @@ class Trainer:
             return _total_norm([grad for p in self._parameters if (grad := p.grad) is not None], self.precision.device)
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
-        """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
+        """Log, evaluate and save if due; return an ending if the numbers call for one."""
         config, last = self.config, self.step == self.num_steps or ending is not None
         finishes = last and (ending is None or ending.status != "interrupted")
         evaluates = finishes or self._due(config.eval_every)
@@ -173,7 +173,7 @@ class Trainer:
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
-        """The step's row, its values where they are; the figures of the host follow when the row is read."""
+        """Make the step's row with values still on the device; host-side figures are added when the row is read."""
         self.instruments.end_row()
         values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
         if step.grad_norm is not None:
@@ -181,7 +181,7 @@ class Trainer:
         return values | self.instruments.scale_values()
 
     def _flush(self) -> Ending | None:
-        """Read and log the rows since the last time; those after a divergence never were."""
+        """Read and log the rows since the last flush; rows after a divergence are dropped."""
         self.instruments.wait()  # for the steps themselves, which is not our own time
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
@@ -210,14 +210,14 @@ class Trainer:
         return every is not None and self.step % every == 0
 
     def _next_due(self) -> int:
-        """The next step after which something is recorded: most are followed by nothing, and are to cost nothing."""
+        """Find the next step after which something is recorded; after all other steps there is nothing to do."""
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
         return min([self.num_steps, *nexts])
 
 
 def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """The 2-norm of all gradients as one vector, 0-dim on their device; the same bits as `get_total_norm`."""
+    """Compute the 2-norm of all gradients as one vector, 0-dim on their device, bit-equal to `get_total_norm`."""
     if device.type != "cpu" or not gradients:
         return nn.utils.get_total_norm(gradients)
     # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.

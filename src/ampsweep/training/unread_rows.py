@@ -10,7 +10,7 @@ from torch import Tensor
 
 _CAPACITY: Final = 32
 _WIDTH: Final = 8
-"""Values of a row on the device, at most."""
+"""Most values of a row that may lie on the device."""
 
 
 @dataclass(slots=True)
@@ -18,11 +18,11 @@ class _Unread:
     step: int
     numbers: dict[str, float]
     on_device: list[str]
-    """Keys of the values in this row's place of the buffer, in their order."""
+    """Keys of this row's values in the buffer, in their order."""
 
 
 class UnreadRows:
-    """Up to 32 rows; their values lie in a buffer on the device, so that holding them takes no memory a run could see.
+    """Up to 32 rows, whose values lie in one buffer on the device, so that keeping them does not change memory figures.
 
     Kept in float64 (float32 on mps, which has no other): exact for losses and for counts below 2**53.
     """
@@ -34,7 +34,7 @@ class UnreadRows:
 
     @cached_property
     def _places(self) -> list[tuple[Tensor, ...]]:
-        """Views of the buffer, 0-dim each: to take them anew would cost every row more than to fill them."""
+        """0-dim views of the buffer, made once, because making them for each row would cost more than filling them."""
         return [row.unbind() for row in self._buffer]
 
     def __len__(self) -> int:
@@ -42,12 +42,13 @@ class UnreadRows:
 
     @property
     def full(self) -> bool:
-        """No further row fits before these are taken."""
+        """True if no further row fits before the rows are taken."""
         return len(self._unread) == _CAPACITY
 
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Keep the values (tensors: 0-dim on the device, without gradient, at most 8) as they are now, without waiting
-        for them.
+        """Add a row with the current values, without waiting for them.
+
+        Tensors must be 0-dim, on the device and without gradient, and at most 8.
         """
         numbers: dict[str, float] = {}
         on_device: list[str] = []
@@ -61,7 +62,7 @@ class UnreadRows:
         self._unread.append(_Unread(step, numbers, on_device))
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
-        """The rows kept so far, oldest first: their step and their values, read in one copy; waits for the device."""
+        """Take out all rows, oldest first, as (step, values), read in one copy; waits for the device."""
         unread, self._unread = self._unread, []
         read = self._buffer[: len(unread)].tolist()
         return [

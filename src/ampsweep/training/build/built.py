@@ -1,4 +1,4 @@
-"""Everything one training is made of, from its config."""
+"""The parts of one training (model, data, optimizer and so on), built from its config."""
 
 import random
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def build(config: Config, device: torch.device, data: Data) -> Built:
 
 
 def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
-    """Build what is left around a model and data that are on their device.
+    """Build the other parts around a model and data that are on their device.
 
     Raises:
         UserError: a part refuses its settings.

@@ -18,7 +18,7 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     """Import the class or function that `component` names, without calling it.
 
     Raises:
-        UserError: it does not import, or cannot be called.
+        UserError: the import fails, or what it names cannot be called.
     """
     target = str(component["_target_"])
     try:
@@ -34,7 +34,7 @@ def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
     """Call the component's `_target_` with its other keys and `more`.
 
     Raises:
-        UserError: it does not import, or raised (in one line); a lack of memory is raised as it is.
+        UserError: the import or the call failed (in one line); an out-of-memory error is raised unchanged.
     """
     locate(group, component)
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}

@@ -1,4 +1,4 @@
-"""The optimizer of a run, fused where the device has it."""
+"""The optimizer of a run, with fused kernels where the device has them."""
 
 from collections.abc import Iterable
 
@@ -42,15 +42,15 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether its kernels are fused: then a skipped step is decided on the device, unseen by the host."""
+    """Tell whether the optimizer's kernels are fused: then the device decides to skip a step, unseen by the host."""
     return bool(optimizer.defaults.get("fused"))
 
 
 def decide_fused(wanted: bool | None, device: torch.device) -> bool:
-    """Decide whether kernels are to be fused; `wanted` None: where the device has them.
+    """Decide whether to use fused kernels; `wanted=None` uses them if the device has them.
 
     Raises:
-        UserError: they are wanted, and torch has none there.
+        UserError: they are wanted, but torch has none for the device.
     """
     available = device.type in _FUSED_DEVICES
     if wanted and not available:

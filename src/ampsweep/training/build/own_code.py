@@ -1,4 +1,4 @@
-"""The version of the user's own code that a training runs: no config and no version number tells it."""
+"""Hashes of the user's own code that a training runs, which no config and no version number identifies."""
 
 import hashlib
 import sys
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def own_code(*parts: Any) -> dict[str, str]:
-    """Module -> eight hex digits of its source, for the modules outside any installation that built `parts`.
+    """Map each of the user's own modules that built `parts` to eight hex digits of its source.
 
-    Those are the modules of the `_target_`s in these parts of a config, once they are imported, and all whose
-    functions, classes, objects or modules these name.
+    These are the modules of the `_target_`s in these parts of a config, once imported, and all modules whose functions,
+    classes, objects or submodules they name; installed modules and the suite's own are left out.
     """
     modules = [found for part in parts for found in _modules_of(part)]
     digests: dict[str, str] = {}
@@ -28,7 +28,7 @@ def own_code(*parts: Any) -> dict[str, str]:
 
 
 def _modules_of(value: Any) -> Iterator[ModuleType]:
-    """The loaded modules of all `_target_`s in a part of the config."""
+    """Yield the loaded modules of all `_target_`s in a part of the config."""
     if isinstance(value, list):
         for item in value:
             yield from _modules_of(item)
@@ -54,7 +54,7 @@ def _named_by(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _own_source(module: ModuleType) -> Path | None:
-    """The module's file, where that is neither the suite's nor an installed one."""
+    """Find the module's file; None if it belongs to the suite or is installed."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__.partition(".")[0] == "ampsweep":
         return None
