@@ -106,11 +106,11 @@ def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler(train):
     assert ended.code == 0
     after = only_run("after")
     (attempt,) = after.record.attempts
-    (note,) = attempt["notes"]
+    (note,) = attempt.notes
     assert "fresh" in note
     assert note in ended.err
     assert attempt.from_step == 4
-    assert attempt["checkpoint"] == str(before.directory / "checkpoints/last.pt")
+    assert attempt.checkpoint == str(before.directory / "checkpoints/last.pt")
     (row,) = after.history
     assert (row["step"], row["amp/scale"], row["amp/applied_steps"]) == (6, 1024.0, 6)
 

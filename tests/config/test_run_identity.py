@@ -8,7 +8,7 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, pair_key, run_directory_name
-from ampsweep.config.modes import PRECISION_MODES, arm_label
+from ampsweep.config.modes import PRECISION_MODES, arm_label, report_order
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.run.request import identity
 
@@ -137,6 +137,13 @@ def test_an_arm_is_labelled_by_its_mode(mode):
 )
 def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, label):
     assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
+
+
+def test_reports_show_arms_beside_the_mode_they_changed():
+    modes = ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"]
+    assert sorted(PRECISION_MODES, key=report_order) == modes
+    arms = ["mine", "pure_bf16", "amp_bf16+eval=autocast", "amp_bf16"]
+    assert sorted(arms, key=report_order) == ["amp_bf16", "amp_bf16+eval=autocast", "pure_bf16", "mine"]
 
 
 def test_a_mode_of_ones_own_is_labelled_by_what_it_sets():

@@ -102,7 +102,7 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("precision.dtype=float16", "precision.dtype=float16: has no effect without precision.autocast=true"),
         (
             "precision.mode=amp_bf16",
-            "precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are fp32, tf32, amp_bf16, amp_fp16, "
+            "precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are fp32, tf32, amp_fp16, amp_bf16, "
             "pure_bf16, pure_fp16",
         ),
         (
@@ -173,7 +173,7 @@ def fine():
         (
             "report.baseline",
             "amp_fp99",
-            "must be an arm, which begins with its mode: fp32, tf32, amp_bf16, amp_fp16, pure_bf16, pure_fp16",
+            "must be an arm, which begins with its mode: fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
         ),
         ("max_batch.limit", 0, "must be greater than 0"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),

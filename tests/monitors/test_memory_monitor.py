@@ -10,7 +10,7 @@ from marks import on_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.memory import MemoryMonitor
+from ampsweep.monitors.memory import AllocatorGrowth, MemoryMonitor
 from ampsweep.tracing.host_memory import peak_resident_bytes
 from ampsweep.tracing.step import TracedStep, trace_step
 
@@ -42,11 +42,66 @@ def test_without_a_traced_step_only_the_process_is_known():
     assert set(MemoryMonitor(CPU).summary()) == {"memory/process_gib"}
 
 
-def test_a_host_memory_never_grows_on_the_device():
-    monitor = MemoryMonitor(CPU)
-    held = torch.ones(1000)
-    assert not monitor.grew()
-    del held
+def test_on_the_cpu_nobody_watches_an_allocator():
+    assert MemoryMonitor(CPU).growth() is None
+
+
+class Allocator:
+    """Has taken some bytes from its device, and counts who asks."""
+
+    num_bytes = num_asked = 0
+
+    def taken_bytes(self):
+        self.num_asked += 1
+        return self.num_bytes
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
+def test_a_step_that_made_the_allocator_grow_is_suspected(step):
+    allocator = Allocator()
+    growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
+    for ended in range(1, 200):
+        allocator.num_bytes += MIB * (ended == step)
+        num_slowed = growth.step_ended()
+        suspects += range(ended - num_slowed + 1, ended + 1)
+    assert step in suspects
+    assert len(suspects) <= 32
+
+
+def test_an_allocator_at_rest_is_seldom_asked():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    assert not any(growth.step_ended() for _ in range(1000))
+    assert allocator.num_asked < 40
+
+
+def test_after_a_growth_each_step_is_looked_at_again():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    for _ in range(100):
+        growth.step_ended()
+    allocator.num_bytes += MIB
+    assert growth.look() > 0
+    allocator.num_bytes += MIB
+    assert growth.step_ended() == 1
+    assert growth.step_ended() == 0
+
+
+def test_a_look_tells_of_the_steps_since_the_last_one():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    for _ in range(65):
+        growth.step_ended()
+    allocator.num_bytes += MIB
+    assert [growth.look(), growth.look()] == [2, 0]  # looks came after 1, 3, 7, 15, 31 and 63 steps
+
+
+def test_what_was_taken_between_steps_makes_none_of_them_slow():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    allocator.num_bytes += MIB
+    growth.begin()
+    assert growth.step_ended() == 0
 
 
 def peak_after_holding(num_bytes, results):
@@ -134,8 +189,6 @@ def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     assert "memory/peak_allocated_gib" not in monitor.summary()
     assert monitor.row()["memory/peak_reserved_gib"] < 1, "of what was freed before the run"
     spike = torch.empty(1024 * MIB, dtype=torch.uint8, device=device)
-    assert monitor.grew()
-    assert not monitor.grew()
     del spike
     monitor.after_warmup()
     summary = monitor.summary(traced_step(device))
@@ -144,6 +197,14 @@ def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     assert summary["memory/peak_reserved_gib"] >= summary["memory/peak_allocated_run_gib"]
     assert summary["memory/parameters_gib"] * GIB == 4 * (8 * 8 + 8)
     assert set(summary) <= set(METRICS)
+
+
+@on_cuda
+def test_on_cuda_the_allocator_tells_that_it_grew():
+    growth = MemoryMonitor(torch.device("cuda")).growth()
+    spike = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
+    assert [growth.step_ended(), growth.step_ended()] == [1, 0]
+    del spike
 
 
 @on_cuda

@@ -67,6 +67,16 @@ def test_a_marked_step_is_warmup():
     assert c.summary()["perf/step_ms_p95"] < 40
 
 
+def test_several_steps_can_be_marked_at_once():
+    c = clock()
+    for seconds in (0.001, 0.05, 0.05):
+        take_step(c, seconds)
+    c.mark_warmup(num_steps=2)
+    c.mark_warmup(num_steps=0)
+    assert window(c)["perf/step_ms"] > 20
+    assert c.summary()["perf/step_ms_p95"] < 40
+
+
 def test_a_traced_step_is_in_no_figure():
     c = clock()
     take_step(c, 0.05)

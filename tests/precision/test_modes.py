@@ -157,7 +157,7 @@ def test_without_a_scaler_every_scaler_call_does_nothing(mode):
         (
             "fp8",
             "cpu",
-            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_bf16, amp_fp16, pure_bf16, pure_fp16",
+            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
         ),
     ],
 )

@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
+from amp_loops import amp_step
 from marks import on_cuda
 from torch import nn
 
@@ -91,12 +92,8 @@ class Training:
                 return F.mse_loss(self.model(self.x), self.y).item()
 
     def step(self):
-        with torch.autocast("cpu", torch.float16, enabled=self.scaling):
-            loss = F.mse_loss(self.model(self.x), self.y)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
+        dtype = torch.float16 if self.scaling else None
+        amp_step(self.model, self.optimizer, self.scaler, [(self.x, self.y)], dtype=dtype)
 
 
 @pytest.mark.parametrize("scaler", [False, True])

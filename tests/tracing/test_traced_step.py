@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from amp_loops import amp_step
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
@@ -36,19 +37,9 @@ class Recipe:
         self.generator = torch.Generator().manual_seed(1)
 
     def step(self):
-        losses = []
-        for _ in range(self.micro_batches):
-            x, y = torch.randn(2, BATCH, WIDTH, generator=self.generator).unbind()
-            with torch.autocast("cpu", self.dtype or torch.bfloat16, enabled=self.dtype is not None):
-                loss = F.mse_loss(self.model(x), y) / self.micro_batches
-            self.scaler.scale(loss).backward()
-            losses.append(loss.detach())
-        if self.max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
+        drawn = (torch.randn(2, BATCH, WIDTH, generator=self.generator).unbind() for _ in range(self.micro_batches))
+        settings = {"num_batches": self.micro_batches, "dtype": self.dtype, "max_norm": self.max_norm}
+        losses, _ = amp_step(self.model, self.optimizer, self.scaler, drawn, **settings)
         return losses
 
     def traced_step(self):

@@ -218,14 +218,6 @@ def test_a_lack_of_memory_while_building_is_no_error_of_the_user():
     assert is_out_of_memory(raised.value)
 
 
-def test_a_lack_of_memory_is_told_from_other_errors():
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(torch.OutOfMemoryError())
-    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
-    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
-    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
-
-
 def test_a_sentence_is_quoted_and_other_errors_named_by_type():
     assert one_line(ValueError("width must be\n positive")) == "width must be positive"
     assert one_line(KeyError("width")) == "KeyError: 'width'"

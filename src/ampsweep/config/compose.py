@@ -1,4 +1,4 @@
-"""Composes every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
+"""Compose every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """What a command line asks for."""
+    """All the trainings that a command line asks for."""
 
     multirun: bool
     points: tuple[Point, ...]
@@ -55,7 +55,7 @@ class Points:
 
 
 def conf_dir() -> Path:
-    """The repository's `conf/`.
+    """The repository's `conf/`, where it is there.
 
     Raises:
         UserError: the package was installed without its repository.

@@ -1,4 +1,4 @@
-"""What a run is called and when two configs are the same run: labels, hashes and flat facts."""
+"""The name of a run, and the hashes that tell when two configs are the same run, a pair or one workload."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What the overrides of a command line say before anything is composed."""
+"""The overrides of a command line, read and checked before anything is composed."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ def first_values(overrides: Iterable[Override]) -> Iterator[str]:
 
 
 def is_for_points(override: Override) -> bool:
-    """Whether only points are composed with it: it is swept, or a key that not every option of its group has."""
+    """True of an override for points alone: it is swept, or a key that some options of its group lack."""
     if override.is_sweep_override():
         return True
     top, dot, _ = override.key_or_group.partition(".")

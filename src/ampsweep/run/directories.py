@@ -12,7 +12,8 @@ import psutil
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
-from ampsweep.record import CHECKPOINTS, LAST, OUTCOMES, PREVIOUS, RecordError, RunRecord, find_records
+from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, RecordError, RunRecord, find_records
+from ampsweep.record.outcome import OUTCOMES
 
 _MAX_PID: Final = 2**31
 

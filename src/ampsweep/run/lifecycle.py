@@ -219,8 +219,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
-        repaired = repair_history(request.directory)
-        notes += [] if repaired is None else [repaired]
+        repair = repair_history(request.directory)
+        notes += [] if repair.note is None else [repair.note]
         attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
         for note in notes:
             send(Say(note))

@@ -39,13 +39,11 @@ def assemble_trainer(
     instruments = Instruments(
         built.model,
         built.optimizer,
-        device,
+        built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
-        growth_interval=config.precision.growth_interval if config.precision.grad_scaler else None,
         is_fused=is_fused(built.optimizer),
-        tf32=config.precision.tf32,
         snapshot=snapshot,
     )
     return Trainer(

@@ -8,13 +8,13 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.report.palette import arm_colour
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import PlannedRun
-from ampsweep.text import duration, first_line, loss, milliseconds, num_bytes, plural
+from ampsweep.text import GIB, duration, first_line, loss, milliseconds, num_bytes, plural
 
 _GAP: Final = "  "
 _STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
