@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
@@ -57,7 +57,7 @@ class Allocator:
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
-def test_a_step_in_which_the_allocator_grew_is_among_the_suspects(step):
+def test_a_step_in_which_the_allocator_grew_is_suspected(step):
     allocator = Allocator()
     growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
     for ended in range(1, 200):
@@ -87,7 +87,7 @@ def test_after_a_growth_each_step_is_looked_at_again():
     assert growth.step_ended() == 0
 
 
-def test_a_look_before_the_times_are_read_tells_of_the_steps_so_far_alone():
+def test_a_look_before_the_times_are_read_tells_past_steps():
     allocator = Allocator()
     growth = AllocatorGrowth(allocator.taken_bytes)
     for _ in range(65):
@@ -179,7 +179,7 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
     assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     device = torch.device("cuda")
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
@@ -199,7 +199,7 @@ def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     assert set(summary) <= set(METRICS)
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_the_allocator_tells_that_it_grew():
     growth = MemoryMonitor(torch.device("cuda")).growth()
     spike = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
@@ -207,7 +207,7 @@ def test_on_cuda_the_allocator_tells_that_it_grew():
     del spike
 
 
-@on_cuda
+@needs_cuda
 def test_the_traced_peak_is_the_allocators_but_for_rounding():
     device = torch.device("cuda")
     torch.cuda.empty_cache()  # a cached block may be larger than what is asked for, by up to 1 MiB
@@ -229,7 +229,7 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
     assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_peak_of_one_step_leaves_the_runs_peak_alone():
     device = torch.device("cuda")
     monitor = MemoryMonitor(device)
