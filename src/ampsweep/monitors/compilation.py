@@ -12,7 +12,7 @@ class CompilationWatch:
 
     def __init__(self) -> None:
         self.compiled = False
-        """Whether something was compiled; the reader resets it."""
+        """True once something was compiled; the reader resets it."""
         self._handler: Any = None
 
     def begin(self) -> None:

@@ -73,7 +73,7 @@ class ProcessorWindow:
             self._paused = None
 
     def use(self) -> ProcessorUse:
-        """Who used the processors in the window, which ends here."""
+        """The use of the processors in the window, which ends here."""
         busy_s, counted_s = (
             now - then for now, then in zip(_processor_times(), (self._busy_s, self._counted_s), strict=True)
         )
