@@ -58,7 +58,7 @@ def test_values_are_hidden_by_their_names_and_in_all_texts(monkeypatch):
     }
 
 
-def test_a_secret_of_digits_is_hidden_and_what_only_says_whether_there_is_one_is_not():
+def test_a_secret_of_digits_is_hidden_and_a_truth_value_is_not():
     config = {"password": 20240815, "secret": None, "credentials": True, "eos_token": 50256, "error": "no 202408151234"}
     assert hidden(config) == config | {"password": "***"}
     assert hidden({"password": 202408151234, "error": "no 202408151234"}) == {"password": "***", "error": "no ***"}

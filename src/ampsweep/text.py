@@ -3,10 +3,9 @@
 import math
 from typing import Final
 
-KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
-BYTES_OF: Final = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
+BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 """Unit -> bytes, as torch names units in its messages."""
 MAX_DECIMALS: Final = 6
 

@@ -156,7 +156,7 @@ def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
                 run.outcome,
                 told(num_bytes, run.num_bytes("memory/peak_allocated_gib") if run.measured else None),
                 told(num_bytes, run.predicted_bytes),
-                told(signed_percent, None if (made := run.record.prediction) is None else made.error_pct),
+                told(signed_percent, run.prediction_error_pct),
             )
             for run in sorted(runs, key=lambda run: (run.arm, run.record.identity.batch_size))
             if run.record.identity.model == model

@@ -41,7 +41,7 @@ STEPS = {"small": 400, "large": 40}
 
 
 class NoStop:
-    requested, reason = False, ""
+    reason = ""
 
 
 def main() -> None:

@@ -97,5 +97,5 @@ def test_a_server_that_is_gone_by_then_costs_seconds(server, tmp_path):
         began = time.monotonic()
         published = address.publish(page, WandbPlace("mine", None, "group"), tmp_path)
         assert time.monotonic() - began < 15
-    assert published.problem
+    assert published.failure
     assert published.url == ""

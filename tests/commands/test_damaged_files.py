@@ -113,7 +113,7 @@ def test_runs_of_several_devices_are_said_once_and_not_mixed(copied, report):
     assert " ".join(out.split()).count("runs of 2 devices are compared only with those of the same: ") == 1
 
 
-def test_a_record_without_settings_of_the_report_is_compared_by_the_defaults(copied, report):
+def test_a_record_without_report_settings_uses_the_defaults(copied, report):
     for run in all_runs(copied.directory):
         change(run, config={})
     code, out, _ = report(copied.directory)
@@ -155,7 +155,7 @@ def figures(directory):
 
 
 @pytest.mark.slow
-def test_no_damage_breaks_the_report_or_changes_figures_of_other_runs(copied, report):
+def test_no_damage_breaks_the_report_or_changes_other_runs(copied, report):
     """Damages one to three files in every way there is, over and over; what is drawn is the same in each test run."""
     assert report(copied.directory)[0] == 0
     expected = figures(copied.directory)

@@ -70,7 +70,7 @@ def test_memory_by_category_is_that_of_the_sizes(train):
         assert memory.peak_bytes + memory.unattributed_bytes == memory.allocator_peak_bytes
 
 
-def test_a_run_that_ended_within_its_warmup_has_no_figures_after_it(train):
+def test_a_run_that_ends_in_its_warmup_has_no_later_figures(train):
     assert train(*MLP, "trainer.steps=1000", "trainer.max_seconds=0.001", "trainer.log_every=1").code == 0
     run = only_run()
     assert run.history[0]["perf/step_ms"] > 0

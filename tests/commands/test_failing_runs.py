@@ -51,7 +51,7 @@ def test_the_sweep_goes_on_after_each_kind_of_failure(train):
 
 
 @pytest.mark.slow
-def test_a_single_run_that_fails_is_recorded_and_shows_the_users_own_line(start):
+def test_a_single_run_that_fails_shows_the_users_own_line(start):
     ended = start(*OWN, "+model.what=raises").finish()
     run = only_run()
     assert (run.record.status, run.record.error) == ("failed", "RuntimeError: my model broke")
@@ -63,7 +63,7 @@ def test_a_single_run_that_fails_is_recorded_and_shows_the_users_own_line(start)
 
 
 @pytest.mark.slow
-def test_a_model_that_leaves_python_fails_its_run_and_does_not_choose_the_exit_code(start):
+def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     ended = start(*OWN, "+model.what=exits").finish()
     record = only_run().record
     assert (record.status, record.error) == ("failed", "ended by sys.exit(5)")

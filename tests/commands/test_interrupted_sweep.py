@@ -38,7 +38,7 @@ def waiting(start, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["ctrl_c", "sigterm"])
-def test_a_stopped_sweep_ends_its_run_with_a_checkpoint_and_can_be_completed(how, waiting, train, tmp_path):
+def test_a_stopped_sweep_has_a_checkpoint_and_can_be_completed(how, waiting, train, tmp_path):
     assert len(waiting.alive()) >= 4, "the sweep, its fork server, the run and wandb-core"
     if how == "ctrl_c":
         waiting.ctrl_c()
@@ -74,7 +74,7 @@ def test_a_stopped_sweep_ends_its_run_with_a_checkpoint_and_can_be_completed(how
     assert [row["step"] for row in continued.history] == list(range(1, 11))
 
 
-def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
+def test_a_sweep_stopped_before_its_first_run_leaves_nothing(train, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -83,7 +83,7 @@ def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(train, monk
     assert [path for path in Path("outputs").rglob("*") if path.parent.name != "outputs"] == []
 
 
-def test_the_run_of_a_killed_sweep_ends_by_itself_with_a_checkpoint(waiting):
+def test_the_run_of_a_killed_sweep_ends_with_a_checkpoint(waiting):
     child = int(WAITING.read_text())
     assert child != waiting.process.pid
     waiting.signal(signal.SIGKILL)

@@ -17,7 +17,7 @@ def test_handwritten_digits_are_learned_to_a_real_accuracy(precision, train):
 
 
 @MODES
-def test_english_text_is_learned_beyond_the_frequency_of_its_letters(precision, train):
+def test_text_is_learned_beyond_the_frequency_of_letters(precision, train):
     """A model that knows nothing has a loss of 5.5, one that knows how often each byte comes of 3.3 (its entropy)."""
     lengths = ("trainer.steps=200", "trainer.log_every=50", "trainer.eval_every=50", "data.num_val_batches=8")
     assert train(*GPT, *lengths, "optimizer.lr=1e-2", f"precision={precision}").code == 0

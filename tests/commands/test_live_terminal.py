@@ -58,7 +58,7 @@ def on(lines: list[str], pattern: str) -> list[str]:
     return [line for line in lines if re.search(pattern, line)]
 
 
-def test_a_sweep_shows_the_run_that_goes_on_then_a_line_a_run_and_the_comparison(terminal, tmp_path):
+def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path):
     shown = terminal("-m", "seed=0,1", "precision=amp_fp16,fp32", *GATED, gate(tmp_path), width=100)
     lines = shown.wait_for(lambda lines: on(lines, r"step +[1-5]/10") and on(lines, "so far"), "the run is under way")
     (running,) = on(lines, "step")
@@ -81,7 +81,7 @@ def test_a_sweep_shows_the_run_that_goes_on_then_a_line_a_run_and_the_comparison
     assert lines.index(ended[-1]) < lines.index(on(lines, "^model Gated.*: against fp32$")[0])
 
 
-def test_ctrl_c_on_a_narrow_terminal_without_colours_leaves_it_in_order(terminal, tmp_path):
+def test_ctrl_c_leaves_a_narrow_colourless_terminal_in_order(terminal, tmp_path):
     shown = terminal(
         "-m", "precision=fp32,amp_bf16", *GATED, gate(tmp_path), width=44, NO_COLOR="1", COLORTERM="truecolor"
     )
@@ -107,7 +107,7 @@ def test_a_dumb_terminal_gets_lines_and_nothing_else(terminal):
     assert "compute capability 8.0 or later" in ended[1], "lines are whole, the terminal breaks them"
 
 
-def test_a_single_training_shows_its_progress_and_leaves_its_summary(terminal, tmp_path):
+def test_a_single_training_shows_progress_and_leaves_a_summary(terminal, tmp_path):
     shown = terminal(*GATED, "precision=amp_fp16", gate(tmp_path), width=80)
     (running,) = shown.wait_for(lambda lines: on(lines, r"step +[1-5]/10"), "it is under way")[-1:]
     assert running.startswith("amp_fp16  Gated seed 0  step")

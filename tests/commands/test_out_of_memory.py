@@ -74,7 +74,7 @@ def test_the_sweep_goes_on_and_every_report_tells_of_it(train):
     assert tracked.summary["oom"] == lost
 
 
-def test_a_run_that_could_not_be_built_is_a_finished_run_of_wandb(train):
+def test_a_run_that_could_not_be_built_is_finished_in_wandb(train):
     assert train(*MLP, "tracking.mode=offline", limited(100)).code == 0
     run = only_run()
     tracked = read_wandb_file(run.directory / run.record.wandb.directory)

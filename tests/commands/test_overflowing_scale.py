@@ -29,7 +29,7 @@ def overflowing(train):
     return only_run()
 
 
-def test_overflow_skips_steps_until_the_scale_fits_and_every_account_of_it_agrees(overflowing):
+def test_overflow_skips_steps_until_the_scale_fits(overflowing):
     history, summary = overflowing.history, overflowing.record.summary
     assert [row["step"] for row in history] == list(range(1, NUM_STEPS + 1))
     for row in history:

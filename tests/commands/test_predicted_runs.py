@@ -67,7 +67,7 @@ def test_predictions_can_be_left_out(train):
     assert only_run().record.prediction is None
 
 
-def test_a_process_that_dies_of_its_prediction_has_trained_all_the_same(train, tmp_path, monkeypatch):
+def test_a_process_that_dies_of_its_prediction_has_trained(train, tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(
         "import os, signal\n"
         "from torch import nn\n"

@@ -55,7 +55,7 @@ def test_what_is_finished_and_what_is_given_twice_is_not_planned():
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
-def test_a_run_is_one_line_of_any_terminal_and_keeps_what_matters_most(width):
+def test_a_run_is_one_line_of_any_terminal_with_what_matters(width):
     line = running_line("4/12", RUN, TOLD, 12.0, WIDTHS, width).plain
     assert len(line) <= width
     assert line.startswith(" 4/12  amp_fp16"[:width])
@@ -141,7 +141,7 @@ def test_times_are_said_in_two_units_at_most():
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 60), (80, 24), (80, 10), (40, 8), (30, 3)])
-def test_what_goes_on_is_no_higher_than_the_terminal_however_many_runs_and_workloads(width, height, monkeypatch):
+def test_the_display_is_no_higher_than_the_terminal(width, height, monkeypatch):
     for name in ("COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     (first,) = compose_points(["precision=amp_fp16"], multirun=True).points

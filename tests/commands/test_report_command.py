@@ -69,7 +69,7 @@ def test_several_directories_are_one_comparison(swept, copied, report):
     assert {path: path.stat().st_mtime_ns for path in swept.directory.glob("comparison.*")} == before
 
 
-def test_a_screenshot_without_a_browser_is_refused_in_one_sentence(copied, capsys, monkeypatch, tmp_path):
+def test_a_screenshot_without_a_browser_is_refused(copied, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
     assert main(["report", str(copied.directory), "--screenshot", str(tmp_path / "page.png")]) == 2

@@ -64,7 +64,7 @@ def refused(capsys):
     return refused
 
 
-def test_a_comparison_from_the_server_is_the_one_from_the_records(online, report, tmp_path):
+def test_a_comparison_from_the_server_is_that_of_the_records(online, report, tmp_path):
     local, _ = report(online.directory)
     place = tmp_path / "wandb_reports/team/mine"
     remote, (said,) = report("wandb://team/mine")
@@ -95,7 +95,7 @@ def test_runs_that_are_there_are_not_loaded_again(online, report, tmp_path):
     assert json.loads(second) == json.loads(first)
 
 
-def test_a_directory_and_its_group_on_the_server_have_the_same_pages(online, report):
+def test_a_directory_and_its_group_on_the_server_share_a_page(online, report):
     out, _ = report(online.directory, "--publish")
     pages = out.splitlines()[-2:]
     assert [page.split(": ")[0] for page in pages] == ["report", "workspace"]

@@ -98,7 +98,7 @@ def test_there_is_nothing_to_resume_after_a_run_that_ended(train):
     assert len(list(finished.parents[1].iterdir())) == 2
 
 
-def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler_and_says_so(train):
+def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     before = only_run()
     arguments = ("trainer.steps=6", "precision=amp_fp16", "precision.init_scale=1024", "output_dir=after")
@@ -106,16 +106,16 @@ def test_with_amp_a_run_that_was_without_gets_a_fresh_scaler_and_says_so(train):
     assert ended.code == 0
     after = only_run("after")
     (attempt,) = after.record.attempts
-    (note,) = attempt["notes"]
+    (note,) = attempt.notes
     assert "fresh" in note
     assert note in ended.err
     assert attempt.from_step == 4
-    assert attempt["checkpoint"] == str(before.directory / "checkpoints/last.pt")
+    assert attempt.checkpoint == str(before.directory / "checkpoints/last.pt")
     (row,) = after.history
     assert (row["step"], row["amp/scale"], row["amp/applied_steps"]) == (6, 1024.0, 6)
 
 
-def test_without_amp_the_saved_scaler_is_ignored_and_that_is_said(train):
+def test_without_amp_the_saved_scaler_is_ignored(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4", "precision=amp_fp16").code == 0
     checkpoint = only_run().directory / "checkpoints/last.pt"
     ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={checkpoint}")
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_the_same_mode_carries_over_in_silence(train):
     assert only_run("after").record.attempts[0].notes == []
 
 
-def test_a_run_resumed_at_its_end_is_evaluated_and_says_that_nothing_is_left_to_train(train):
+def test_a_run_resumed_at_its_end_is_only_evaluated(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     ended = train(*MLP, "trainer.steps=4", "output_dir=after", f"resume={only_run().directory}")
     assert ended.code == 0
@@ -152,7 +152,7 @@ def stopped():
     return run.directory
 
 
-def test_a_damaged_history_is_gone_on_with_and_the_damage_is_kept_and_said(train):
+def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
     directory = stopped()
@@ -170,7 +170,7 @@ def test_a_damaged_history_is_gone_on_with_and_the_damage_is_kept_and_said(train
     assert (directory / "history.jsonl.damaged").read_bytes() == damaged
 
 
-def test_a_record_that_cannot_be_read_is_passed_over_and_that_is_said(train):
+def test_a_record_that_cannot_be_read_is_passed_over(train):
     command = (*MLP, "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
     directory = stopped()

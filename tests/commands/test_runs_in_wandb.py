@@ -46,7 +46,7 @@ def test_names_for_wandb_come_from_the_config(train):
     assert (run.project, run.run_group, list(run.tags), run.entity) == ("mine", "tuesday", ["a", "b"], "team")
 
 
-def test_without_a_login_a_run_is_offline_and_says_how_to_send_it(train):
+def test_without_a_login_a_run_is_offline_and_tells_how_to_sync(train):
     ended = train(*RUN)
     assert ended.code == 0
     assert ended.said == [f"W&B: offline, since wandb is not logged in (`wandb login` or WANDB_API_KEY); {SYNC}"]

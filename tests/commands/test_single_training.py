@@ -65,7 +65,7 @@ def test_a_run_leaves_a_complete_record(train):
     assert {path.name for path in run.directory.iterdir()} == {"run.json", "history.jsonl", ".hydra"}
 
 
-def test_the_figures_have_names_of_the_suite_and_what_a_cpu_cannot_measure_is_absent(train):
+def test_figures_that_a_cpu_cannot_measure_are_absent(train):
     train(*MLP, "trainer.steps=12")
     summary = only_run().record.summary
     assert summary.keys() <= METRICS.keys()
@@ -73,7 +73,7 @@ def test_the_figures_have_names_of_the_suite_and_what_a_cpu_cannot_measure_is_ab
     assert not [key for key in summary if key.startswith(("amp/", "device/power", "memory/peak_reserved"))]
 
 
-def test_the_history_is_strict_json_at_every_log_and_ends_with_the_validation(train):
+def test_the_history_is_strict_json_and_ends_with_the_validation(train):
     train(*MLP, "trainer.steps=11", "trainer.log_every=4", "precision=amp_fp16")
     run = only_run()
 

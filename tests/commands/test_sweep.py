@@ -8,7 +8,7 @@ import pytest
 from command_line import MLP, all_runs, only_run, only_sweep
 
 
-def test_each_run_has_a_process_of_its_own_and_seeds_vary_slowest(swept):
+def test_each_run_has_its_own_process_and_seeds_vary_slowest(swept):
     assert (swept.ended.code, swept.ended.said) == (0, [])
     records = [run.record for run in all_runs(swept.directory)]
     assert [(record.identity.seed, record.arm) for record in records] == [
@@ -41,7 +41,7 @@ def test_a_run_of_a_sweep_is_bitwise_the_run_alone(swept, train):
         assert same.column(key) == alone.column(key)
 
 
-def test_what_the_device_cannot_do_is_one_record_a_point_and_no_failure(swept):
+def test_what_the_device_cannot_do_is_a_record_and_no_failure(swept):
     unsupported = [run for run in all_runs(swept.directory) if run.record.status == "unsupported"]
     assert [run.record.arm for run in unsupported] == ["tf32", "tf32"]
     for run in unsupported:
@@ -107,7 +107,7 @@ def test_memory_that_does_not_hold_the_model_is_an_outcome(sweep, train):
     assert record.error.startswith("out of memory while building: 3.638 TiB asked for with ")
 
 
-def test_a_dry_run_lists_and_checks_the_points_and_writes_nothing(swept, train, tmp_path):
+def test_a_dry_run_checks_the_points_and_writes_nothing(swept, train, tmp_path):
     ended = train("-m", *swept.arguments, "dry_run=true")
     assert (ended.code, ended.said) == (0, [])
     header, *rows = ended.out.splitlines()[:8]

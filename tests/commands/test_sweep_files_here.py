@@ -33,7 +33,7 @@ def sweep(tmp_path, capfd):
     return sweep
 
 
-def test_every_point_is_a_run_of_one_multirun_that_can_be_extended(sweep):
+def test_every_point_is_a_run_of_one_extensible_multirun(sweep):
     code, out, _ = sweep("--count", "1")
     assert code == 0
     assert [run.record.arm for run in all_runs()] == ["fp32"]

@@ -54,7 +54,7 @@ def test_a_failed_run_is_trained_again(train):
     assert not (run.directory / "error.txt").exists()
 
 
-def test_a_point_whose_record_cannot_be_read_is_trained_again_beside_it(copied, train):
+def test_a_point_with_an_unreadable_record_is_trained_beside_it(copied, train):
     """A newer version may know what stands there: it is said and left as it is."""
     run = next(run for run in all_runs(copied.directory) if run.record.arm == "fp32")
     newer = (run.directory / "run.json").read_text().replace('"schema": 1', '"schema": 7')

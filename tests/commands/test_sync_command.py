@@ -32,7 +32,7 @@ def online(wandb_server, monkeypatch):
     return wandb_server
 
 
-def test_a_sweep_is_sent_as_one_group_with_its_comparison_and_only_once(copied, online, sync):
+def test_a_sweep_is_sent_once_as_a_group_with_its_comparison(copied, online, sync):
     """It was trained with `tracking=disabled`."""
     runs = all_runs(copied.directory)
     code, lines, said = sync(copied.directory)
@@ -95,7 +95,7 @@ def test_a_run_that_still_trains_is_left_alone(copied, online, sync):
     assert len(online.runs) == len(others)
 
 
-def test_a_run_that_the_server_refuses_does_not_keep_back_the_others(copied, online, sync):
+def test_a_run_that_the_server_refuses_keeps_none_back(copied, online, sync):
     runs = all_runs(copied.directory)
     for number, run in enumerate(runs):
         record = run.record
@@ -110,7 +110,7 @@ def test_a_run_that_the_server_refuses_does_not_keep_back_the_others(copied, onl
     assert said.startswith(f"error: {runs[1].directory}: W&B: entity nobody not found")
 
 
-def test_a_damaged_history_is_not_sent_and_does_not_keep_back_the_others(copied, online, sync):
+def test_a_damaged_history_is_not_sent_and_keeps_none_back(copied, online, sync):
     damaged, *others = all_runs(copied.directory)[:3]
     path = damaged.directory / "history.jsonl"
     path.write_text("garbage\n" + path.read_text())

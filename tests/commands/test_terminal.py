@@ -45,7 +45,7 @@ def test_a_plan_with_names_like_markup_is_printed(train):
     assert "m[/red]x" in ended.out
 
 
-def test_a_sweep_below_a_directory_named_like_markup_tells_where_it_is(train):
+def test_a_sweep_in_a_directory_named_like_markup_names_it(train):
     ended = train("-m", *MLP, "precision=tf32", "device=cpu", "output_dir='o[/b]'")
     assert ended.code == 0
     assert "o[/b]/" in ended.out

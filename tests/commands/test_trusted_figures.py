@@ -33,7 +33,7 @@ def test_a_record_holds_the_proof_of_its_mode(train):
 def test_parameters_in_16_bit_promise_nothing_of_float32(train):
     assert train(*MLP, "trainer.steps=6", "precision=pure_bf16").code == 0
     proof = only_run().record.proof
-    assert "fp32_arithmetic" not in proof
+    assert proof.fp32_arithmetic is None
     assert proof.contradictions == []
 
 

@@ -6,7 +6,7 @@ import sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 
-from ampsweep.config import registry  # noqa: F401  (registers the schemas)
+from ampsweep.config import hydra_config  # noqa: F401  (registers the schemas)
 from ampsweep.config.compose import conf_dir
 
 

@@ -53,7 +53,7 @@ def test_every_model_composes_with_its_default_data_and_task(option):
 
 
 @pytest.mark.parametrize("option", options("data"))
-def test_every_data_set_composes_with_its_default_task_and_a_model_of_ones_own(option):
+def test_every_data_set_composes_with_a_model_of_ones_own(option):
     config = composed(*chosen("data", option), *chosen("model", "custom"))
     assert config.data["name"] == option
 

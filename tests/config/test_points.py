@@ -92,7 +92,7 @@ def test_a_line_without_lists_is_one_run():
     assert [point.config for point in composed.points] == [compose_one(["trainer.steps=3"])]
 
 
-def test_whoever_waits_for_a_multirun_is_told_before_its_points_are_composed():
+def test_a_multirun_is_announced_before_its_points_are_composed():
     told = []
     compose_points(["seed=0"], multirun=False, on_multirun=lambda: told.append("single"))
     assert told == []
@@ -101,7 +101,7 @@ def test_whoever_waits_for_a_multirun_is_told_before_its_points_are_composed():
     assert told == ["multirun"]
 
 
-def test_of_a_sweeper_that_chooses_as_it_goes_the_first_values_are_checked():
+def test_a_sweeper_that_chooses_as_it_goes_has_first_values():
     ours = ["hydra.sweeper._target_=mine.Sweeper", "seed=3,4", "optimizer.lr=interval(0.1,1)"]
     composed = compose_points(ours, multirun=True)
     assert [point.config.seed for point in composed.points] == [3]

@@ -8,7 +8,7 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import config_hash, pair_key, run_directory_name
-from ampsweep.config.modes import PRECISION_MODES, arm_label
+from ampsweep.config.modes import PRECISION_MODES, arm_label, report_order
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.run.request import identity
 
@@ -80,7 +80,7 @@ def pair(config, **facts):
 
 
 @pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
-def test_a_finished_point_is_known_by_all_that_can_change_its_result(name, key):
+def test_a_point_is_known_by_all_that_can_change_its_result(name, key):
     same = config_hash(changed(name, key)) == config_hash(CONFIGS[name])
     assert same == (key in WITHOUT_RESULT)
 
@@ -139,6 +139,13 @@ def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, 
     assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
 
 
+def test_reports_show_arms_beside_the_mode_they_changed():
+    modes = ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"]
+    assert sorted(PRECISION_MODES, key=report_order) == modes
+    arms = ["mine", "pure_bf16", "amp_bf16+eval=autocast", "amp_bf16"]
+    assert sorted(arms, key=report_order) == ["amp_bf16", "amp_bf16+eval=autocast", "pure_bf16", "mine"]
+
+
 def test_a_mode_of_ones_own_is_labelled_by_what_it_sets():
     assert arm_label(PrecisionConfig(mode="mine", autocast=True, init_scale=2.0)) == "mine+autocast=true+init_scale=2"
 
@@ -152,7 +159,7 @@ def test_arms_that_differ_never_share_a_label():
 @pytest.mark.parametrize(
     "name", ["gpt_tiny", "org/model", "a b\tc", "../..", "C:\\nets", "x" * 400, "nets.Größe", "a'b\"c`$(d)", "*?<>|"]
 )
-def test_a_run_directory_is_one_folder_with_a_name_that_is_safe_everywhere(name):
+def test_a_run_directory_has_a_name_that_is_safe_everywhere(name):
     config = with_value(CONFIGS["one's own"], "model.name", name)
     directory = run_directory_name(config)
     assert re.fullmatch(r"fp32-[A-Za-z0-9_.+=-]+-[0-9a-f]{8}", directory)
@@ -191,7 +198,7 @@ def test_the_dtype_of_a_run_is_the_one_it_computes_in(mode, dtype):
     assert identity(config, steps=10, device="cpu").dtype == dtype
 
 
-def test_autocast_switched_off_by_itself_computes_in_the_dtype_of_the_parameters():
+def test_without_autocast_the_parameters_dtype_is_computed_in():
     precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
     config = replace(CONFIGS["gpt on text"], precision=precision)
     assert identity(config, steps=10, device="cpu").dtype == "float32"

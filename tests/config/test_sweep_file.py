@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from ampsweep.config.compose import compose_each
-from ampsweep.config.distributions import draw
 from ampsweep.config.errors import UserError
-from ampsweep.config.sweep_file import sweep_points
+from ampsweep.config.sweep_file import draw, sweep_points
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 

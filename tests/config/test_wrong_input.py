@@ -7,9 +7,9 @@ from copy import deepcopy
 
 import pytest
 
-from ampsweep.config.checks import check
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
 from ampsweep.config.errors import UserError
+from ampsweep.config.value_checks import check
 
 
 def sentence(line):
@@ -102,7 +102,7 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("precision.dtype=float16", "precision.dtype=float16: has no effect without precision.autocast=true"),
         (
             "precision.mode=amp_bf16",
-            "precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are fp32, tf32, amp_bf16, amp_fp16, "
+            "precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are fp32, tf32, amp_fp16, amp_bf16, "
             "pure_bf16, pure_fp16",
         ),
         (
@@ -173,7 +173,7 @@ def fine():
         (
             "report.baseline",
             "amp_fp99",
-            "must be an arm, which begins with its mode: fp32, tf32, amp_bf16, amp_fp16, pure_bf16, pure_fp16",
+            "must be an arm, which begins with its mode: fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
         ),
         ("max_batch.limit", 0, "must be greater than 0"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
@@ -221,7 +221,7 @@ def test_a_value_that_is_not_allowed_is_answered_with_what_is(key, value, expect
         ("experiment=smoke model=nope", "model", "nope"),
     ],
 )
-def test_an_option_that_does_not_exist_is_answered_with_those_that_do(line, group, option):
+def test_an_unknown_option_is_answered_with_those_that_exist(line, group, option):
     allowed = ", ".join(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))
     assert sentence(line) == f"{group}={option}: no such option; allowed are {allowed}"
 

@@ -23,7 +23,7 @@ def test_images_lie_between_zero_and_one():
     assert set(targets.tolist()) == set(range(10))
 
 
-def test_an_epoch_visits_each_training_digit_once_and_no_validation_digit():
+def test_an_epoch_visits_each_training_digit_once():
     data = Digits(val_fraction=0.2, batch_size=2, seed=0, device=CPU)
     val = [digit for inputs, _ in data.val_batches() for digit in hashes(inputs)]
     train = [digit for index in range(data.num_train_batches) for digit in hashes(data.train_batch(index)[0])]

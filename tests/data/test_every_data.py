@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from marks import on_cuda
 from torch.utils.data import TensorDataset
 
 from ampsweep.data.digits import Digits
@@ -60,7 +61,7 @@ def same(left, right):
     return all(torch.equal(*tensors) for tensors in zip(left, right, strict=True))
 
 
-def test_the_same_seed_gives_the_same_batches_in_any_order_of_access(make):
+def test_a_seed_gives_the_same_batches_in_any_order_of_access(make):
     one, other = make(), make()
     forwards = [one.train_batch(index) for index in range(20)]
     backwards = [other.train_batch(index) for index in reversed(range(20))][::-1]
@@ -109,7 +110,7 @@ def test_batches_have_the_promised_size(make):
     assert all(len(inputs) == len(targets) <= 3 for inputs, targets in data.val_batches())
 
 
-def test_tokens_per_batch_count_the_inputs_where_these_are_tokens(make):
+def test_tokens_per_batch_count_inputs_that_are_tokens(make):
     data = make()
     inputs, _ = data.train_batch(0)
     if data.tokens_per_batch is None:
@@ -133,8 +134,7 @@ def test_a_batch_without_items_is_refused(make, batch_size):
         make(batch_size=batch_size)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_a_batch_reaches_the_gpu_without_a_wait(make):
     data, reference = make(device=torch.device("cuda")), make()
     data.train_batch(0)

@@ -78,7 +78,7 @@ def test_the_validation_file_is_validated_too(counting, tmp_path):
         tokens(counting, val_path=str(other)).validate()
 
 
-def test_an_id_beyond_the_first_part_of_a_large_file_is_found_at_its_position(tmp_path):
+def test_a_wrong_id_far_into_a_large_file_is_found(tmp_path):
     ids = np.zeros(2**24 + 5, dtype=np.uint8)
     ids[-2] = 200
     data = tokens(written(tmp_path / "large.bin", ids, "uint8"), dtype="uint8", vocab_size=100)

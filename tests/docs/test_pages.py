@@ -146,3 +146,15 @@ def test_keys_that_pages_name_exist(page, group, schema, is_complete):
     )
     assert told <= known
     assert told == known or not is_complete
+
+
+def test_contributing_shows_the_diff_that_a_test_applies():
+    diff = (ROOT / "tests/precision/new_mode.diff").read_text().rstrip("\n")
+    assert blocks(ROOT / "CONTRIBUTING.md", "diff") == [diff + "\n"]
+
+
+def test_contributing_shows_the_floors_as_they_are_held():
+    told = re.findall(r"^\| \d+ \| (.*?) \| ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rooms = {name.removesuffix(".py") for row in told for name in re.findall(r"`([\w.]+)`", row)}
+    found = {path.stem for path in (ROOT / "src/ampsweep").iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert rooms == found - {"__init__", "__pycache__"}

@@ -12,7 +12,7 @@ import ampsweep
 
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
-    {"metrics", "text", "redaction"},
+    {"metrics", "text", "redaction", "argument_checks"},
     {"config", "record"},
     {"tracing"},
     {"precision", "models", "data", "tasks", "monitors", "launch", "tracking", "analysis"},

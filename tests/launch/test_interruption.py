@@ -89,7 +89,7 @@ def test_a_signal_to_the_parent_alone_is_passed_on(start):
     }
 
 
-def test_a_signal_to_the_child_alone_ends_the_run_but_does_not_interrupt_the_parent(start):
+def test_a_signal_to_the_child_alone_spares_the_parent(start):
     parent = start("train_until_stopped")
     os.kill(parent.hear(), signal.SIGTERM)
     assert parent.hear() == {
@@ -101,7 +101,7 @@ def test_a_signal_to_the_child_alone_ends_the_run_but_does_not_interrupt_the_par
     }
 
 
-def test_a_signal_to_every_process_leaves_the_fork_server_to_report(start):
+def test_a_signal_to_every_process_spares_the_fork_server(start):
     parent = start("train_until_stopped")
     parent.hear()
     for process in [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]:
@@ -153,7 +153,7 @@ def test_the_child_of_a_killed_parent_stops_as_asked(start, tmp_path):
     assert (tmp_path / "end").read_text() == "the parent process died"
 
 
-def test_the_child_of_a_killed_parent_that_does_not_stop_ends_after_its_grace(start):
+def test_the_child_of_a_killed_parent_ends_after_its_grace(start):
     parent = start("never_stop", grace_s=0.4)
     child = parent.hear()
     parent.signal(signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_the_child_of_a_killed_parent_that_does_not_stop_ends_after_its_grace(st
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
-def test_the_child_of_a_killed_fork_server_does_not_outlive_its_report(start):
+def test_the_child_of_a_killed_fork_server_is_ended(start):
     parent = start("orphan")
     child = parent.hear()
     end = parent.hear()

@@ -65,12 +65,12 @@ def test_the_working_directory_is_the_parents(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_number_of_threads_is_applied_to_a_torch_that_was_imported_before(monkeypatch, number):
+def test_the_number_of_threads_reaches_a_torch_imported_before(monkeypatch, number):
     monkeypatch.setenv("OMP_NUM_THREADS", str(number))
     assert run_isolated(target("num_threads"), ()).result == (number, sys.platform == "linux")
 
 
-def test_a_variable_that_torch_reads_at_import_costs_a_cold_start_but_counts(monkeypatch):
+def test_a_variable_that_torch_reads_at_import_counts(monkeypatch):
     monkeypatch.setenv("TORCH_LOGS", "+inductor")
     found, _, born_with_torch = run_isolated(target("surroundings"), (["TORCH_LOGS"],)).result
     assert found == {"TORCH_LOGS": "+inductor"}
@@ -127,7 +127,7 @@ def test_exit_functions_run_as_in_any_process(tmp_path):
     assert (tmp_path / "last").read_text() == "farewell"
 
 
-def test_a_run_that_hangs_after_its_result_is_killed_and_keeps_it():
+def test_a_run_that_hangs_after_its_result_is_killed():
     end = run_isolated(target("linger"), (), grace_s=0.5)
     assert end.result == "done"
     assert end.exitcode != 0

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from marks import on_cuda
 
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.nvml import NvmlDevice
@@ -67,7 +68,7 @@ def test_a_load_is_noticed_before_the_run_begins():
     assert time.perf_counter() - began < 1.0
 
 
-def test_a_load_from_before_does_not_matter_to_a_cpu_that_was_free_afterwards():
+def test_load_before_a_run_on_a_free_cpu_does_not_matter():
     free = Evidence(busy_before="the CPU was busy", host=ALONE)
     assert judge(CPU, free).verdict == "clean"
     assert judge(CPU, free).busy_before == "the CPU was busy"
@@ -87,7 +88,7 @@ def test_what_the_run_starts_is_part_of_the_run(child):
     assert child.pid in own_processes()
 
 
-def test_what_the_run_started_is_still_part_of_it_when_it_has_ended():
+def test_child_processes_that_ended_count_as_the_runs_own():
     window = ProcessorWindow()
     spend = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", spend], check=True)
@@ -250,9 +251,8 @@ HOLD = (
 )
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_memory_of_another_process_is_noticed_before_the_run_begins():
+@on_cuda
+def test_cuda_memory_of_another_process_is_noticed_before():
     torch.cuda.empty_cache()  # what earlier tests held
     assert UseBeforeRun(torch.device("cuda")).sentence() is None
     with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

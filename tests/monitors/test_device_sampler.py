@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from marks import on_cuda
 
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.device_sampler import DeviceSampler
@@ -32,7 +33,7 @@ def test_one_busy_thread_uses_at_most_its_share_of_the_cores():
     assert idle < 10 < busy < 1.1 * 100 / num_available_cores() + 10
 
 
-def test_the_cpu_tells_what_this_process_uses_of_it_and_nothing_else():
+def test_on_the_cpu_only_this_process_is_sampled():
     found = samples_while(lambda: keep_busy(0.1))
     assert found.keys() == {"device/utilization_pct", "device/busy_cores", "memory/process_gib"} <= METRICS.keys()
     assert found["device/utilization_pct"] == pytest.approx(100 * found["device/busy_cores"] / num_available_cores())
@@ -123,8 +124,7 @@ def test_an_interval_that_is_none_is_refused(interval_s):
         DeviceSampler(CPU, interval_s)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_on_cuda_the_driver_tells_of_the_device_that_torch_uses():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     held = torch.empty(2**30, dtype=torch.uint8, device=device)

@@ -69,7 +69,7 @@ def test_what_the_table_does_not_know_has_no_peak(name, flops, tf32):
         ("AMD EPYC 9654 96-Core Processor", None),
     ],
 )
-def test_memory_moves_so_many_bytes_a_second_where_the_table_knows_the_device(name, tb_per_sec):
+def test_memory_bandwidth_of_known_devices(name, tb_per_sec):
     expected = None if tb_per_sec is None else pytest.approx(tb_per_sec * 1e12)
     assert memory_bytes_per_sec(name) == expected
 
@@ -81,7 +81,7 @@ def test_the_peak_of_a_mix_takes_the_time_of_its_parts():
     assert peak.by_dtype == {"float32": 66.9, "bfloat16": 989.4}
 
 
-def test_the_share_is_the_rate_over_the_peak_and_the_proof_names_it(on_h100):
+def test_mfu_is_the_rate_over_the_peak_named_in_the_proof(on_h100):
     half = Efficiency(CPU, {"bfloat16": 4947 * 10**8}, tf32=False)
     figures = half.figures(step_ms=1.0)
     assert figures == {"perf/tflops_per_sec": pytest.approx(494.7), "perf/mfu_pct": pytest.approx(50)}
@@ -91,13 +91,13 @@ def test_the_share_is_the_rate_over_the_peak_and_the_proof_names_it(on_h100):
     assert set(peak) == {"tflops_per_sec", "by_dtype", "source"}
 
 
-def test_a_share_over_100_percent_is_refused_and_the_proof_says_so(on_h100):
+def test_mfu_over_100_percent_is_refused_in_the_proof(on_h100):
     impossible = Efficiency(CPU, {"float32": 10**12}, tf32=False)
     assert impossible.figures(step_ms=10.0) == {"perf/tflops_per_sec": pytest.approx(100)}
     assert impossible.proof()["refused"].startswith("perf/mfu_pct would be 149.5: 100 TFLOP/s")
 
 
-def test_after_a_refused_share_there_is_none_that_could_be_believed(on_h100):
+def test_after_a_refused_mfu_none_is_told(on_h100):
     wrong = Efficiency(CPU, {"float32": 10**12}, tf32=False)
     assert "perf/mfu_pct" in wrong.figures(step_ms=16.0)
     wrong.figures(step_ms=10.0)

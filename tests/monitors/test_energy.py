@@ -36,7 +36,7 @@ def test_a_stretch_that_is_too_short_for_the_counter_is_left_out():
     assert meter.summary() == {}
 
 
-def test_an_end_without_a_beginning_and_a_stretch_without_an_end_are_none():
+def test_a_stretch_without_beginning_or_end_does_not_count():
     meter = EnergyMeter(counter(0.0, 100.0), samples_per_step=1, min_stretch_s=0)
     meter.end(5)
     meter.begin(5)

@@ -60,7 +60,7 @@ def test_activations_in_float32():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_under_autocast_the_residual_stream_stays_float32_and_the_rest_is_halved(dtype):
+def test_autocast_halves_all_but_the_residual_stream(dtype):
     stream = 4 * (1 + 2 * LAYERS)
     in_blocks = 2 * LAYERS * (1 + 3 + 1 + 1 + 4 + 4)
     expected = TOKENS * WIDTH * (stream + in_blocks + 2) + STATISTICS + SOFTMAX + LOG_PROBABILITIES
@@ -74,7 +74,7 @@ def test_checkpointing_keeps_the_inputs_of_blocks_alone():
     assert traced(checkpointing=True).end_of_forward["activations"] == pytest.approx(expected, abs=64)
 
 
-def test_flops_are_those_of_the_matrices_and_checkpointing_adds_none_to_the_models():
+def test_checkpointing_adds_no_model_flops():
     weights = LAYERS * BLOCK_WEIGHTS + VOCABULARY * WIDTH
     attention = 2 * LENGTH * WIDTH * LAYERS  # of a token with all others
     expected = MICRO_BATCHES * TOKENS * (3 * 2 * weights + (2 + 5) * attention)  # attention computes its scores again

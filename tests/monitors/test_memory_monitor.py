@@ -6,16 +6,16 @@ import sys
 
 import pytest
 import torch
+from marks import on_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.memory import MemoryMonitor
+from ampsweep.monitors.memory import AllocatorGrowth, MemoryMonitor
 from ampsweep.tracing.host_memory import peak_resident_bytes
 from ampsweep.tracing.step import TracedStep, trace_step
 
 CPU = torch.device("cpu")
 MIB, GIB = 2**20, 2**30
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def traced_step(device=CPU):
@@ -25,7 +25,7 @@ def traced_step(device=CPU):
     return trace.result
 
 
-def test_on_the_cpu_the_traced_step_tells_the_tensors_and_the_system_the_process():
+def test_cpu_peaks_come_from_the_traced_step_and_the_system():
     monitor = MemoryMonitor(CPU)
     monitor.after_warmup()
     traced = traced_step()
@@ -42,11 +42,66 @@ def test_without_a_traced_step_only_the_process_is_known():
     assert set(MemoryMonitor(CPU).summary()) == {"memory/process_gib"}
 
 
-def test_a_host_memory_never_grows_on_the_device():
-    monitor = MemoryMonitor(CPU)
-    held = torch.ones(1000)
-    assert not monitor.grew()
-    del held
+def test_on_the_cpu_nobody_watches_an_allocator():
+    assert MemoryMonitor(CPU).growth() is None
+
+
+class Allocator:
+    """Has taken some bytes from its device, and counts who asks."""
+
+    num_bytes = num_asked = 0
+
+    def taken_bytes(self):
+        self.num_asked += 1
+        return self.num_bytes
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
+def test_a_step_that_made_the_allocator_grow_is_suspected(step):
+    allocator = Allocator()
+    growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
+    for ended in range(1, 200):
+        allocator.num_bytes += MIB * (ended == step)
+        num_slowed = growth.step_ended()
+        suspects += range(ended - num_slowed + 1, ended + 1)
+    assert step in suspects
+    assert len(suspects) <= 32
+
+
+def test_an_allocator_at_rest_is_seldom_asked():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    assert not any(growth.step_ended() for _ in range(1000))
+    assert allocator.num_asked < 40
+
+
+def test_after_a_growth_each_step_is_looked_at_again():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    for _ in range(100):
+        growth.step_ended()
+    allocator.num_bytes += MIB
+    assert growth.look() > 0
+    allocator.num_bytes += MIB
+    assert growth.step_ended() == 1
+    assert growth.step_ended() == 0
+
+
+def test_a_look_tells_of_the_steps_since_the_last_one():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    for _ in range(65):
+        growth.step_ended()
+    allocator.num_bytes += MIB
+    assert [growth.look(), growth.look()] == [2, 0]  # looks came after 1, 3, 7, 15, 31 and 63 steps
+
+
+def test_what_was_taken_between_steps_makes_none_of_them_slow():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.taken_bytes)
+    allocator.num_bytes += MIB
+    growth.begin()
+    assert growth.step_ended() == 0
 
 
 def peak_after_holding(num_bytes, results):
@@ -124,9 +179,8 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
     assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
-def test_on_cuda_the_allocator_tells_the_peaks_of_the_run_and_of_the_steady_steps():
+@on_cuda
+def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     device = torch.device("cuda")
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
     del before
@@ -135,8 +189,6 @@ def test_on_cuda_the_allocator_tells_the_peaks_of_the_run_and_of_the_steady_step
     assert "memory/peak_allocated_gib" not in monitor.summary()
     assert monitor.row()["memory/peak_reserved_gib"] < 1, "of what was freed before the run"
     spike = torch.empty(1024 * MIB, dtype=torch.uint8, device=device)
-    assert monitor.grew()
-    assert not monitor.grew()
     del spike
     monitor.after_warmup()
     summary = monitor.summary(traced_step(device))
@@ -147,8 +199,15 @@ def test_on_cuda_the_allocator_tells_the_peaks_of_the_run_and_of_the_steady_step
     assert set(summary) <= set(METRICS)
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
+def test_on_cuda_the_allocator_tells_that_it_grew():
+    growth = MemoryMonitor(torch.device("cuda")).growth()
+    spike = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
+    assert [growth.step_ended(), growth.step_ended()] == [1, 0]
+    del spike
+
+
+@on_cuda
 def test_the_traced_peak_is_the_allocators_but_for_rounding():
     device = torch.device("cuda")
     torch.cuda.empty_cache()  # a cached block may be larger than what is asked for, by up to 1 MiB
@@ -170,9 +229,8 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
     assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
-def test_on_cuda_the_step_has_the_allocators_peak_and_the_run_keeps_its_own():
+@on_cuda
+def test_cuda_peak_of_one_step_leaves_the_runs_peak_alone():
     device = torch.device("cuda")
     monitor = MemoryMonitor(device)
     measured_step(monitor, torch.clone)  # the first matmul of all takes a workspace that stays

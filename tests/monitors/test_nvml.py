@@ -79,7 +79,7 @@ def test_the_gpu_is_found_by_its_uuid_or_else_its_address(name, install):
     assert library.num_open == 0
 
 
-def test_a_partition_has_the_address_of_the_whole_and_not_its_figures(install):
+def test_a_partition_does_not_get_the_whole_gpus_figures(install):
     install(ADDRESS, nvmlDeviceGetMigMode=[1, 1])
     assert NvmlDevice.open(DEVICE) is None
     install(ADDRESS, nvmlDeviceGetMigMode=[0, 0])

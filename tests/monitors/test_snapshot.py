@@ -5,10 +5,9 @@ import pickle
 
 import pytest
 import torch
+from marks import on_cuda
 
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
-
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.mark.parametrize("name", ["cpu", "mps"])
@@ -23,8 +22,7 @@ def test_torch_still_has_the_functions_that_have_no_public_name():
     assert next(iter(inspect.signature(torch.cuda.memory._dump_snapshot).parameters)) == "filename"
 
 
-@pytest.mark.gpu
-@NEEDS_CUDA
+@on_cuda
 def test_on_cuda_the_file_has_the_allocations_and_who_made_them(tmp_path):
     path = tmp_path / "memory_snapshot.pickle"
     snapshot = MemorySnapshot(torch.device("cuda"), path)

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from marks import on_cuda
 
 from ampsweep.monitors.step_clock import StepClock
 
@@ -62,6 +63,16 @@ def test_a_marked_step_is_warmup():
     take_step(c, 0.05)
     c.mark_warmup()
     take_step(c, 0.001)
+    assert window(c)["perf/step_ms"] > 20
+    assert c.summary()["perf/step_ms_p95"] < 40
+
+
+def test_several_steps_can_be_marked_at_once():
+    c = clock()
+    for seconds in (0.001, 0.05, 0.05):
+        take_step(c, seconds)
+    c.mark_warmup(num_steps=2)
+    c.mark_warmup(num_steps=0)
     assert window(c)["perf/step_ms"] > 20
     assert c.summary()["perf/step_ms_p95"] < 40
 
@@ -147,9 +158,8 @@ def test_windows_read_together_are_those_read_one_by_one():
     assert together.summary()["perf/data_wait_ms"] == pytest.approx(40)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_a_step_lasts_as_long_as_its_kernels_and_nothing_waits_for_them():
+@on_cuda
+def test_cuda_steps_last_as_long_as_their_kernels():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     c = StepClock(device, warmup_steps=1, samples_per_step=8, tokens_per_step=None)
     x = torch.randn(4096, 4096, device=device)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import needs_tf32
 from torch.backends import cuda, cudnn, mkldnn
 
 from ampsweep.precision.flags import fp32_arithmetic
@@ -70,14 +71,14 @@ def _leave_no_trace():
 
 
 @pytest.mark.parametrize("state", STATES_BEFORE)
-def test_without_tf32_all_float32_arithmetic_is_float32_whatever_was_set(state):
+def test_without_tf32_float32_is_float32_whatever_was_set(state):
     STATES_BEFORE[state]()
     with fp32_arithmetic(tf32=False):
         assert set(newer().values()) == {"ieee"}
 
 
 @pytest.mark.parametrize("state", STATES_BEFORE)
-def test_with_tf32_matmuls_and_convolutions_of_the_gpu_use_it_whatever_was_set(state):
+def test_with_tf32_the_gpu_uses_it_whatever_was_set(state):
     STATES_BEFORE[state]()
     with fp32_arithmetic(tf32=True):
         assert {newer()[name] for name in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")} == {"tf32"}
@@ -85,7 +86,7 @@ def test_with_tf32_matmuls_and_convolutions_of_the_gpu_use_it_whatever_was_set(s
 
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("state", STATES_BEFORE)
-def test_libraries_can_read_the_older_switches_within_and_they_say_the_same(state, tf32):
+def test_the_older_switches_can_be_read_and_say_the_same(state, tf32):
     STATES_BEFORE[state]()
     with fp32_arithmetic(tf32=tf32):
         assert older() == {
@@ -122,10 +123,7 @@ def test_modes_can_be_nested():
         assert newer() == outer
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs a CUDA device with TF32"
-)
+@needs_tf32
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("state", STATES_BEFORE)
 def test_arithmetic_on_the_gpu_is_what_the_switches_say(state, tf32):

@@ -60,7 +60,7 @@ def equal(some, others):
 
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_overflowing_step_changes_no_parameter_and_halves_the_scale(optimizer, max_norm):
+def test_an_overflow_changes_no_parameter_and_halves_the_scale(optimizer, max_norm):
     training = Training(Precision(settings(init_scale=2.0**40), "cpu"), optimizer, max_norm)
     num_skipped = 0
     for _ in range(40):
@@ -107,7 +107,7 @@ def test_gradients_are_unscaled_before_they_are_clipped():
     assert scaled.norm > 0.01
 
 
-def test_the_scale_is_read_without_waiting_and_is_the_scalers_own():
+def test_the_scale_that_is_read_is_the_scalers_own():
     precision = Precision("amp_fp16", "cpu")
     scale = precision.scale()
     assert (scale.dtype, scale.shape) == (torch.float32, ())
@@ -137,14 +137,14 @@ def test_the_state_of_the_scaler_carries_over():
     assert other.state_dict()["_growth_tracker"] > 0
 
 
-def test_a_run_without_amp_continued_with_it_starts_a_fresh_scaler_and_says_so():
+def test_a_checkpoint_without_a_scaler_gets_a_fresh_one():
     precision = Precision(settings(init_scale=1024.0), "cpu")
     note = precision.load_state_dict(Precision("fp32", "cpu").state_dict())
     assert note == "the checkpoint has no GradScaler state; a fresh one starts at scale 1024"
     assert precision.scale() == 1024
 
 
-def test_a_run_with_amp_continued_without_it_ignores_the_scaler_and_says_so():
+def test_a_scaler_in_a_checkpoint_is_ignored_without_amp():
     note = Precision("fp32", "cpu").load_state_dict(Precision("amp_fp16", "cpu").state_dict())
     assert note == "the checkpoint's GradScaler state is ignored; this run has no scaler"
 

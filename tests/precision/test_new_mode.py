@@ -58,11 +58,12 @@ def test_a_new_mode_touches_the_table_and_one_class():
     assert "rounded" not in MODES
 
 
+@pytest.mark.slow
 def test_a_new_mode_has_label_colour_order_and_support(tree):
     assert json.loads(python(tree, "-c", FACTS)) == {
         "label": "rounded+eval=autocast",
         "colour": "#0072b2",
-        "order": ["fp32", "pure_fp16", "rounded+eval=autocast", "mine"],
+        "order": ["fp32", "rounded+eval=autocast", "pure_fp16", "mine"],
         "computes in": "float32",
         "unsupported": None,
         "class": "Rounded",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from devices import needs_tf32
 from torch import nn
 from torch.nn import functional as F
 
@@ -66,7 +67,7 @@ def bfloat16_matmuls_allowed():
 
 
 @pytest.mark.usefixtures("bfloat16_matmuls_allowed")
-def test_a_flag_that_rounds_is_seen_and_undone_by_the_flags_of_the_mode():
+def test_a_flag_that_rounds_is_seen_and_undone_by_the_mode():
     x, y = torch.rand(256, 256, dtype=torch.float64), torch.rand(256, 256, dtype=torch.float64)
     error = ((x.float() @ y.float()) - x @ y).abs().max()
     if error < 1e-3:
@@ -235,7 +236,7 @@ class HalfInside(nn.Module):
         return self.second(x.float())
 
 
-def test_a_model_that_computes_in_16_bit_by_itself_is_no_float32_arm():
+def test_a_model_that_casts_by_itself_is_no_float32_arm():
     (found,) = contradictions(FP32, census("fp32", HalfInside(), torch.randn(4, 16)))
     assert found.endswith("ran in bfloat16, although the mode computes in float32")
 
@@ -249,7 +250,7 @@ def test_a_share_is_said_in_plain_digits(share, said):
     assert found.startswith(f"{said} of the matmul")
 
 
-def test_settings_count_and_not_the_name_of_the_mode_they_started_from():
+def test_settings_count_and_not_the_name_of_their_mode():
     changed = replace(FP32, autocast=True, dtype="bfloat16")
     make, x = MODELS["mlp"]
     assert contradictions(changed, census(changed, make(), x)) == []
@@ -261,12 +262,7 @@ def test_a_model_without_convolutions_needs_no_proof_of_them():
     assert not has_convolutions(gpt(dropout=0.0))
 
 
-def with_tf32():
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+@needs_tf32
 @pytest.mark.parametrize(("mode", "proof"), [("fp32", EXACT), ("tf32", ROUNDED)])
 def test_on_cuda_the_modes_differ_in_their_arithmetic(mode, proof):
     device = torch.device("cuda")
@@ -275,8 +271,7 @@ def test_on_cuda_the_modes_differ_in_their_arithmetic(mode, proof):
         assert contradictions(PRECISION_MODES[mode], ModeProof(flags=effective_flags(device))) == []
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+@needs_tf32
 def test_on_cuda_a_variable_that_forces_tf32_is_seen():
     independent, convolution, found = proven_with("cuda", NVIDIA_TF32_OVERRIDE="1")
     if independent == "does not round":
@@ -285,8 +280,7 @@ def test_on_cuda_a_variable_that_forces_tf32_is_seen():
     assert "a convolution in float32 lost bits" in found
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not with_tf32(), reason="needs a CUDA device with TF32")
+@needs_tf32
 def test_on_cuda_a_variable_that_forbids_tf32_is_seen():
     independent, convolution, found = proven_with("cuda", "tf32", NVIDIA_TF32_OVERRIDE="0")
     assert (independent, convolution) == ("does not round", "exact")

@@ -67,7 +67,7 @@ PROBED = [
 
 
 @pytest.mark.parametrize("overrides", PROBED, ids=lambda overrides: overrides[-1])
-def test_all_that_a_memory_limit_counts_to_the_byte_but_for_a_scalers_counts(overrides):
+def test_all_that_a_memory_limit_counts_is_predicted(overrides):
     config = composed(*overrides, "trainer.memory_limit_gib=1")
 
     with StopRequest() as stop:

@@ -52,7 +52,7 @@ def test_no_batch_is_larger_than_the_data():
     assert arm_memory(*MLP, target=CUDA).largest(2**30) == LargestBatch(1438, is_all_the_data=True)
 
 
-def test_amp_saves_from_the_batch_on_at_which_activations_outweigh_the_weights_copies():
+def test_amp_saves_once_activations_outweigh_weight_copies():
     overrides = ("model=mlp_recipe", "model.hidden_size=256", "data.in_features=256", "data.out_features=256")
     small = (*overrides, "data.batch_size=8", "data.num_batches=2", "model.num_layers=8", "trainer.max_grad_norm=null")
     fp32, amp = (

@@ -69,7 +69,7 @@ def test_a_chosen_precision_is_the_only_one(predict):
     assert workload["baseline"] is None
 
 
-def test_a_sweep_is_a_workload_for_each_of_its_models_and_one_for_all_seeds(predict):
+def test_a_sweep_is_one_workload_per_model_for_all_seeds(predict):
     _, out, _ = predict("-m", *SMALL, "seed=0,1", "precision=fp32,amp_bf16", "model.num_layers=1,2", "format=json")
     workloads = json.loads(out)["workloads"]
     assert [[mode["arm"] for mode in workload["modes"]] for workload in workloads] == [["fp32", "amp_bf16"]] * 2
@@ -117,7 +117,7 @@ def test_wrong_input_is_one_sentence(predict, override, sentence):
         ("Selecting", "aten.nonzero in Selecting (Selecting) depends on values"),
     ],
 )
-def test_a_model_that_looks_at_values_is_named_with_its_operator_and_module(predict, model, complaint):
+def test_a_model_that_reads_values_is_named_with_its_operator(predict, model, complaint):
     code, _, err = predict(*OWN, f"model._target_=value_models.{model}")
     assert code == 2
     assert f"model={model}: {complaint}" in err

@@ -43,7 +43,7 @@ def test_both_phases_of_the_amp_recipe_to_the_byte():
     assert mixed_precision == 1_577_232_384
 
 
-def test_newer_versions_add_their_workspaces_and_a_loss_as_large_as_its_input():
+def test_newer_versions_add_workspaces_and_a_full_size_loss():
     old, new = (
         max_memory_allocated(lambda mark: recipe(mark, num_steps=3), TargetDevice("cuda", A100, version))[1]
         for version in ((1, 11), (2, 13))

@@ -150,7 +150,7 @@ def test_keys_of_a_later_version_of_this_schema_are_passed_over(tmp_path):
     assert RunRecord.read(written(tmp_path, colour="red", **{"identity.rank": 3})) == RECORD
 
 
-def test_optional_parts_may_be_missing_and_whole_numbers_stand_for_others(tmp_path):
+def test_parts_may_be_missing_and_whole_numbers_stand_for_others(tmp_path):
     record = RunRecord.read(written(tmp_path, memory=..., wandb=..., prediction=..., **{"identity.lr": 1}))
     assert (record.memory, record.wandb, record.prediction, record.identity.lr) == (MemoryUse(), WandbFacts(), None, 1)
 

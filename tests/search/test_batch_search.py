@@ -74,7 +74,7 @@ def test_an_answer_that_fails_later_moves_the_search_below_it():
     assert [one.batch_size for one in search.probes].count(20) == 1
 
 
-def test_of_a_device_with_gaps_it_finds_a_batch_below_the_first_that_fails():
+def test_on_a_device_with_gaps_it_finds_a_batch_below_a_failure():
     search = BatchSearch(limit=LIMIT, first=8, stride=8)
     while (size := search.next_batch) is not None:
         search.add(probe(size, 0 if size in (20, 24, 32) else LIMIT))

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "sweeps/results/plan.yaml"
 FILES = {path.stem: path for path in sorted((ROOT / "sweeps").rglob("*.yaml")) if path != PLAN}
 NAMES = [name for name, path in FILES.items() if path.parent.name == "sweeps"]
+OF_RESULTS = [name for name in FILES if name not in NAMES]
 SHARED = {"nanogpt": "gpt_small"} | {name: "memory_by_batch" for name in FILES if name.startswith("memory_by_batch_")}
 """Files whose runs belong to those of another name."""
 
@@ -56,7 +57,7 @@ def test_a_point_that_is_ended_early_was_evaluated_before():
     assert 0 < search["early_terminate"]["min_iter"] < evaluations
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_point_composes(name):
     found = points(name)
     seeds = {next((key for key in point if key.startswith("seed=")), None) for point in found}
@@ -64,9 +65,19 @@ def test_every_point_composes(name):
     # Seeds after the first differ in nothing but the number: each is composed once.
     for point in [point for point in found if first_seed in point]:
         config = compose_one(agent_overrides(point))
-        assert config.name == SHARED.get(name, name)
+        assert config.name == name
     for seed in seeds - {first_seed}:
         compose_one(agent_overrides([seed if key == first_seed else key for key in found[0]]))
+
+
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_every_value_composes(name):
+    """In as many points as the longest list of values has."""
+    parameters = content(name)["parameters"].items()
+    values = {key: parameter.get("values", [parameter.get("value")]) for key, parameter in parameters}
+    for number in range(max(map(len, values.values()))):
+        point = [f"{key}={of_key[number % len(of_key)]}" for key, of_key in values.items()]
+        assert compose_one(agent_overrides(point)).name == SHARED.get(name, name)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -56,7 +56,7 @@ def test_the_loss_reaches_every_parameter(setting):
     assert all(parameter.grad.any() for parameter in model.parameters())
 
 
-def test_evaluation_reports_the_same_loss_and_the_number_of_items(setting):
+def test_evaluation_gives_the_same_loss_and_number_of_items(setting):
     task, model, batch, num_items = setting
     values, count = task.evaluate(model, batch)
     assert torch.equal(values["loss"], task.loss(model, batch).detach())

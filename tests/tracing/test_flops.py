@@ -18,20 +18,20 @@ def flops(model, x, dtype=None):
 @pytest.mark.parametrize(
     ("dtype", "name"), [(None, "float32"), (torch.bfloat16, "bfloat16"), (torch.float16, "float16")]
 )
-def test_a_linear_layer_multiplies_thrice_and_in_the_dtype_of_its_operands(dtype, name):
+def test_a_linear_layer_multiplies_thrice_in_its_dtype(dtype, name):
     x = torch.randn(5, 8, requires_grad=True)
     assert flops(nn.Linear(8, 3), x, dtype) == {name: 3 * 2 * 5 * 8 * 3}
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_a_convolution_costs_as_much_for_each_gradient_as_forward(groups):
+def test_each_gradient_of_a_convolution_costs_a_forward_pass(groups):
     layer = nn.Conv2d(8, 16, kernel_size=3, padding=1, stride=2, groups=groups)
     forward = 2 * (2 * 5 * 5) * 3 * 3 * (8 // groups) * 16
     assert flops(layer, torch.randn(2, 8, 10, 10)) == {"float32": 2 * forward}
     assert flops(layer, torch.randn(2, 8, 10, 10, requires_grad=True)) == {"float32": 3 * forward}
 
 
-def test_a_transposed_convolution_uses_every_weight_at_every_input():
+def test_a_transposed_convolution_counts_its_inputs():
     layer = nn.ConvTranspose2d(8, 16, kernel_size=3, stride=2, groups=2)
     forward = 2 * (2 * 5 * 5) * 3 * 3 * 8 * (16 // 2)
     assert flops(layer, torch.randn(2, 8, 5, 5, requires_grad=True)) == {"float32": 3 * forward}
@@ -49,12 +49,12 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_attention_multiplies_twice_forward_and_five_times_backward(is_causal):
+def test_attention_multiplies_twice_and_five_times_backward(is_causal):
     matmul = 2 * (2 * 4) * 16 * 16 * 8
     assert flops(Attention(is_causal), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 5) * matmul}
 
 
-def test_attention_taken_apart_keeps_its_scores_and_multiplies_four_times_backward():
+def test_attention_in_parts_multiplies_four_times_backward():
     matmul = 2 * (2 * 4) * 16 * 16 * 8
     assert flops(Attention(is_causal=True, dropout=0.1), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 4) * matmul}
 

@@ -5,6 +5,8 @@ import gc
 import pytest
 import torch
 import torch.nn.functional as F
+from amp_loops import amp_step
+from marks import on_cuda
 from torch import nn
 
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
@@ -90,16 +92,12 @@ class Training:
                 return F.mse_loss(self.model(self.x), self.y).item()
 
     def step(self):
-        with torch.autocast("cpu", torch.float16, enabled=self.scaling):
-            loss = F.mse_loss(self.model(self.x), self.y)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
+        dtype = torch.float16 if self.scaling else None
+        amp_step(self.model, self.optimizer, self.scaler, [(self.x, self.y)], dtype=dtype)
 
 
 @pytest.mark.parametrize("scaler", [False, True])
-def test_a_training_within_its_limit_computes_what_it_would_without(scaler):
+def test_a_limit_that_is_not_reached_changes_no_value(scaler):
     limit = limited_to(2**30)
     assert Training(limit, scaler=scaler).run() == Training(MemoryLimit(CPU, None), scaler=scaler).run()
 
@@ -150,9 +148,8 @@ def test_what_cannot_be_limited_is_refused_with_a_reason():
     assert why_no_limit(torch.device("mps"), 0.1, compiles=False).startswith("the memory of mps cannot be limited")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_is_limited_by_its_allocator_and_freed_of_it_afterwards():
+@on_cuda
+def test_a_gpu_is_limited_by_its_allocator_while_inside():
     device = torch.device("cuda", 0)
     torch.cuda.empty_cache()
     limit = MemoryLimit(device, 0.25)

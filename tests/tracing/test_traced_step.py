@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from amp_loops import amp_step
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
@@ -36,19 +37,9 @@ class Recipe:
         self.generator = torch.Generator().manual_seed(1)
 
     def step(self):
-        losses = []
-        for _ in range(self.micro_batches):
-            x, y = torch.randn(2, BATCH, WIDTH, generator=self.generator).unbind()
-            with torch.autocast("cpu", self.dtype or torch.bfloat16, enabled=self.dtype is not None):
-                loss = F.mse_loss(self.model(x), y) / self.micro_batches
-            self.scaler.scale(loss).backward()
-            losses.append(loss.detach())
-        if self.max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
+        drawn = (torch.randn(2, BATCH, WIDTH, generator=self.generator).unbind() for _ in range(self.micro_batches))
+        settings = {"num_batches": self.micro_batches, "dtype": self.dtype, "max_norm": self.max_norm}
+        losses, _ = amp_step(self.model, self.optimizer, self.scaler, drawn, **settings)
         return losses
 
     def traced_step(self):
@@ -108,7 +99,7 @@ def test_parameters_gradients_and_state_are_counted_to_the_byte(make_recipe):
     assert traced.end_of_forward["gradients"] == accumulated
 
 
-def test_an_optimizer_that_copies_all_parameters_peaks_with_all_gradients_and_no_activations():
+def test_an_optimizer_that_copies_parameters_peaks_in_its_step():
     recipe = RECIPES["adamw_foreach_clipped"](mlp())
     recipe.step()
     peak = recipe.traced_step().peak
@@ -153,7 +144,7 @@ def test_activations_are_what_backward_needs():
     assert traced.end_of_forward["temporary"] == 0
 
 
-def test_autocast_halves_the_hidden_activations_and_adds_copies_of_the_weights():
+def test_autocast_halves_activations_and_copies_weights():
     recipe = RECIPES["adamw_fused_bf16"](mlp())
     recipe.step()
     end = recipe.traced_step().end_of_forward
@@ -215,7 +206,7 @@ def test_buffers_and_what_others_hold_are_other():
     assert trace.result.end_of_forward["other"] == buffers + table.nbytes
 
 
-def test_a_checkpoint_computes_activations_again_instead_of_keeping_them():
+def test_a_checkpoint_recomputes_activations():
     class Blocks(nn.Module):
         def __init__(self, use_checkpoint):
             super().__init__()
@@ -355,7 +346,7 @@ def test_nothing_is_watched_after_the_step():
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
 
 
-def test_a_compiled_model_is_traced_as_if_it_were_not_and_stays_compiled():
+def test_a_compiled_model_is_traced_eagerly_and_stays_compiled():
     graphs = []
 
     def backend(module, inputs):

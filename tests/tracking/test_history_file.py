@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsweep.record import RecordError, read_history
+from ampsweep.record import read_history
 from ampsweep.tracking.history_file import HistoryFile
 
 
@@ -144,10 +144,12 @@ def test_rows_that_found_no_room_are_counted(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text('{"step": 1}\nloss,step\n')
-    with pytest.raises(RecordError, match=r"history\.jsonl is damaged: line 2 is not JSON"):
-        HistoryFile().start(tmp_path, resume_after=1)
+def test_what_is_no_row_is_dropped_and_kept_beside_it(tmp_path: Path) -> None:
+    damaged = '{"step": 1}\nloss,step\n{"step": 3}\n{"st'
+    (tmp_path / "history.jsonl").write_text(damaged)
+    assert write(tmp_path, range(4, 5), resume_after=3).reached == 3
+    assert steps_in(tmp_path) == [1, 3, 4]
+    assert (tmp_path / "history.jsonl.damaged").read_text() == damaged
 
 
 def test_steps_only_grow(tmp_path: Path) -> None:

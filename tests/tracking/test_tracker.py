@@ -87,7 +87,7 @@ def test_a_follower_ends_even_where_rows_are_lost(
 
 
 def test_a_history_that_cannot_be_opened_has_no_follower(record: RunRecord, tmp_path: Path) -> None:
-    (tmp_path / HISTORY_NAME).write_text("loss,step\n")
+    (tmp_path / HISTORY_NAME).mkdir()
     follower = InMemoryFollower()
     tracker = Tracker(follower)
     with pytest.raises(RecordError):

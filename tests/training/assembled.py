@@ -30,7 +30,6 @@ LOGGED = ("trainer.log_every=1", "trainer.warmup_steps=2", "device=cpu", "tracki
 class NoStop:
     """Nobody asks the run to end."""
 
-    requested = False
     reason = ""
 
 
@@ -39,12 +38,11 @@ class StopAfter:
     """Asks the run to end after so many steps; it is asked once a step."""
 
     num_steps: int
-    reason: str = "SIGTERM"
 
     @property
-    def requested(self):
+    def reason(self):
         self.num_steps -= 1
-        return self.num_steps <= 0
+        return "SIGTERM" if self.num_steps <= 0 else ""
 
 
 @dataclass

@@ -16,7 +16,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_floating_point_tensors_take_the_dtype_and_labels_stay_whole(dtype):
+def test_floating_point_takes_the_dtype_and_labels_stay_whole(dtype):
     images, labels = as_model_input((IMAGES, LABELS), dtype, channels_last=False)
     assert images.dtype == dtype
     assert labels is LABELS
@@ -42,7 +42,7 @@ def test_a_batch_keeps_its_form(batch):
     assert leaves[-1] is LABELS
 
 
-def test_images_take_the_channels_last_layout_on_request_and_nothing_else_does():
+def test_only_images_take_the_channels_last_layout():
     prepared = as_model_input((IMAGES, torch.ones(2, 3), LABELS), torch.float32, channels_last=True)
     assert prepared[0].is_contiguous(memory_format=torch.channels_last)
     assert not prepared[0].is_contiguous()

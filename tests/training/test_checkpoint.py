@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from marks import on_cuda
 from torch import nn
 
 from ampsweep.training.checkpoint import (
@@ -19,10 +20,9 @@ from ampsweep.training.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     require_same_model,
-    restore_rng_state,
-    rng_state,
     save_checkpoint,
 )
+from ampsweep.training.resume import restore_rng_state, rng_state
 
 CPU = torch.device("cpu")
 NET = nn.Linear(3, 2)
@@ -82,7 +82,7 @@ def test_a_crash_between_the_two_renames_leaves_the_one_before(tmp_path, saved):
     assert load_checkpoint(find_checkpoint(tmp_path)).step == 7
 
 
-def test_a_run_directory_means_its_newest_checkpoint_and_a_file_itself(tmp_path, saved):
+def test_a_run_directory_means_its_newest_checkpoint(tmp_path, saved):
     save_checkpoint(CHECKPOINT, tmp_path)
     assert find_checkpoint(tmp_path) == saved
     assert find_checkpoint(saved.with_name("previous.pt")) == saved.with_name("previous.pt")
@@ -193,14 +193,14 @@ def test_other_things_that_torch_saved_are_refused(content, tmp_path):
         (nn.Sequential(nn.Linear(3, 2)), "0.bias has shape absent there and (2,) in other_net"),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_with_the_first_difference(model, difference):
+def test_a_checkpoint_of_another_model_names_a_difference(model, difference):
     path = Path("last.pt")
     with pytest.raises(CheckpointError) as refused:
         require_same_model(CHECKPOINT, path, model, "other_net")
     assert str(refused.value) == f"checkpoint last.pt is of another model (my_net): {difference}"
 
 
-def test_a_checkpoint_of_the_same_model_is_not_refused_on_any_device_or_in_any_dtype():
+def test_device_and_dtype_make_no_other_model():
     require_same_model(CHECKPOINT, Path("last.pt"), nn.Linear(3, 2, device="meta", dtype=torch.bfloat16), "my_net")
 
 
@@ -221,8 +221,7 @@ def test_all_generators_continue_where_they_were(saved):
     assert draw() == expected
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@on_cuda
 def test_the_generator_of_a_gpu_continues_too():
     device = torch.device("cuda", 0)
     state = rng_state(device)

@@ -19,7 +19,7 @@ class NeverValid(Classification):
         return {"loss": torch.tensor(math.nan)}, len(batch[0])
 
 
-def test_a_training_ends_after_its_steps_with_a_row_and_an_evaluation():
+def test_a_training_ends_with_a_row_and_an_evaluation():
     training = assemble(*MLP, "trainer.steps=5", "trainer.log_every=2")
     ending = training.train()
     assert (ending.status, ending.error, ending.cut_short) == ("completed", None, None)
@@ -47,7 +47,7 @@ def test_time_that_is_up_in_the_last_step_cuts_nothing():
     assert assemble(*MLP, "trainer.steps=1", "trainer.max_seconds=1e-6").train().cut_short is None
 
 
-def test_a_stopped_run_is_interrupted_and_leaves_a_checkpoint_of_that_step(tmp_path):
+def test_a_stopped_run_leaves_a_checkpoint_of_that_step(tmp_path):
     training = assemble(*MLP, "trainer.steps=9", "trainer.log_every=50", directory=tmp_path)
     ending = training.train(StopAfter(4))
     assert (ending.status, ending.error) == ("interrupted", "SIGTERM after step 4 of 9")
@@ -58,7 +58,7 @@ def test_a_stopped_run_is_interrupted_and_leaves_a_checkpoint_of_that_step(tmp_p
     assert training.column("val/loss") == {}, "whoever stops it waits for no evaluation"
 
 
-def test_a_checkpoint_that_is_due_when_it_is_stopped_is_written_once():
+def test_a_checkpoint_due_at_the_stop_is_written_once():
     training = assemble(*MLP, "trainer.steps=9", "trainer.checkpoint_every=4")
     training.train(StopAfter(4))
     assert training.saved == [4]

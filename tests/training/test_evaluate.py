@@ -75,7 +75,7 @@ def test_the_batch_size_does_not_matter_to_loss_and_accuracy():
 
 
 @pytest.mark.parametrize("was_training", [True, False])
-def test_the_model_is_evaluated_without_gradients_and_goes_back_to_what_it_did(was_training):
+def test_evaluation_takes_no_gradients_and_restores_the_mode(was_training):
     model, task = nn.Identity().train(was_training), Mean()
     evaluate(model, Numbers([1.0]), task, FP32, same)
     assert task.seen == (False, False)
@@ -88,7 +88,7 @@ def test_without_validation_batches_nothing_is_reported():
 
 
 @pytest.mark.parametrize(("choice", "dtype"), [("full", torch.float32), ("autocast", torch.bfloat16)])
-def test_it_computes_in_full_precision_or_under_autocast_by_choice(choice, dtype):
+def test_it_computes_in_full_precision_or_autocast_by_choice(choice, dtype):
     precision = Precision(replace(PRECISION_MODES["amp_bf16"], eval=choice), CPU)
     model = Watched()
     evaluate(model, Numbers([1.0, 2.0]), Mean(), precision, same)

@@ -28,7 +28,7 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "use", ["from my_layers import Layer", "import my_layers", "from my_layers import Layer as L\nlayer = L()\ndel L"]
 )
-def test_a_change_where_the_model_is_or_in_what_it_uses_is_another_version(write, use):
+def test_a_change_in_the_model_or_its_imports_is_a_new_version(write, use):
     nets = f"from torch import nn\n{use}\n\nclass Net(nn.Module): ...\n"
     layers = "class Layer: ...\n"
     before = write(my_layers=layers, my_nets=nets)

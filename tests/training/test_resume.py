@@ -33,7 +33,7 @@ def stopped(tmp_path):
     ],
     ids=["fp32", "amp_bf16", "pure_bf16", "amp_fp16", "amp_fp16, not fused", "sgd"],
 )
-def test_the_remaining_losses_are_bitwise_those_of_a_run_that_never_stopped(settings, stopped):
+def test_losses_after_a_resume_are_those_of_an_unbroken_run(settings, stopped):
     overrides = (*GPT, *settings, *VARYING, "trainer.steps=14", "trainer.grad_accum_steps=2")
     reference = assemble(*overrides)
     reference.train()
@@ -72,7 +72,7 @@ def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
     assert set(training.column("train/lr").values()) == {0.01}
 
 
-def test_a_schedule_on_the_device_goes_on_with_the_peak_of_the_run_that_resumes(stopped):
+def test_a_schedule_on_the_device_takes_the_resuming_runs_peak(stopped):
     amp = (*MLP, "precision=amp_fp16", "scheduler=linear", "trainer.steps=10")
     training, _ = resumed(stopped(*amp, "optimizer.lr=1e-2"), *amp, "optimizer.lr=1e-3")
     training.train()
@@ -80,7 +80,7 @@ def test_a_schedule_on_the_device_goes_on_with_the_peak_of_the_run_that_resumes(
     assert training.column("train/lr") == pytest.approx(expected)
 
 
-def test_the_scaler_goes_on_with_the_growth_of_the_run_that_resumes(stopped):
+def test_the_scaler_takes_the_resuming_runs_growth(stopped):
     amp = (*MLP, "precision=amp_fp16", "precision.init_scale=128", "trainer.steps=14")
     training, notes = resumed(stopped(*amp), *amp, "precision.growth_interval=4")
     training.train()
@@ -97,7 +97,7 @@ def test_an_optimizer_of_another_class_starts_fresh_and_says_so(stopped):
     assert training.train().status == "completed"
 
 
-def test_with_amp_a_run_that_was_without_starts_a_fresh_scaler_and_says_so(stopped):
+def test_a_run_that_had_no_scaler_starts_a_fresh_one(stopped):
     directory = stopped(*MLP, "trainer.steps=8")
     training, notes = resumed(directory, *MLP, "precision=amp_fp16", "precision.init_scale=1024", "trainer.steps=8")
     assert notes == ["the checkpoint has no GradScaler state; a fresh one starts at scale 1024"]
@@ -106,7 +106,7 @@ def test_with_amp_a_run_that_was_without_starts_a_fresh_scaler_and_says_so(stopp
     assert training.column("amp/applied_steps") == {6: 6, 7: 7, 8: 8}
 
 
-def test_without_amp_the_scaler_of_a_run_that_had_it_is_ignored_and_that_is_said(stopped):
+def test_a_scalers_state_is_ignored_where_there_is_no_scaler(stopped):
     directory = stopped(*MLP, *OVERFLOWING, "scheduler=linear", "trainer.steps=8")
     training, notes = resumed(directory, *MLP, "scheduler=linear", "trainer.steps=8")
     assert notes == ["the checkpoint's GradScaler state is ignored; this run has no scaler"]
@@ -127,7 +127,7 @@ def test_the_next_batch_is_the_one_that_was_not_seen_yet(stopped):
     assert asked == [15, 16, 17, 18, 19, 20]
 
 
-def test_where_nothing_is_left_to_train_the_end_is_evaluated_and_that_is_said(stopped):
+def test_where_nothing_is_left_to_train_the_end_is_evaluated(stopped):
     directory = stopped(*MLP, "trainer.steps=8")
     training, notes = resumed(directory, *MLP, "trainer.steps=5")
     assert notes == ["the checkpoint is of step 5 of 5: nothing is left to train"]

@@ -58,13 +58,13 @@ def test_the_device_holds_the_same_rates_as_the_host(name):
     assert rates(on_device, as_tensors) == pytest.approx(rates(on_host, range(8)), rel=1e-6)
 
 
-def test_a_run_that_goes_on_beyond_its_schedule_keeps_the_last_rate_on_the_device():
+def test_beyond_its_schedule_a_run_keeps_the_last_rate():
     schedule = Schedule(VARYING["linear"], optimizer_of(), 8, on_device=True)
     assert rates(schedule, [torch.tensor(7), torch.tensor(100)]) == [PEAK / 8, PEAK / 8]
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_constant_rate_is_a_plain_number_wherever_steps_are_counted(on_device):
+def test_a_constant_rate_is_always_a_plain_number(on_device):
     optimizer = optimizer_of()
     schedule = Schedule(SchedulerConfig(name="constant"), optimizer, 8, on_device=on_device)
     schedule.set(torch.tensor(3) if on_device else 3)
@@ -101,7 +101,7 @@ def test_a_rate_on_the_device_trains_as_one_on_the_host_does(kind, lr):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_the_rate_still_reaches_the_optimizer_after_its_state_was_loaded(on_device):
+def test_the_rate_reaches_an_optimizer_whose_state_was_loaded(on_device):
     optimizer = optimizer_of(momentum=0.9)
     schedule = Schedule(VARYING["linear"], optimizer, 8, on_device=on_device)
     optimizer.load_state_dict(optimizer.state_dict())

@@ -19,7 +19,7 @@ class Watched:
 
     def __getattr__(self, name):
         value = getattr(self._precision, name)
-        if name not in ("autocast", "backward", "unscale_", "step", "update"):
+        if name not in ("backward", "unscale_", "step", "update"):
             return value
 
         def call(*arguments):
@@ -29,10 +29,25 @@ class Watched:
         return call
 
 
+class WatchedAutocast:
+    """The same for its autocast."""
+
+    def __init__(self, autocast, calls):
+        self.autocast, self.calls = autocast, calls
+
+    def __enter__(self):
+        self.calls.append("autocast")
+        self.autocast.__enter__()
+
+    def __exit__(self, *error):
+        self.autocast.__exit__(*error)
+
+
 def first_step(*overrides):
     training = assemble(*MLP, "trainer.steps=1", *overrides)
-    watched = training.trainer.precision = Watched(training.built.precision)
-    training.trainer.train_step()
+    trainer, watched = training.trainer, Watched(training.built.precision)
+    trainer.precision, trainer._autocast = watched, WatchedAutocast(trainer._autocast, watched.calls)
+    trainer.train_step()
     return watched.calls
 
 
@@ -41,7 +56,7 @@ def test_a_step_calls_the_same_in_the_same_order_in_every_mode(mode):
     assert first_step(f"precision={mode}") == ["autocast", "backward", "unscale_", "step", "update"]
 
 
-def test_with_accumulation_unscaling_stepping_and_updating_come_once_after_all_micro_batches():
+def test_after_all_micro_batches_the_optimizer_steps_once():
     calls = first_step("precision=amp_fp16", *ACCUMULATE)
     assert calls == ["autocast", "backward"] * 3 + ["unscale_", "step", "update"]
 
@@ -69,7 +84,7 @@ def test_forward_and_loss_are_under_autocast_and_backward_is_not(mode):
     assert seen == {"forward": [True], "loss": [True], "backward": [False]}
 
 
-def test_under_accumulation_the_scale_changes_only_between_effective_batches():
+def test_the_scale_changes_between_effective_batches_only():
     training = assemble(*MLP, *OVERFLOWS, *ACCUMULATE, "trainer.steps=30")
     precision = training.trainer.precision
     scales, loss = [], training.built.task.loss
@@ -88,7 +103,7 @@ def test_under_accumulation_the_scale_changes_only_between_effective_batches():
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("fused", ["true", "false"])
-def test_overflowing_steps_leave_parameters_alone_and_are_counted(optimizer, fused):
+def test_overflowing_steps_change_no_parameter_and_are_counted(optimizer, fused):
     chosen = (f"optimizer={optimizer}", f"optimizer.fused={fused}", "trainer.steps=40", "scheduler=cosine")
     training = assemble(*MLP, *OVERFLOWS, *chosen)
     trainer = training.trainer

@@ -9,8 +9,9 @@ from typing import Final
 
 from ampsweep.analysis.arm_notes import ArmNote, arm_notes
 from ampsweep.analysis.pairing import Pair, Unpaired
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, known_median, mean_difference, mean_ratio, spread
+from ampsweep.text import GIB
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.record import RunRecord
+from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
-
-GIB: Final = 2**30
 
 SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30

@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 from ampsweep.analysis.arms import PEAK_MEMORY
 from ampsweep.analysis.run_entry import RunEntry, run_entry
-from ampsweep.analysis.runs import GIB, LARGEST_FIGURE, Run, Scalar
+from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.record.batch_search import BatchSearch, Probe
-from ampsweep.text import first_line
+from ampsweep.text import GIB, first_line
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 

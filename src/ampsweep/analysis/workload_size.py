@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import PEAK_MEMORY, STEP_MS
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
+from ampsweep.text import GIB
 
 NUM_OPERATORS: Final = "num_operators"
 """Key of the record's proof: aten operators dispatched in the traced step."""

@@ -12,7 +12,7 @@ _HYDRA_ONLY = ("help", "hydra_help", "version", "cfg", "info", "resolve", "packa
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for."""
+    """The arguments of `train.py`, as far as they are read before Hydra reads them."""
 
     overrides: tuple[str, ...]
     multirun: bool

@@ -9,8 +9,7 @@ from rich.table import Table
 
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.report.terminal import Terminal

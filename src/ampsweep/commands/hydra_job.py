@@ -14,9 +14,9 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import Container, DictConfig, OmegaConf
 
-from ampsweep.config import registry  # noqa: F401  (a launcher's worker composes with these schemas)
+from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.compose import conf_dir
-from ampsweep.config.resolved import to_config
+from ampsweep.config.hydra_config import to_config
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide

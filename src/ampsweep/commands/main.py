@@ -15,6 +15,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
 from ampsweep.redaction import hide
+from ampsweep.tracking.wandb.selection import SCHEME
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,15 +62,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    from ampsweep.commands.wandb_runs import WANDB
-
     parser = _Parser(prog="ampsweep", description="Predict, compare and send runs of train.py, and run sweep files.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
-    address = f"{WANDB}ENTITY/PROJECT[/SWEEP][?group=NAME]"
+    address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")
-    report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {WANDB}... and their report go")
+    report.add_argument("--output", type=Path, metavar="DIR", help=f"where runs at {SCHEME}... and their report go")
     report.add_argument("--baseline", help="arm the others are compared with (default: as recorded)")
     report.add_argument("--margin-pct", type=float, help="loss gap that counts as none (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.predict.answers import sentences
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
@@ -91,7 +91,7 @@ def _table(first: str, *columns: str) -> Table:
 
 
 def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
-    """What the figures leave out."""
+    """Yield the limits of the figures, a sentence each."""
     if any(arm.is_measured for arm in prediction.arms):
         yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
     if any(arm.interpolation is None for arm in prediction.arms):

@@ -6,15 +6,15 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from ampsweep.commands.wandb_runs import WANDB, copied_runs
+from ampsweep.commands.wandb_runs import copied_runs
 from ampsweep.config.errors import UserError
 from ampsweep.report.compare import Compared, compare_directories
 from ampsweep.report.comparison_json import comparison_json
 from ampsweep.report.console import print_comparison
 from ampsweep.report.files import HTML_NAME, write_comparison
 from ampsweep.report.terminal import Terminal
-from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
 from ampsweep.run.directories import resolved_directory
+from ampsweep.tracking.wandb.selection import SCHEME
 
 
 def report_command(arguments: Namespace) -> int:
@@ -26,16 +26,19 @@ def report_command(arguments: Namespace) -> int:
     margin_pct, baseline = arguments.margin_pct, arguments.baseline
     if margin_pct is not None and not 0 < margin_pct < math.inf:
         raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
-    address = next((source for source in arguments.sources if source.startswith(WANDB)), None)
+    address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
     is_alone = len(arguments.sources) == 1
     if arguments.output is not None and not (address is not None and is_alone):
-        raise UserError(f"--output {arguments.output}: is for the runs at one {WANDB}... address")
+        raise UserError(f"--output {arguments.output}: is for the runs at one {SCHEME}... address")
     if arguments.wandb and not is_alone:
         raise UserError("--wandb sends the comparison of one directory")
     if arguments.publish:
+        # Only here: a report on local runs should not wait for what talks to a server.
+        from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
+
         require_wandb_workspaces()
     directories = [
-        copied_runs(source, arguments.output) if source.startswith(WANDB) else resolved_directory(Path(source))
+        copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
         for source in arguments.sources
     ]
     compared = compare_directories(directories, baseline=baseline, margin_pct=margin_pct)

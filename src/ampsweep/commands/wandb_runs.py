@@ -11,9 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ampsweep.config.errors import UserError
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import plural
-
-WANDB: Final = "wandb://"
-"""The beginning of an address of runs on a W&B server."""
+from ampsweep.tracking.wandb.selection import Selection
 
 _ROOT: Final = Path("wandb_reports")
 _SHOWN: Final = 3
@@ -31,7 +29,6 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
     from ampsweep.tracking.wandb.api import WandbError
     from ampsweep.tracking.wandb.copy import copy_runs
-    from ampsweep.tracking.wandb.selection import Selection
 
     try:
         selection = Selection.parse(address)

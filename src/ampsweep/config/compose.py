@@ -1,4 +1,4 @@
-"""Composes every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
+"""Compose every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ampsweep.config import registry  # which also registers the schemas
-from ampsweep.config.checks import check
+from ampsweep.config import hydra_config  # which also registers the schemas
 from ampsweep.config.errors import UserError, unknown_key, user_error
+from ampsweep.config.hydra_config import to_config
 from ampsweep.config.overrides import (
     check_overrides,
     deferred,
@@ -23,8 +23,8 @@ from ampsweep.config.overrides import (
     parse_overrides,
     product,
 )
-from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
+from ampsweep.config.value_checks import check
 
 CONFIG_NAME = "config"
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """What a command line asks for."""
+    """All the trainings that a command line asks for."""
 
     multirun: bool
     points: tuple[Point, ...]
@@ -55,14 +55,16 @@ class Points:
 
 
 def conf_dir() -> Path:
-    """The repository's `conf/`.
+    """The repository's `conf/`, where it is there.
 
     Raises:
         UserError: the package was installed without its repository.
     """
-    if not registry.CONF.is_dir():
-        raise UserError(f"{registry.CONF} does not exist; install ampsweep from its repository with pip install -e .")
-    return registry.CONF
+    if not hydra_config.CONF.is_dir():
+        raise UserError(
+            f"{hydra_config.CONF} does not exist; install ampsweep from its repository with pip install -e ."
+        )
+    return hydra_config.CONF
 
 
 def compose_points(

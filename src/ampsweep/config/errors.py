@@ -1,4 +1,4 @@
-"""Turns the ways in which a config can be wrong into one sentence naming the key and what is allowed."""
+"""Errors of the user's: a wrong config as one sentence with the key and what is allowed."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a run is called and when two configs are the same run: labels, hashes and flat facts."""
+"""The name of a run, and the hashes that tell when two configs are the same run, a pair or one workload."""
 
 import hashlib
 import json
@@ -11,8 +11,7 @@ from typing import Any
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")

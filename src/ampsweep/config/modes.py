@@ -15,12 +15,12 @@ class StepDtypes:
     """The five dtypes that make the precision of a training step, by their names in torch."""
 
     compute: str
-    """Of the operands of matmuls and convolutions."""
+    """Operands of matmuls and convolutions."""
     parameters: str
     gradients: str
-    """In which micro-batches are added up."""
+    """Gradients while micro-batches are added up."""
     reduction: str
-    """In which gradients are added up across ranks."""
+    """Gradients while they are added up across ranks."""
     optimizer_state: str
 
 
@@ -57,14 +57,14 @@ _TABLE: Final = (
         colour="#e69f00",
     ),
     Mode(
-        settings=PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16"),
-        summary="Autocast to bfloat16, which has the range of float32 and needs no scaler.",
-        colour="#56b4e9",
-    ),
-    Mode(
         settings=PrecisionConfig(mode="amp_fp16", autocast=True, dtype="float16", grad_scaler=True),
         summary="Autocast to float16 with a GradScaler; parameters, gradients and optimizer state stay float32.",
         colour="#d55e00",
+    ),
+    Mode(
+        settings=PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16"),
+        summary="Autocast to bfloat16, which has the range of float32 and needs no scaler.",
+        colour="#56b4e9",
     ),
     Mode(
         settings=PrecisionConfig(mode="pure_bf16", parameters="bfloat16", dtype="bfloat16"),
@@ -77,11 +77,17 @@ _TABLE: Final = (
         colour="#cc79a7",
     ),
 )
-"""In the order that reports and messages list modes in. The colours are of the palette of M. Okabe and K. Ito, Color
+"""In the order that commands and messages list modes in. The colours are of the palette of M. Okabe and K. Ito, Color
 Universal Design (2008), told apart by colour-blind readers too; those legible on a light and on a dark ground."""
 
 MODES: Final[Mapping[str, Mode]] = {mode.name: mode for mode in _TABLE}
 """The table by name."""
+
+_IN_REPORTS: Final = sorted(
+    MODES, key=lambda name: (MODES[name].settings.parameters != "float32", MODES[name].settings.grad_scaler)
+)
+"""Names in the order of reports, that of the table but for this: float32 parameters come before others, and of those
+the modes that need no scaler."""
 
 PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for name, mode in MODES.items()}
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
@@ -97,9 +103,9 @@ def mode_of(arm: str) -> Mode | None:
 
 
 def report_order(arm: str) -> tuple[int, str]:
-    """A sort key: arms in the order of their modes in the table, those of unknown modes last."""
+    """A sort key of arms: by their modes in the order of reports, those of unknown modes last."""
     mode = mode_of(arm)
-    return len(_TABLE) if mode is None else _TABLE.index(mode), arm
+    return len(_IN_REPORTS) if mode is None else _IN_REPORTS.index(mode.name), arm
 
 
 def arm_label(precision: PrecisionConfig) -> str:
@@ -121,7 +127,7 @@ def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str,
 
 
 def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
-    """What settings promise of a step: autocast computes in its own dtype, all else is in the parameters'."""
+    """The dtypes that settings promise of a step: autocast has its own, all else is in that of the parameters."""
     mode, kept = MODES.get(precision.mode), precision.parameters
     told = {
         "compute": precision.dtype if precision.autocast else kept,

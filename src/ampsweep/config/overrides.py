@@ -1,4 +1,4 @@
-"""What the overrides of a command line say before anything is composed."""
+"""The overrides of a command line, read and checked before anything is composed."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.resolved import COMPONENTS
+from ampsweep.config.schema import COMPONENTS
 
 _OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")
 
@@ -63,7 +63,7 @@ def first_values(overrides: Iterable[Override]) -> Iterator[str]:
 
 
 def is_for_points(override: Override) -> bool:
-    """Whether only points are composed with it: it is swept, or a key that not every option of its group has."""
+    """True of an override for points alone: it is swept, or a key that some options of its group lack."""
     if override.is_sweep_override():
         return True
     top, dot, _ = override.key_or_group.partition(".")
@@ -120,4 +120,5 @@ def _option(override: Override, conf: Path) -> Iterator[str]:
         return
     values = override.sweep_iterator() if override.is_discrete_sweep() else iter([override.value()])
     if not all(isinstance(value, str | list | dict) for value in values):
-        yield f"no such option; allowed are {', '.join(sorted(path.stem for path in group.glob('*.yaml')))}"
+        options = GlobalHydra.instance().config_loader().get_group_options(override.key_or_group)
+        yield f"no such option; allowed are {', '.join(options)}"

@@ -6,7 +6,7 @@ one of the same schema takes, the difference: so no default stands in two places
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import MISSING
 
@@ -23,14 +23,14 @@ class PrecisionConfig:
     dtype: str = "float32"
     """dtype autocast computes in; without autocast the same as `parameters`."""
     cache_enabled: bool = True
-    """Whether autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
+    """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
     grad_scaler: bool = False
     init_scale: float = 65536.0
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
     tf32: bool = False
-    """Whether float32 matmuls and convolutions may run in TF32."""
+    """float32 matmuls and convolutions may run in TF32."""
     eval: str = "full"
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
 
@@ -171,7 +171,7 @@ class SchedulerConfig:
 class TrainerConfig:
     steps: int | None = MISSING
     epochs: int | None = None
-    """Where set, the length in passes over the data; it replaces `steps`."""
+    """The length in passes over the data, which replaces `steps`; None: `steps` counts."""
     max_seconds: float | None = None
     """Training stops after the step in which this much time has passed since the first step began."""
     warmup_steps: int = 10
@@ -204,11 +204,11 @@ class TrackingConfig:
     """None: the name of the multirun's directory."""
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
-    """What a reader of the run in W&B is to know."""
+    """Text for readers of the run in W&B."""
     alerts: bool = True
-    """Whether W&B tells of runs that ran out of memory, diverged or were slowed down by others."""
+    """W&B tells of runs that ran out of memory, diverged or were slowed down, or whose scale collapsed."""
     checkpoints: bool = False
-    """Whether the newest checkpoint, where there is one, goes to W&B as an artifact."""
+    """The newest checkpoint, where there is one, goes to W&B as an artifact."""
 
 
 @dataclass(kw_only=True)
@@ -229,7 +229,7 @@ class MaxBatchConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """What `ampsweep predict` is asked, and in the end what a training predicts of itself."""
+    """Questions to `ampsweep predict`, and what a training predicts of itself."""
 
     target: str = "auto"
     """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
@@ -279,3 +279,19 @@ class Config:
     dry_run: bool = False
     """List the points, check them, estimate the time, train nothing."""
     output_dir: str = "outputs"
+
+
+COMPONENTS: Final = ("model", "data", "task")
+"""Parts of a Config that are built from a `_target_`."""
+
+
+def component_name(component: dict[str, Any]) -> str:
+    """The name of a model, data set or task: its `name`, else the last part of its `_target_`.
+
+    >>> component_name({"_target_": "mine.nets.Net", "width": 8})
+    'Net'
+    """
+    name = component.get("name")
+    if name and name != "custom":
+        return str(name)
+    return str(component["_target_"]).rpartition(".")[2]

@@ -1,15 +1,13 @@
-"""Real handwritten digits: small enough for any machine, and with a real accuracy at the end."""
+"""Handwritten digits: real data, small enough for any machine, with a meaningful accuracy at the end."""
 
 from collections.abc import Iterator
 
 import torch
 
-from ampsweep.data.base import Batch
-from ampsweep.data.checks import require_fraction, require_positive
-from ampsweep.data.digest import tensor_digest
-from ampsweep.data.randomness import generator
-from ampsweep.data.shuffle import Shuffle
-from ampsweep.data.transfer import to_device
+from ampsweep.argument_checks import require_fraction, require_positive
+from ampsweep.data.base import Batch, to_device
+from ampsweep.data.fingerprint import tensor_digest
+from ampsweep.data.seeding import Shuffle, generator
 
 
 class Digits:
@@ -22,7 +20,11 @@ class Digits:
     tokens_per_batch: int | None = None
 
     def __init__(self, *, val_fraction: float, batch_size: int, seed: int, device: torch.device) -> None:
-        """A missing scikit-learn, a fraction outside (0, 1) or a batch above the training set is a ``ValueError``."""
+        """Load and split the digits.
+
+        Raises:
+            ValueError: scikit-learn is missing, the fraction is outside (0, 1), or a batch exceeds the training set.
+        """
         require_positive(batch_size=batch_size)
         require_fraction(val_fraction=val_fraction)
         try:

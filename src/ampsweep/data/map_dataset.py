@@ -1,28 +1,26 @@
-"""Any map-style dataset of torch as data of the suite."""
+"""Any of torch's map-style datasets as data of the suite."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from ampsweep.data.checks import require_batch, require_positive
-from ampsweep.data.digest import digest, tensor_digest
-from ampsweep.data.randomness import generator
-from ampsweep.data.shuffle import Shuffle
-from ampsweep.data.transfer import batch_to_device
+from ampsweep.argument_checks import require_positive
+from ampsweep.data.base import batch_to_device
+from ampsweep.data.fingerprint import batch_digest, digest
+from ampsweep.data.seeding import Shuffle, generator, require_batch
 
 _NUM_SAMPLES = 8
 
 
 class MapDataset:
-    """A user's own ``torch.utils.data.Dataset`` pair; batches are what ``default_collate`` makes of its items.
+    """A pair of the user's own ``torch.utils.data.Dataset``; ``default_collate`` makes batches of their items.
 
-    Items are read in this process when their batch is asked for. While an item is read torch's CPU generator is seeded
-    from (seed, batch) and afterwards restored, so that augmentations drawn from torch are the same in every arm and
-    after a resume; those drawn from ``random`` or NumPy are not. The fingerprint covers class names, lengths and
-    eight evenly spaced items of each set.
+    Items are read in this process when their batch is requested. Meanwhile torch's CPU generator is seeded from (seed,
+    batch), and restored afterwards, so that augmentations drawn from torch are the same in every arm and after a
+    resume; those drawn from ``random`` or NumPy are not. The fingerprint covers class names, lengths and eight evenly
+    spaced items of each set.
     """
 
     tokens_per_batch: int | None = None
@@ -30,7 +28,11 @@ class MapDataset:
     def __init__(
         self, *, train: Dataset[Any], val: Dataset[Any], batch_size: int, seed: int, device: torch.device
     ) -> None:
-        """A dataset without length or items, an empty one, or a batch larger than ``train`` is a ``ValueError``."""
+        """Take the two datasets and fingerprint them.
+
+        Raises:
+            ValueError: a dataset has no length or no items or is empty, or a batch is larger than ``train``.
+        """
         require_positive(batch_size=batch_size)
         num_train, self._num_val = _length("train", train), _length("val", val)
         require_batch(batch_size, num_train)
@@ -64,9 +66,9 @@ def _length(name: str, dataset: Dataset[Any]) -> int:
 
 
 def _collated(dataset: Dataset[Any], items: list[int], *key: str | int) -> Any:
-    """The items as one batch on the CPU, read with torch's CPU generator seeded by ``key`` and then restored.
+    """Read items as one batch on the CPU, with torch's CPU generator seeded by ``key`` and then restored.
 
-    Not torch.manual_seed: that would reseed the device, whose generator is the model's.
+    torch.manual_seed would also reseed the device, whose generator is the model's.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.set_state(generator(*key).get_state())
@@ -76,15 +78,4 @@ def _collated(dataset: Dataset[Any], items: list[int], *key: str | int) -> Any:
 def _fingerprint(dataset: Dataset[Any], length: int) -> str:
     items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
     samples = [_collated(dataset, [item], "fingerprint", item) for item in items]
-    return digest(type(dataset).__qualname__, str(length), *(_content(sample) for sample in samples))
-
-
-def _content(batch: Any) -> str:
-    """A digest of a collated batch, which holds tensors and strings only."""
-    if isinstance(batch, Tensor):
-        return tensor_digest(batch)
-    if isinstance(batch, dict):
-        return digest(*(part for key, value in batch.items() for part in (repr(key), _content(value))))
-    if isinstance(batch, (list, tuple)):
-        return digest(*(_content(value) for value in batch))
-    return digest(repr(batch))
+    return digest(type(dataset).__qualname__, str(length), *(batch_digest(sample) for sample in samples))

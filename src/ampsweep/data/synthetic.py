@@ -1,7 +1,7 @@
 """Random data that stays on the device, as in the PyTorch AMP recipe, so that a step spends no time on data.
 
-https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html. There is nothing to learn in it: a falling training
-loss means that the model memorizes the resident batches.
+See https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html. There is nothing to learn from it: a falling
+training loss means that the model memorizes the batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import Batch
-from ampsweep.data.checks import require_positive
-from ampsweep.data.digest import digest
-from ampsweep.data.randomness import generator
+from ampsweep.data.fingerprint import digest
+from ampsweep.data.seeding import generator
 
 Sample = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
-"""Draws one batch on the default device, which is the CPU's where a generator is given."""
+"""A function that draws one batch on the default device; with a generator that is the CPU."""
 
 
 class _Synthetic:
     """``num_batches`` training batches, visited in turn, and one validation batch that is the same for every seed.
 
     The values are drawn on the CPU and then moved, so that they are the same on every device. ``sizes`` define an item;
-    any size below 1 is a ``ValueError``.
+    any size below 1 raises a ``ValueError``.
     """
 
     tokens_per_batch: int | None = None
@@ -105,7 +105,7 @@ class SyntheticImages(_Synthetic):
 
 
 def _drawn(device: torch.device, sample: Sample, *key: str | int) -> Batch:
-    if device.type == "meta":  # it holds no values: there is nothing to draw
+    if device.type == "meta":  # without values there is nothing to draw
         with device:
             return sample(None)
     inputs, targets = sample(generator(*key))

@@ -3,17 +3,17 @@
 import numpy as np
 import torch
 
-from ampsweep.data.checks import readable_file, require_fraction
-from ampsweep.data.digest import digest
-from ampsweep.data.token_crops import TokenCrops
+from ampsweep.argument_checks import require_fraction
+from ampsweep.data.fingerprint import digest
+from ampsweep.data.token_crops import TokenCrops, readable_file
 
 
 class Text(TokenCrops):
-    """The bytes of a text file, or of real English that ships with Python.
+    """The bytes of a text file, or of English text that ships with Python.
 
-    Without a path the text is that of the module ``pydoc_data.topics``: the chapters of the Python language reference
-    that ``help()`` prints, about 460,000 bytes. They differ a little between Python versions; the fingerprint tells.
-    The text is held in the host's memory, a byte a token, and each batch is copied to the device.
+    Without a path the text is the module ``pydoc_data.topics``: the chapters of the Python language reference that
+    ``help()`` prints, about 460,000 bytes. They differ a little between Python versions, and so does the fingerprint.
+    The text stays in the host's memory, one byte per token, and each batch is copied to the device.
     """
 
     vocab_size = 256
@@ -31,7 +31,8 @@ class Text(TokenCrops):
     ) -> None:
         """Hold out the last ``val_fraction`` of the bytes for validation.
 
-        A file that is missing, unreadable, empty or too short for one batch is a ``ValueError``.
+        Raises:
+            ValueError: the file is missing, unreadable, empty or too short for one batch.
         """
         require_fraction(val_fraction=val_fraction)
         content = _python_topics() if path is None else readable_file(path).read_bytes()

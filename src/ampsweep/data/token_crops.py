@@ -1,16 +1,16 @@
 """Windows cut from one long sequence of tokens: at random for training, evenly spaced for validation."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ampsweep.data.base import Batch
-from ampsweep.data.checks import require_positive
-from ampsweep.data.randomness import generator
-from ampsweep.data.transfer import to_device
+from ampsweep.argument_checks import require_positive
+from ampsweep.data.base import Batch, to_device
+from ampsweep.data.seeding import generator
 
 
 class TokenSequence(Protocol):
@@ -43,9 +43,10 @@ class TokenCrops:
         seed: int,
         device: torch.device,
     ) -> None:
-        """Sizes below 1, and sequences without a training batch and a validation crop, are a ``ValueError``.
+        """Take the two sequences; ``source`` names them in error messages.
 
-        ``source`` names the data in that sentence.
+        Raises:
+            ValueError: a size is below 1, or a sequence is too short for a training batch or a validation crop.
         """
         require_positive(seq_len=seq_len, num_val_batches=num_val_batches, batch_size=batch_size)
         for part, tokens, needed in (("training", train, batch_size * seq_len + 1), ("validation", val, seq_len + 1)):
@@ -77,6 +78,19 @@ class TokenCrops:
 
     def _cut(self, tokens: TokenSequence, starts: NDArray[np.int64]) -> Batch:
         crops = torch.from_numpy(tokens[starts[:, None] + self._window].astype(np.int64))
-        # In torch's memory, which is what counts as a CPU's: a view, even a contiguous one, would stay in NumPy's.
+        # Into torch's own memory, which is what counts on a CPU: a view, even a contiguous one, would stay in NumPy's.
         inputs, targets = (part.clone(memory_format=torch.contiguous_format) for part in (crops[:, :-1], crops[:, 1:]))
         return to_device(inputs, self._device), to_device(targets, self._device)
+
+
+def readable_file(path: str) -> Path:
+    """The path of a file with content; raise a ``ValueError`` for one that is missing, unreadable or empty."""
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as stream:
+            empty = not stream.read(1)
+    except OSError as error:
+        raise ValueError(f"data file {path} cannot be read: {error.strerror}") from error
+    if empty:
+        raise ValueError(f"data file {path} is empty")
+    return file

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ampsweep.data.checks import readable_file, require_fraction, require_positive
-from ampsweep.data.digest import digest
-from ampsweep.data.token_crops import TokenCrops
+from ampsweep.argument_checks import require_fraction, require_positive
+from ampsweep.data.fingerprint import digest
+from ampsweep.data.token_crops import TokenCrops, readable_file
 
 _DTYPES = ("uint8", "uint16", "uint32", "int32", "int64")
 _NUM_SAMPLES = 64
@@ -20,7 +20,7 @@ _SCAN_IDS = 2**24
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The ids from ``start`` to ``stop`` of a little-endian file without a header, read where they are asked for."""
+    """The ids from ``start`` to ``stop`` of a little-endian file without a header, read when they are needed."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -35,16 +35,16 @@ class TokenFile:
         return ids
 
     def map(self) -> NDArray[Any]:
-        # Mapped anew for each batch, as nanoGPT does: pages once touched through a lasting map count as memory of the
-        # process, which we report.
+        # Mapped anew for each batch, as nanoGPT does: pages touched through a lasting map would count as memory of the
+        # process, which the suite reports.
         return np.memmap(self.path, self.dtype, mode="r", offset=self.start * self.dtype.itemsize, shape=(len(self),))
 
 
 class Tokens(TokenCrops):
     """A ``.bin`` of token ids and, for validation, either a second one or the tail of the first.
 
-    The fingerprint covers the type and size of each file and 64 evenly spaced pieces of 4096 ids of it: files can be
-    larger than memory.
+    The fingerprint covers the type and size of each file and 64 evenly spaced pieces of 4096 ids: files can be larger
+    than memory.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Tokens(TokenCrops):
     ) -> None:
         """Map the files; ``val_fraction`` counts only without a ``val_path``.
 
-        A file that is missing, unreadable, empty, no multiple of ``dtype`` or shorter than a batch is a ``ValueError``.
+        Raises:
+            ValueError: a file is missing, unreadable, empty, no multiple of ``dtype`` or shorter than a batch.
         """
         require_positive(vocab_size=vocab_size)
         require_fraction(val_fraction=val_fraction)
@@ -83,7 +84,7 @@ class Tokens(TokenCrops):
         )
 
     def validate(self) -> None:
-        """Read every id; the first outside the vocabulary is a ``ValueError`` that names its position."""
+        """Read every id; raise a ``ValueError`` that names the position of the first one outside the vocabulary."""
         for file in self._files:
             ids = file.map()
             for first in range(0, len(ids), _SCAN_IDS):

@@ -32,12 +32,12 @@ class ChildError(RuntimeError):
 
 @dataclass(frozen=True)
 class ChildExit(Generic[Result]):
-    """How an isolated call ended."""
+    """The end of an isolated call."""
 
     exitcode: int
     """0 fine, above 0 an exit code, below 0 killed by the signal of that number."""
     result: Result | None
-    """What the target returned; it stands even if the process died on its way out afterwards."""
+    """The value that the target returned; it stands even if the process died on its way out afterwards."""
     error: str | None
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
     interrupted: bool

@@ -24,7 +24,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.reason = ""
-        """What asked first, such as "SIGINT"; empty while nothing did."""
+        """The first request's reason, such as "SIGINT"; empty while there is none."""
         self._signalled_at: float | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.models.checks import require_positive
-from ampsweep.models.recomputable import Recomputable
+from ampsweep.argument_checks import require_below_one, require_positive
+from ampsweep.models.activation_checkpointing import CheckpointedModel
 
 
 class Attention(nn.Module):
@@ -30,7 +30,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers, four times as wide between, with GPT-2's tanh approximation of GELU."""
+    """Two linear layers, four times as wide in between, with GPT-2's tanh approximation of GELU."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
         return output
 
 
-class GPT(Recomputable):
+class GPT(CheckpointedModel):
     """A decoder-only language model; 12 layers of 768 with 12 heads, 50257 ids and 1024 positions are GPT-2 124M.
 
     The output layer is the token embedding itself (tied weights), so that there is one parameter, not two names of it.
@@ -68,16 +68,18 @@ class GPT(Recomputable):
     def __init__(
         self, vocab_size: int, seq_len: int, num_layers: int, hidden_size: int, num_heads: int, dropout: float = 0.0
     ) -> None:
-        """Build and initialize the model; sizes below 1, heads that do not divide ``hidden_size`` or a dropout outside
-        [0, 1) are a ``ValueError``."""
+        """Build and initialize the model.
+
+        Raises:
+            ValueError: a size is below 1, the heads do not divide ``hidden_size``, or dropout is outside [0, 1).
+        """
         super().__init__()
         require_positive(
             vocab_size=vocab_size, seq_len=seq_len, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads
         )
         if hidden_size % num_heads:
             raise ValueError(f"hidden_size must be a multiple of num_heads, got {hidden_size} and {num_heads}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        require_below_one(dropout=dropout)
         self.seq_len = seq_len
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         self.position_embedding = nn.Embedding(seq_len, hidden_size)
@@ -98,7 +100,10 @@ class GPT(Recomputable):
         return F.linear(self.norm(x), self.token_embedding.weight)
 
     def _initialize(self, num_layers: int) -> None:
-        """Normal with std 0.02, zero biases; projections into the residual stream by 1 / sqrt(their number) smaller."""
+        """Initialize weights as normal with std 0.02 and biases as zero.
+
+        Projections into the residual stream are scaled by 1 / sqrt(their number).
+        """
         residual_std = 0.02 / math.sqrt(2 * num_layers)
         for name, module in self.named_modules():
             if isinstance(module, nn.Embedding):

@@ -2,20 +2,20 @@
 
 from torch import Tensor, nn
 
-from ampsweep.models.checks import require_positive
-from ampsweep.models.recomputable import Recomputable
+from ampsweep.argument_checks import require_positive
+from ampsweep.models.activation_checkpointing import CheckpointedModel
 
 
-class MLP(Recomputable):
+class MLP(CheckpointedModel):
     """``num_layers`` linear layers with a ReLU between each two, initialized by torch's defaults.
 
     Three layers of width 4096 are the network of https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html
-    (50,343,936 parameters). Gradient checkpointing gains nothing here in full precision, as all that a block keeps is
+    (50,343,936 parameters). Activation checkpointing gains nothing here in full precision, since a block keeps only
     its output, the input of the next block; under autocast it drops the half-precision copies of the weights.
     """
 
     def __init__(self, in_features: int, hidden_size: int, out_features: int, num_layers: int) -> None:
-        """Build the network; a size below 1 is a ``ValueError``. With one layer ``hidden_size`` plays no part."""
+        """Build the network; raise a ``ValueError`` for sizes below 1. A single layer has no ``hidden_size``."""
         super().__init__()
         require_positive(
             in_features=in_features, hidden_size=hidden_size, out_features=out_features, num_layers=num_layers
@@ -25,7 +25,7 @@ class MLP(Recomputable):
         self.head = nn.Linear(widths[-1], out_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs (B, ...) with ``in_features`` values an item to outputs (B, out_features)."""
+        """Map inputs (B, ...) with ``in_features`` values per item to outputs (B, out_features)."""
         x = inputs.flatten(1)
         for block in self.blocks:
             x = self.run(block, x)

@@ -3,8 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.models.checks import require_positive
-from ampsweep.models.recomputable import Recomputable
+from ampsweep.argument_checks import require_positive
+from ampsweep.models.activation_checkpointing import CheckpointedModel
 
 
 class BasicBlock(nn.Module):
@@ -61,17 +61,20 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Sequential
     )
 
 
-class ResNet(Recomputable):
+class ResNet(CheckpointedModel):
     """torchvision's ResNet of depth 18 or 50, with its parameter names and initialization, so that its weights load.
 
     Images of up to 64x64 get the stem of the paper's CIFAR networks (a 3x3 convolution of stride 1, no max-pooling),
-    without which little of them would reach the first block. The last stage sees a 32nd of the image's side (an 8th
+    because otherwise little of them would reach the first block. The last stage sees a 32nd of the image's side (an 8th
     with the small stem): where that is a single pixel, as for 8x8, training needs a batch of at least two images.
     """
 
     def __init__(self, depth: int, num_classes: int, in_channels: int, image_size: int) -> None:
-        """Build and initialize the network; a depth other than 18 and 50, an ``image_size`` outside 8 to 224 and sizes
-        below 1 are a ``ValueError``."""
+        """Build and initialize the network.
+
+        Raises:
+            ValueError: the depth is neither 18 nor 50, ``image_size`` is outside 8 to 224, or a size is below 1.
+        """
         super().__init__()
         require_positive(num_classes=num_classes, in_channels=in_channels)
         if depth not in (18, 50):

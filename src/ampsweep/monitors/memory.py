@@ -1,6 +1,6 @@
-"""How much memory a run takes."""
+"""The memory that a run takes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +16,8 @@ from ampsweep.tracing.step import TracedStep
 
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""
+_FARTHEST_LOOK: Final = 32
+"""Steps from one look at the allocator's growth to the next, at most."""
 
 
 class MemoryMonitor:
@@ -29,21 +31,13 @@ class MemoryMonitor:
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
         self._host_peak: HostPeak | None = None
         self._step_peak: int | None = None
-        self._taken_bytes = 0
         if self._allocator is not None:
             self._allocator.empty_cache()  # what was freed before the run is no memory of it, nor its peaks
             self._allocator.reset_peak_memory_stats(device)
-            self._taken_bytes = self._counted().taken
 
-    def grew(self) -> bool:
-        """Whether the allocator took memory from the device since the last call, which makes a step slower.
-
-        Costs some microseconds and no synchronization; False on devices without allocator statistics.
-        """
-        if self._allocator is None:
-            return False
-        before, self._taken_bytes = self._taken_bytes, self._counted().taken
-        return self._taken_bytes > before
+    def growth(self) -> "AllocatorGrowth | None":
+        """A watch over the allocator's growth; None on devices without allocator statistics."""
+        return None if self._allocator is None else AllocatorGrowth(lambda: self._counted().taken)
 
     def after_warmup(self) -> None:
         """Warm-up is over: from here on count the peak of the steady steps."""
@@ -141,6 +135,42 @@ class MemoryMonitor:
             statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
         )
         return _Counted(allocated.get("peak", 0), reserved.get("peak", 0), reserved.get("allocated", 0))
+
+
+class AllocatorGrowth:
+    """Finds the steps in which the allocator may have taken memory from the device, which makes a step slower.
+
+    To read the allocator's statistics costs many microseconds, and an allocator that did not grow for some steps seldom
+    grows again: the looks are one step apart at first and after each growth, then two, four and at most 32. All steps
+    since the last look are under suspicion.
+
+    Args:
+        taken_bytes: reads how much was taken from the device so far, what was given back included.
+    """
+
+    def __init__(self, taken_bytes: Callable[[], int]) -> None:
+        self._taken_bytes = taken_bytes
+        self._distance, self._num_unseen = 1, 0
+        self._known_bytes = taken_bytes()
+
+    def begin(self) -> None:
+        """What was taken up to now is of no step that counts."""
+        self._known_bytes, self._num_unseen = self._taken_bytes(), 0
+
+    def step_ended(self) -> int:
+        """The number of latest steps under suspicion: those since the last look if memory was taken since, or none."""
+        self._num_unseen += 1
+        return self.look() if self._num_unseen >= self._distance else 0
+
+    def look(self) -> int:
+        """The same, looking now: call it before the times of steps are read."""
+        if self._num_unseen == 0:
+            return 0
+        taken_bytes = self._taken_bytes()
+        suspects = self._num_unseen if taken_bytes > self._known_bytes else 0
+        self._distance = 1 if suspects else min(2 * self._distance, _FARTHEST_LOOK)
+        self._known_bytes, self._num_unseen = taken_bytes, 0
+        return suspects
 
 
 @dataclass(frozen=True, slots=True)

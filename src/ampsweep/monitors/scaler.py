@@ -1,4 +1,4 @@
-"""What the gradient scaler did, without asking the device."""
+"""The steps that a gradient scaler skipped and applied, counted without asking the device."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,34 +11,35 @@ _UNCOUNTED_AT_MOST: Final = 64
 
 
 class ScaleMonitor:
-    """Counts skipped and applied steps from the scale before and after each update; all of it stays on the device.
+    """Counts skipped and applied steps from the scale after each update; all of it stays on the device.
 
     A step was skipped if the scale shrank. That is exact while the scale is a normal float32: below 2**-126 it can be
     too small to shrink further.
+
+    Args:
+        init_scale, growth_interval: the scaler's own.
     """
 
-    def __init__(self, device: torch.device, growth_interval: int | None) -> None:
-        """`growth_interval`: the scaler's own (`GradScaler.get_growth_interval()`); None without a scaler, where there
-        is nothing to observe and every dict is empty.
-        """
+    def __init__(self, device: torch.device, *, init_scale: float, growth_interval: int) -> None:
         self._num_observed = 0
-        self._growth_interval = growth_interval
+        self._init_scale, self._growth_interval = init_scale, growth_interval
         self._scale: Tensor | None = None
+        """The scale of the last step, and of the next; None before any."""
+        self._next_scale: Tensor | None = None
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
         self._uncounted: list[Tensor] = []
-        """Of each step since `_growth_tracker` was brought up to date, whether it was skipped."""
+        """A flag for each step since `_growth_tracker` was brought up to date: it was skipped."""
 
-    def observe(self, scale_before: Tensor, scale_after: Tensor) -> None:
-        """One step was attempted; the scale, 0-dim float32 on the device, before `GradScaler.update` and after.
+    def observe(self, scale: Tensor) -> None:
+        """One step was attempted; `scale`, 0-dim float32 on the device, is that after `GradScaler.update`.
 
         `scaler.scale(torch.ones((), device=device))` gives it without a synchronization.
         """
-        if self._growth_interval is None:
-            return
         self._num_observed += 1
-        self._scale = scale_before
-        skipped = scale_after < scale_before
+        before = torch.full_like(scale, self._init_scale) if self._next_scale is None else self._next_scale
+        self._scale, self._next_scale = before, scale
+        skipped = scale < before
         self._skipped_steps += skipped
         self._uncounted.append(skipped)
         if len(self._uncounted) == _UNCOUNTED_AT_MOST:
@@ -55,7 +56,6 @@ class ScaleMonitor:
         num_steps = len(skipped)
         num_to_last_skip = (skipped * torch.arange(1, num_steps + 1, device=skipped.device)).amax()
         grown = torch.where(num_to_last_skip > 0, -num_to_last_skip, self._growth_tracker) + num_steps
-        assert self._growth_interval is not None
         self._growth_tracker = grown % self._growth_interval
 
     @property
@@ -77,8 +77,6 @@ class ScaleMonitor:
 
     def state_dict(self) -> dict[str, int]:
         """The counts as numbers; waits for the device."""
-        if self._growth_interval is None:
-            return {}
         self._count_growth()
         return {
             "num_observed": self._num_observed,
@@ -86,11 +84,9 @@ class ScaleMonitor:
             "growth_tracker": int(self._growth_tracker),
         }
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue counting where `state_dict` left off; without a scaler then or now there is nothing to continue."""
-        if self._growth_interval is None or not state:
-            return
-        self._num_observed = state["num_observed"]
+    def load_state_dict(self, state: Mapping[str, int], scale: Tensor) -> None:
+        """Continue counting where `state_dict` left off, at the scale that the scaler has now."""
+        self._num_observed, self._next_scale = state["num_observed"], scale
         self._skipped_steps.fill_(state["skipped_steps"])
         # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.
         self._uncounted.clear()

@@ -1,10 +1,9 @@
-"""How long optimizer steps take."""
+"""The time that optimizer steps take, on the device or the host, and host time in general."""
 
 from array import array
 from collections.abc import Sequence
-from enum import Enum
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -34,12 +33,13 @@ class StepClock:
         self._now = self._timer.now
         self._start: Any = None
         self._unread: list[_Stretch] = []
-        self._marks: dict[int, _Kind] = {}
-        """What unread steps are that are not what their place makes them, by index."""
+        self._warmup: set[int] = set()
+        """Unread steps that were marked, by index; and which of them were traced."""
+        self._traced: set[int] = set()
         self._cuts: list[int] = []
         self._window = _Times()
         self._windows: list[_Times] = []
-        """Those that ended and were not told yet; `_window` goes on."""
+        """Windows that ended and were not told yet; `_window` goes on."""
         self._steady = _Times()
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class StepClock:
         self._start = self._now()
 
     def end(self, data_wait_s: float = 0.0) -> None:
-        """The step ends; for so long, in seconds, the host waited for its data."""
+        """The step ends; the host waited so many seconds for its data."""
         assert self._start is not None, "end before begin"
         self._unread.append((self._start, self._now(), data_wait_s))
         self._start = None
@@ -57,17 +57,16 @@ class StepClock:
         if self._unread:
             self._timer.wait(self._unread[-1][1])
 
-    def mark_warmup(self) -> None:
-        """The latest step was warm-up (a compilation, a growing allocator). Call it before the next cut."""
-        self._mark(_Kind.WARMUP)
+    def mark_warmup(self, num_steps: int = 1) -> None:
+        """The latest steps were warm-up (a compilation, a growing allocator). Call it before they are read."""
+        num_unread = len(self._unread)
+        assert num_steps <= num_unread, "steps that were read already"
+        self._warmup.update(range(num_unread - num_steps, num_unread))
 
     def mark_traced(self) -> None:
-        """The latest step was traced: it is warm-up, and no window tells its time. Call it before the next cut."""
-        self._mark(_Kind.TRACED)
-
-    def _mark(self, kind: "_Kind") -> None:
+        """The latest step was traced: it is warm-up, and no window tells its time. Call it before it is read."""
         assert self._unread, "no step since the last reading"
-        self._marks[len(self._unread) - 1] = kind
+        self._traced.add(len(self._unread) - 1)
 
     def cut(self) -> None:
         """A window ends here: `windows` will tell of the steps since the last cut."""
@@ -111,41 +110,44 @@ class StepClock:
         """Turn the steps that ended into times."""
         unread, self._unread = self._unread, []
         cuts, self._cuts = self._cuts, []
-        num_warmup = min(max(self._num_warmup_steps_left, 0), len(unread))
-        kinds = [_Kind.WARMUP] * num_warmup + [_Kind.STEADY] * (len(unread) - num_warmup)
-        for index, kind in self._marks.items():
-            kinds[index] = kind
-        self._num_warmup_steps_left -= len(unread)
-        self._marks.clear()
-        ended = list(map(_Step, kinds, self._timer.elapsed_ms(unread), [1e3 * wait_s for _, _, wait_s in unread]))
-        self._steady.add([step for step in ended if step.kind is _Kind.STEADY])
+        warmup, self._warmup = self._warmup, set()
+        traced, self._traced = self._traced, set()
+        step_ms = self._timer.elapsed_ms(unread)
+        wait_ms = [1e3 * wait_s for _, _, wait_s in unread]
+        first_steady = min(self._num_warmup_steps_left, len(unread))
+        self._num_warmup_steps_left -= first_steady
+        self._steady.add(step_ms, wait_ms, first_steady, len(unread), without=warmup | traced)
         begin = 0
         for cut in cuts:
-            self._window.add(_told(ended[begin:cut]))
+            self._window.add(step_ms, wait_ms, begin, cut, without=traced)
             self._windows.append(self._window)
             self._window, begin = _Times(), cut
-        self._window.add(_told(ended[begin:]))
+        self._window.add(step_ms, wait_ms, begin, len(unread), without=traced)
 
 
-class _Kind(Enum):
-    TRACED = 0
-    WARMUP = 1
-    STEADY = 2
+class Stopwatch:
+    """Host time added up over many short stretches: runs inside `with`, at the cost of two readings of the clock."""
+
+    __slots__ = ("_began", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Time it ran since it was made or last reset."""
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._began
+
+    def reset(self) -> None:
+        """Set it to zero."""
+        self.seconds = 0.0
 
 
 _Stretch = tuple[Any, Any, float]
 """From one moment of a timer to another, and how many seconds of it the host waited for data."""
-
-
-class _Step(NamedTuple):
-    kind: _Kind
-    ms: float
-    data_wait_ms: float
-
-
-def _told(steps: Sequence[_Step]) -> list[_Step]:
-    """Those whose time a window tells."""
-    return [step for step in steps if step.kind is not _Kind.TRACED]
 
 
 class _Times:
@@ -156,10 +158,17 @@ class _Times:
         self.total_ms = 0.0
         self.data_wait_ms = 0.0
 
-    def add(self, steps: Sequence[_Step]) -> None:
-        self.step_ms.extend([step.ms for step in steps])
-        self.total_ms += sum(step.ms for step in steps)
-        self.data_wait_ms += sum(step.data_wait_ms for step in steps)
+    def add(
+        self, step_ms: Sequence[float], wait_ms: Sequence[float], begin: int, end: int, *, without: set[int]
+    ) -> None:
+        """Add the steps from `begin` to `end` (exclusive), but for those `without`."""
+        steps, waits = step_ms[begin:end], wait_ms[begin:end]
+        if without:
+            kept = [index for index in range(begin, end) if index not in without]
+            steps, waits = [step_ms[index] for index in kept], [wait_ms[index] for index in kept]
+        self.step_ms.extend(steps)
+        self.total_ms += sum(steps)
+        self.data_wait_ms += sum(waits)
 
     @property
     def mean_ms(self) -> float:
@@ -172,7 +181,7 @@ class _Timer(Protocol):
     def wait(self, moment: Any) -> None: ...
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        """How long each took, oldest first; waits for the last to end."""
+        """The length of each, oldest first; waits for the last to end."""
         ...
 
 

@@ -106,7 +106,8 @@ class Precision:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale in place; once per effective batch, before clipping."""
-        self.scaler.unscale_(optimizer)
+        if self._scales:
+            self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer step, or skip it when the scaler found a non-finite gradient."""

@@ -30,7 +30,7 @@ _CONVOLUTIONS: Final = (
 
 
 def has_convolutions(model: nn.Module) -> bool:
-    """Whether a convolution is among the model's layers."""
+    """True of a model with a convolution among its layers."""
     return any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
 
 
@@ -41,7 +41,7 @@ def prove_arithmetic(
     matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
     conv2d: Callable[..., Tensor] = F.conv2d,
 ) -> dict[str, str]:
-    """Whether float32 matmuls and convolutions on `device` are float32 now: 1 + 2**-12 times 1 is it, or is 1.
+    """Prove how float32 matmuls and convolutions on `device` compute now: 1 + 2**-12 times 1 is itself, or is 1.
 
     Flags do not tell: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
     Call it with the mode's flags set and outside autocast; it waits for the device, once.

@@ -1,4 +1,4 @@
-"""What a device must be able to do for a precision mode: asked before a run, never replaced by something else."""
+"""The abilities a precision mode asks of a device: checked before a run, never replaced by something else."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ampsweep.config.schema import PrecisionConfig
 
 @dataclass(frozen=True)
 class Abilities:
-    """What decides which precision modes a device can run."""
+    """The facts of a device that decide which precision modes it can run."""
 
     name: str
     """The device as a sentence names it."""

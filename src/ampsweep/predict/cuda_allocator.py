@@ -10,7 +10,7 @@ up, the allocator returns segments that are entirely free.
 from bisect import bisect_left, insort
 from typing import Final
 
-MIB: Final = 2**20
+from ampsweep.text import MIB
 
 _ROUND: Final = 512
 _SMALL: Final = MIB

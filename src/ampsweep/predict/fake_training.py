@@ -99,8 +99,8 @@ class FakeTraining:
         optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
-        with self._trainer.instruments.watch_scale(self._trainer.precision.scale):
-            optimizer.step()
+        optimizer.step()
+        self._trainer.instruments.count_step()
         optimizer.zero_grad(set_to_none=True)
 
 

@@ -12,8 +12,7 @@ from typing import Protocol
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.answers import ArmAnswer
 from ampsweep.predict.fake_kernels import UntraceableError

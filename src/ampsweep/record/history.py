@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record.atomic import write_atomically
-from ampsweep.record.error import RecordError, read_file
+from ampsweep.record.files import RecordError, read_file, write_atomically
 
 HISTORY_NAME: Final = "history.jsonl"
 _DAMAGED_NAME: Final = "history.jsonl.damaged"
@@ -102,11 +101,20 @@ def salvage_history(directory: Path) -> History:
     return _all_rows(whole, is_torn) or _rows_of(whole.split(b"\n"), is_torn)
 
 
-def repair_history(directory: Path) -> str | None:
-    """Drop what is damaged of a run's `history.jsonl`, so that it can be gone on with; the file as it was is kept.
+@dataclass(frozen=True)
+class Repair:
+    """A history that can be gone on with."""
 
-    Returns:
-        A sentence about it; None where nothing is damaged.
+    last_step: int
+    """That of its last row; 0 where it has none."""
+    note: str | None = None
+    """A sentence about damage that was dropped."""
+
+
+def repair_history(directory: Path) -> Repair:
+    """Make a run's `history.jsonl` one that can be gone on with: atomically, and the rows that stay are not rewritten.
+
+    A last line torn by a killed process is cut. Where anything else is damaged, the file as it was is kept beside it.
 
     Raises:
         RecordError: the file is none, or may not be read.
@@ -115,25 +123,30 @@ def repair_history(directory: Path) -> str | None:
     try:
         history = salvage_history(directory)
     except FileNotFoundError:
-        return None
+        return Repair(0)
+    if history.damage is not None or history.is_torn:
+        content = path.read_bytes()
+        if history.damage is not None:
+            (directory / _DAMAGED_NAME).write_bytes(content)
+        lines = content.decode(errors="replace").split("\n")
+        write_atomically(path, "".join(f"{lines[number - 1]}\n" for number in history.lines))
+    last_step = history.rows[-1][STEP] if history.rows else 0
     if history.damage is None:
-        return None
-    (directory / _DAMAGED_NAME).write_bytes(path.read_bytes())
-    write_atomically(path, "".join(map(history_line, history.rows)))
-    return f"{path} {history.damage}; what is whole is gone on with, the file as it was is {_DAMAGED_NAME}"
+        return Repair(last_step)
+    kept = f"what is whole is gone on with, the file as it was is {_DAMAGED_NAME}"
+    return Repair(last_step, f"{path} {history.damage}; {kept}")
 
 
 def _all_rows(whole: bytes, is_torn: bool) -> History | None:
-    """All lines parsed at once, which takes less time than one by one; None if any is no row.
+    """All lines by a quicker parser, a quarter of the time; None if any is no row, or one that json reads otherwise."""
+    import msgspec  # here: a training reads no history
 
-    Each line is a list of its own, so that no row goes over two lines and none of them holds two.
-    """
     try:
-        rows = [row for (row,) in json.loads("[[" + whole.decode().replace("\n", "],[") + "]]")]
+        rows = [*map(msgspec.json.Decoder().decode, whole.split(b"\n"))]
         steps = [row[STEP] for row in rows]
-    except (ValueError, RecursionError, LookupError, TypeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
         return None
-    if len(rows) != whole.count(b"\n") + 1 or not set(map(type, rows)) <= {dict} or not set(map(type, steps)) <= {int}:
+    if not set(map(type, rows)) <= {dict} or not set(map(type, steps)) <= {int}:
         return None
     if steps and not (steps[0] >= 0 and steps[-1] < _MAX_STEP and all(map(operator.lt, steps, steps[1:]))):
         return None

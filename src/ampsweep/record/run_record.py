@@ -1,13 +1,13 @@
-"""The run record: what one training (or one prediction) leaves behind."""
+"""The run record, which one training (or one prediction) leaves behind: written, read and found."""
 
 import json
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from ampsweep.record.atomic import write_atomically
 from ampsweep.record.batch_search import BatchSearch
-from ampsweep.record.error import RecordError, read_file
+from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import (
     Attempt,
@@ -129,6 +129,48 @@ class RunRecord:
             return RunRecord.of_json(content)
         except WrongValueError as error:
             raise RecordError(path, f"is not a run record: {error}") from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies below a directory: runs with their records, and what of them cannot be read."""
+
+    records: list[tuple[Path, RunRecord]]
+    unreadable: list[RecordError]
+
+
+def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
+    """All records at or below `directory` in the order of their paths, as (run directory, record).
+
+    Args:
+        directory: where to look.
+        mentioning: read only records in whose text this is found; to look for it costs a tenth of reading.
+    """
+    unreadable: list[RecordError] = []
+    records = []
+    for place in run_directories(directory, unreadable):
+        try:
+            if mentioning is None or mentioning.encode() in read_file(place / FILE_NAME):
+                records.append((place, RunRecord.read(place)))
+        except RecordError as error:
+            unreadable.append(error)
+        except FileNotFoundError:
+            continue  # removed in between
+    return Found(records, unreadable)
+
+
+def run_directories(directory: Path, unreadable: list[RecordError] | None = None) -> list[Path]:
+    """Directories at or below `directory` that hold something called `run.json`, in the order of their paths.
+
+    What may not be looked into is added to `unreadable`.
+    """
+
+    def note(error: OSError) -> None:
+        if unreadable is not None:
+            unreadable.append(RecordError(Path(error.filename), f"cannot be read: {error.strerror}"))
+
+    walked = os.walk(directory, onerror=note)
+    return sorted(Path(place) for place, folders, files in walked if FILE_NAME in files or FILE_NAME in folders)
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.analysis.runs import GIB
-from ampsweep.text import milliseconds, num_bytes, number, percent, signed
+from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
 
 _BINARY: Final = (("GiB", 1.0), ("MiB", 2.0**10), ("KiB", 2.0**20), ("B", 2.0**30))
 

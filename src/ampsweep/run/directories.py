@@ -12,7 +12,8 @@ import psutil
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
-from ampsweep.record import CHECKPOINTS, LAST, OUTCOMES, PREVIOUS, RecordError, RunRecord, find_records
+from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, RecordError, RunRecord, find_records
+from ampsweep.record.outcome import OUTCOMES
 
 _MAX_PID: Final = 2**31
 
@@ -133,7 +134,7 @@ def _is_unreadable(run_directory: Path) -> bool:
 
 
 def is_running(record: RunRecord) -> bool:
-    """Whether the process that works on the run is alive, as far as this machine can tell."""
+    """Tell whether the process that works on the run is alive, as far as this machine knows."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ampsweep.config.identity import code_version
-from ampsweep.config.resolved import component_name
+from ampsweep.config.schema import component_name
 from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
@@ -53,10 +53,10 @@ class PreparedRun:
     device: torch.device
     limit: MemoryLimit
     """The run's memory limit; what was built before was built within it."""
-    first_look: UseBeforeRun
-    """At the device, begun before anything was built."""
+    use_before_run: UseBeforeRun
+    """The use of the device by others, watched from before anything was built."""
     unsupported: str | None = None
-    """Why the device cannot do the precision mode."""
+    """The reason why the device cannot do the precision mode; None: it can."""
     data: Data | None = None
     """The data set on its device, if it was built before."""
     oom: OutOfMemory | None = None
@@ -74,11 +74,11 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     if unsupported is not None:
         return end_unsupported(request, device, unsupported, send)
     with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        prepared = PreparedRun(device, limit_of(request, device), UseBeforeRun(device))
+        prepared = PreparedRun(device, _limit_of(request, device), UseBeforeRun(device))
         return run_prepared(request, prepared, send=send, stop=stop)
 
 
-def limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
+def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
     """The run's memory limit. It would slow the answer of a search on a CPU, whose probe has stayed within it."""
     config, search = request.config, request.batch_search
     is_proved = search is not None and search.largest == config.data["batch_size"]
@@ -114,7 +114,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     device, limit = prepared.device, prepared.limit
     directory = request.directory
     record = _begin_record(request, built, device)
-    busy = prepared.first_look.sentence()  # late, as it may wait; before W&B begins in a process of another's
+    busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     tracker = tracker_of(request, send, stop)
@@ -177,7 +177,7 @@ def _trainer(
 
 
 def _progress(trainer: Trainer) -> Progress:
-    """How far the training is, by its latest row: nothing is read from the device."""
+    """The progress of the training by its latest row: nothing is read from the device."""
     values = trainer.values
     return Progress(
         trainer.step,
@@ -219,8 +219,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
-        repaired = repair_history(request.directory)
-        notes += [] if repaired is None else [repaired]
+        repair = repair_history(request.directory)
+        notes += [] if repair.note is None else [repair.note]
         attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
         for note in notes:
             send(Say(note))

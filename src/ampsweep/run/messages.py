@@ -1,4 +1,4 @@
-"""What a training process tells the process that started it, and the printer of what the user must see of it."""
+"""Messages of a training process to the process that started it, and the printer of those for the user."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The prediction beside what was measured: made once a run has trained, when nothing is measured any more."""
+"""The prediction of a run and its error, beside what was measured: made once nothing is measured any more."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ _TRAINED: Final = frozenset({"completed", "oom", "diverged"})
 
 
 def is_predicted(record: RunRecord, config: Config) -> bool:
-    """Whether the record of a run that has ended is to hold a prediction."""
+    """Tell whether the record of a run that has ended is to hold a prediction."""
     return config.predict.with_runs and record.status in _TRAINED
 
 

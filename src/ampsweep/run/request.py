@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label, step_dtypes
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
@@ -30,7 +29,7 @@ class RunRequest:
     batch_search: BatchSearch | None = None
     """The search that the batch size is the answer of."""
     prediction: StepPrediction | None = None
-    """What is predicted for it, if that is known: a run that differs in its seed alone has made it."""
+    """The prediction for it, if there is one already: made by a run that differs in its seed alone."""
     predictor: NamedFunction[StepPrediction] | None = None
     """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
+from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
-from ampsweep.config.resolved import to_config
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildError, ChildExit, run_isolated
@@ -28,7 +28,7 @@ _NOT_THE_QUESTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What became of a batch size on a device; no `probe` where the device cannot do the precision mode."""
+    """The result of a probe on a device; no `probe` where the device cannot do the precision mode."""
 
     device: str
     device_name: str | None
@@ -68,7 +68,7 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
 
 
 class _Prober:
-    """Asks the device."""
+    """Asks the device which batch sizes train."""
 
     def __init__(self, composed: DictConfig, directory: Path, display: MessagePrinter) -> None:
         self._composed, self._directory, self._display = composed, directory, display
@@ -111,7 +111,7 @@ def _found(ended: ChildExit[Probed], config: Config) -> Probed:
 
 
 def _begun(directory: Path) -> BatchSearch | None:
-    """What an interrupted search of this very point has found."""
+    """The finds of an interrupted search of this very run."""
     return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
 
 

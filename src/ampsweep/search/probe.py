@@ -15,6 +15,7 @@ from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Say
 from ampsweep.search.largest_batch import Probed
+from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import build, build_data
@@ -82,4 +83,4 @@ def _peak_bytes(limit: MemoryLimit, trainer: Trainer) -> int | None:
     if limit.peak_bytes is not None:
         return limit.peak_bytes
     peak_gib = trainer.instruments.summary().get("memory/peak_allocated_run_gib")
-    return None if peak_gib is None else round(peak_gib * 2**30)
+    return None if peak_gib is None else round(peak_gib * GIB)

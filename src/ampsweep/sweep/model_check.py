@@ -26,7 +26,7 @@ class CheckedModel:
     model: nn.Module
     """On the meta device."""
     output_bytes: int
-    """Of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
+    """Bytes of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:

@@ -7,8 +7,7 @@ from typing import Final
 from ampsweep.config.compose import Point
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 
 _MAX_SETTING: Final = 32
 _SAID_OTHERWISE: Final = ("precision", "hydra", "tracking", "into")
@@ -24,11 +23,11 @@ class PlannedRun:
 
     arm: str
     setting: str
-    """What tells it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
+    """The settings that tell it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
     kind: str
     """Equal for runs that differ in nothing but the seed, and so take about the same time."""
     max_seconds: float | None = None
-    """How long it trains at most."""
+    """The longest that it trains."""
 
 
 class Plan:

@@ -15,8 +15,8 @@ from ampsweep.tracking.wandb.process import WandbAddress
 class Checked:
     """The finding about one run before it starts."""
 
-    problem: str | None = None
-    """One sentence: the user's input is wrong."""
+    wrong_input: str | None = None
+    """One sentence: the user's input is wrong, and nothing is to start."""
     unsupported: str | None = None
     """One sentence: this device cannot do it. An outcome in a sweep, a problem in a single run."""
     num_steps: int | None = None
@@ -34,11 +34,11 @@ def preflight(configs: Sequence[Config], wandb: WandbAddress | None = None) -> l
     """Check every config in a process of its own, W&B with the process at the address `wandb`, if there is one.
 
     Raises:
-        UserError: the first problem.
+        UserError: the first input that is wrong.
         KeyboardInterrupt: this process was asked to stop.
     """
     checked = run_isolated(_CHECK_RUNS, (configs, wandb)).unpacked()
     for one in checked:
-        if one.problem is not None:
-            raise UserError(one.problem)
+        if one.wrong_input is not None:
+            raise UserError(one.wrong_input)
     return checked

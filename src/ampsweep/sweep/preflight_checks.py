@@ -10,8 +10,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
-from ampsweep.config.resolved import COMPONENTS, component_name
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
@@ -74,8 +73,8 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
     else:
         prepared = replace(prepared, data=data)
         checked = _with_size(config, device, _check_parts(config, device, data))
-    if checked.problem is not None:
-        raise UserError(checked.problem)
+    if checked.wrong_input is not None:
+        raise UserError(checked.wrong_input)
     return prepared, checked
 
 
@@ -152,11 +151,11 @@ def _check(config: Config, wandb: WandbAddress | None) -> Checked:
         _check_services(config, device, wandb)
         return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
     except UserError as error:
-        return Checked(problem=str(error))
+        return Checked(wrong_input=str(error))
 
 
 def _with_device(config: Config, checked: Checked) -> Checked:
-    if checked.problem:
+    if checked.wrong_input:
         return checked
     device = resolve_device(config.device)
     unsupported = unsupported_reason(config.precision, device)
@@ -166,4 +165,4 @@ def _with_device(config: Config, checked: Checked) -> Checked:
 def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:
     sentence = too_large(config, device, checked)
     is_refused = sentence is not None and config.predict.must_fit
-    return replace(checked, too_large=sentence, problem=sentence if is_refused else None)
+    return replace(checked, too_large=sentence, wrong_input=sentence if is_refused else None)

@@ -18,13 +18,13 @@ _PREDICT_RUN_APART: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_
 
 
 class SharedPredictions:
-    """What was predicted for the runs of a multirun so far."""
+    """The predictions for the runs of a multirun so far."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, int], StepPrediction] = {}
 
     def of(self, config: Config) -> StepPrediction | None:
-        """What an earlier run has made; None where the run is to make its own, as one does that searches its batch."""
+        """The prediction of an earlier run; None where the run makes its own, as one does that searches its batch."""
         return None if config.max_batch.search else self._made.get(_key(config))
 
     def keep(self, directory: Path, config: Config) -> None:

@@ -1,22 +1,22 @@
-"""The next token at every position."""
+"""Language modeling: the next token at every position."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.tasks.full_precision import at_least_float32
+from ampsweep.tasks.base import at_least_float32
 
 
 class LanguageModeling:
-    """Cross-entropy, in nats a token, between logits (B, T, vocab_size) of the model and the next ids (B, T), int64."""
+    """Cross-entropy in nats per token between the model's logits (B, T, vocab_size) and the next ids (B, T), int64."""
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The mean cross-entropy over the tokens of the batch."""
+        """Compute the mean cross-entropy over the tokens of the batch."""
         tokens, next_tokens = batch
         logits = at_least_float32(model(tokens))
         return F.cross_entropy(logits.flatten(0, 1), next_tokens.flatten())
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
-        """``loss`` over the tokens of the batch."""
+        """Compute ``loss`` over the tokens of the batch."""
         return {"loss": self.loss(model, batch)}, batch[1].numel()

@@ -1,4 +1,4 @@
-"""Models that compute their loss themselves."""
+"""The task of models that compute their loss themselves."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class ModelLoss:
-    """The loss is whatever the model returns: a scalar, the first item of a tuple or list, ``["loss"]`` or ``.loss``.
+    """The loss that the model returns: a scalar, the first item of a tuple or list, ``["loss"]`` or ``.loss``.
 
     A mapping batch is passed as keywords. A pair (inputs, targets) is passed by position or under the given names; with
     ``targets="inputs"`` the inputs are their own targets. Hugging Face language models, which shift the labels
@@ -21,7 +21,11 @@ class ModelLoss:
         target_argument: str | None = None,
         targets: Literal["targets", "inputs"] = "targets",
     ) -> None:
-        """An argument without a name is passed by position; a name for the inputs alone is a ``ValueError``."""
+        """Name the arguments; one without a name is passed by position.
+
+        Raises:
+            ValueError: the inputs have a name but the targets have none, or ``targets`` is no known value.
+        """
         if targets not in ("targets", "inputs"):
             raise ValueError(f'targets must be "targets" or "inputs", got {targets!r}')
         if input_argument is not None and target_argument is None:
@@ -31,7 +35,7 @@ class ModelLoss:
         self.targets = targets
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The model's own mean loss over the batch; an output that holds no scalar loss is a ``ValueError``."""
+        """Compute the model's own mean loss; raise a ``ValueError`` for an output that holds no scalar loss."""
         if isinstance(batch, Mapping):
             return _loss_of(model(**batch))
         inputs, targets = batch
@@ -48,7 +52,7 @@ class ModelLoss:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
-        """``loss`` over the items (the first dimension) of the batch."""
+        """Compute ``loss`` over the items (the first dimension) of the batch."""
         first = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
         return {"loss": self.loss(model, batch)}, len(first)
 

@@ -1,17 +1,17 @@
-"""Real values for each item."""
+"""Regression: real values for each item."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.tasks.full_precision import at_least_float32
+from ampsweep.tasks.base import at_least_float32
 
 
 class Regression:
-    """Mean squared error between outputs of the model and targets of the same shape (B, ...)."""
+    """Mean squared error between the model's outputs and targets of the same shape (B, ...)."""
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The mean over all values; a shape that differs, which torch would broadcast, is a ``ValueError``."""
+        """Compute the mean over all values; raise a ``ValueError`` for unequal shapes, which torch would broadcast."""
         inputs, targets = batch
         outputs = model(inputs)
         if outputs.shape != targets.shape:
@@ -23,5 +23,5 @@ class Regression:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
-        """``loss`` over the items of the batch."""
+        """Compute ``loss`` over the items of the batch."""
         return {"loss": self.loss(model, batch)}, len(batch[1])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, history_line, read_history, write_atomically
+from ampsweep.record import HISTORY_NAME, history_line, repair_history, write_atomically
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk, the quota or the largest size of a file has no room left."""
@@ -38,12 +38,11 @@ class HistoryFile:
         ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
 
         Raises:
-            RecordError: the file holds something else than history rows.
+            RecordError: the file is none, or may not be read.
         """
         path = directory / HISTORY_NAME
-        self.reached = 0
         if resume_after is not None:
-            self.reached = _cut_torn_line(directory)
+            self.reached = repair_history(directory).last_step
         elif path.exists():
             write_atomically(path, "")
         self._last_step = resume_after or 0
@@ -85,15 +84,3 @@ class HistoryFile:
         assert self._file is not None
         while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
             self._waiting = self._waiting[self._file.write(self._waiting) :]
-
-
-def _cut_torn_line(directory: Path) -> int:
-    """Atomically drop a last line that is not whole; the last step that is left."""
-    rows = read_history(directory)
-    path = directory / HISTORY_NAME
-    if path.exists():
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            write_atomically(path, whole.decode())
-    return rows[-1][STEP] if rows else 0

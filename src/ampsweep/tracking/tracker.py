@@ -40,7 +40,7 @@ class Tracker:
         Where the history cannot be opened the follower stays unstarted; `finish` is for both all the same.
 
         Raises:
-            RecordError: the history holds something else than rows.
+            RecordError: the history is no file, or may not be read.
         """
         self._history.start(directory, resume_after=resume_after)
         if self._follower is not None:

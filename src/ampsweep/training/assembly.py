@@ -16,7 +16,7 @@ from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
 _VAL_BATCHES: Final = 2
-"""Of one, nothing is left alive while the next is made; the others take no more memory."""
+"""With one, nothing is alive while the next is made; more than two take no more memory."""
 
 
 def keep_nothing(*_: object) -> None:
@@ -39,13 +39,11 @@ def assemble_trainer(
     instruments = Instruments(
         built.model,
         built.optimizer,
-        device,
+        built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
-        growth_interval=config.precision.growth_interval if config.precision.grad_scaler else None,
         is_fused=is_fused(built.optimizer),
-        tf32=config.precision.tf32,
         snapshot=snapshot,
     )
     return Trainer(

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import random
 import struct
 import tempfile
 import zipfile
@@ -11,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS
@@ -137,31 +135,3 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
                 f"checkpoint {path} is of another model ({checkpoint.model_name}): {name} has shape "
                 f"{saved.get(name, 'absent')} there and {own.get(name, 'absent')} in {model_name}"
             )
-
-
-def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    if device.type == "mps":
-        state["mps"] = torch.mps.get_rng_state()
-    return state
-
-
-def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-    if device.type == "mps" and "mps" in state:
-        torch.mps.set_rng_state(state["mps"])

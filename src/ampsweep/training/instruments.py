@@ -1,10 +1,11 @@
-"""What watches a training: one object that the trainer tells of its steps and asks for figures."""
+"""The instruments of a training: one object that the trainer tells of its steps and asks for figures."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from time import perf_counter
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +19,18 @@ from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.step_clock import StepClock
-from ampsweep.monitors.stopwatch import Stopwatch
+from ampsweep.monitors.step_clock import StepClock, Stopwatch
+from ampsweep.precision import Precision
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.step import TracedStep, trace_step
-
-_NOTHING: Final = nullcontext()
 
 
 class Instruments:
     """Clock, memory, device sampler, scale counters and the traced step of one training.
 
     Args:
-        growth_interval: the scaler's, None without one.
         warmup_steps: steps of this process left out of every figure but the run's own peak.
         is_fused: the optimizer's kernels are fused; under a scaler only the device then knows which steps were applied.
-        tf32: float32 operands are multiplied in TF32.
         snapshot: records memory until a step was traced.
     """
 
@@ -41,37 +38,36 @@ class Instruments:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        device: torch.device,
+        precision: Precision,
         *,
         warmup_steps: int,
         samples_per_step: int,
         tokens_per_step: int | None,
-        growth_interval: int | None,
         is_fused: bool,
-        tf32: bool = False,
         snapshot: MemorySnapshot | None = None,
     ) -> None:
-        self._model, self._optimizer = model, optimizer
-        self._warmup_steps = warmup_steps
+        self._model, self._optimizer, self._precision = model, optimizer, precision
+        device, scaler = precision.device, precision.config
+        self._warmup_steps, self._num_steps_seen = warmup_steps, 0
         self._clock = StepClock(device, warmup_steps, samples_per_step, tokens_per_step)
+        self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
         self._memory = MemoryMonitor(device)
-        self._sampler = DeviceSampler(device)
+        self._growth = self._memory.growth()
+        self._sampler, self._neighbours = DeviceSampler(device), UseDuringRun(device)
         self._compilations = CompilationWatch()
-        self._device, self._neighbours = device, UseDuringRun(device)
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
-        self._scale, self._has_scaler = ScaleMonitor(device, growth_interval), growth_interval is not None
-        self._scale_now: Tensor | None = None
-        self.counts_on_device = growth_interval is not None and is_fused
+        self._scale: ScaleMonitor | None = None
+        if scaler.grad_scaler:
+            self._scale = ScaleMonitor(device, init_scale=scaler.init_scale, growth_interval=scaler.growth_interval)
+        self.counts_on_device = scaler.grad_scaler and is_fused
         self._applied_on_host = 0
-        # Runs when the optimizer really steps. Under a fused optimizer that includes steps skipped on the device.
-        optimizer.register_step_post_hook(self._on_optimizer_step)
+        if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
+            optimizer.register_step_post_hook(self._on_optimizer_step)
         self.own_time = Stopwatch()
         """Runs in calls that a bare loop would not make; starts anew with the first step after warm-up."""
-        self.data_wait = Stopwatch()
-        """Runs while the trainer gets data."""
-        self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
-        self._num_steps_seen = 0
-        self._tf32, self._snapshot = tf32, snapshot
+        self.data_wait_s = 0.0
+        """Time that the trainer has waited for the data of the current step; who waits adds to it."""
+        self._snapshot = snapshot
         self._traced: TracedStep | None = None
         self._untold: TracedStep | None = None
         self._efficiency: Efficiency | None = None
@@ -99,18 +95,23 @@ class Instruments:
         """Around one optimizer step: times it, or traces it where that is due."""
         if self._num_steps_seen == self._warmup_steps:
             self.own_time.reset()
-        self.data_wait.reset()
+        self.data_wait_s = 0.0
         if self._traced is None and self._trace_is_due():
             return self._traced_step()
         return self._timed_step
 
     def _end_timed_step(self) -> None:
-        with self.own_time:
-            self._clock.end(self.data_wait.seconds)
-            if self._compilations.compiled or self._memory.grew():
-                self._clock.mark_warmup()
-                self._compilations.compiled = False
-            self._end_step()
+        self._clock.end(self.data_wait_s)
+        began_s = perf_counter()
+        if self._compilations.compiled:
+            self._clock.mark_warmup()
+            self._compilations.compiled = False
+        if self._growth is not None and (num_slowed := self._growth.step_ended()):
+            self._clock.mark_warmup(num_slowed)
+        self._num_steps_seen += 1
+        if self._num_steps_seen == self._warmup_steps:
+            self._end_warmup()
+        self.own_time.seconds += perf_counter() - began_s
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
@@ -123,51 +124,47 @@ class Instruments:
             del unfreed
             self._clock.mark_traced()
             self._after_trace(trace.result)
-            self._end_step()
-
-    def _end_step(self) -> None:
-        self._num_steps_seen += 1
-        if self._num_steps_seen == self._warmup_steps:
-            self._end_warmup()
+            self._num_steps_seen += 1
+            if self._num_steps_seen == self._warmup_steps:
+                self._end_warmup()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Around what is no ordinary step: evaluation, a checkpoint. It ends when the device has done it."""
         self.wait()
+        self._look_for_growth()
         self._energy.end(self._num_steps_seen)
         self._sampler.pause()
         self._neighbours.pause()
         yield
         self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
+        if self._growth is not None:
+            self._growth.begin()  # nor did what was allocated for it
         if self._num_steps_seen >= self._warmup_steps:
             self._energy.begin(self._num_steps_seen)
             self._sampler.resume()
             self._neighbours.resume()
 
-    def watch_scale(self, scale: Callable[[], Tensor | None]) -> AbstractContextManager[None]:
-        """Around the optimizer's step and the scaler's update: `scale` tells the current scale, 0-dim on the device."""
-        return self._watched_scale(scale) if self._has_scaler else _NOTHING
-
-    @contextmanager
-    def _watched_scale(self, scale: Callable[[], Tensor | None]) -> Iterator[None]:
-        if self._scale_now is None:
-            self._scale_now = scale()
-        yield
+    def count_step(self) -> None:
+        """A step was attempted; call it after the scaler's update, which tells a skipped step from an applied one."""
+        if self._scale is None:
+            self._applied_on_host += 1
+            return
         with self.own_time:
-            before, self._scale_now = self._scale_now, scale()  # nobody changes it between two steps
-            assert before is not None
-            assert self._scale_now is not None
-            self._scale.observe(before, self._scale_now)
+            scale = self._precision.scale()
+            assert scale is not None
+            self._scale.observe(scale)
 
     def applied_steps(self) -> int | Tensor:
         """Steps applied so far: a number where the host knows it, else a 0-dim int64 tensor on the device."""
         if self.counts_on_device:
+            assert self._scale is not None
             return self._scale.applied_steps
         return self._applied_on_host
 
     def scale_values(self) -> dict[str, Tensor]:
         """The scaler's metrics, on the device; empty without scaler."""
-        return self._scale.tensors()
+        return {} if self._scale is None else self._scale.tensors()
 
     def wait(self) -> None:
         """Wait until the device has done the latest step."""
@@ -179,9 +176,10 @@ class Instruments:
 
     def rows(self) -> list[dict[str, float]]:
         """Host-side metrics of every row ended since the last call; on an accelerator this waits for their steps."""
-        shared = self._sampler.latest() | self._memory.row()
+        self._look_for_growth()
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
-        rows = [window | self._overhead() | shared for window in windows]
+        shared = self._overhead() | self._sampler.latest() | self._memory.row()
+        rows = [window | shared for window in windows]
         if rows and self._untold is not None:
             rows[-1] |= self._memory.row(self._untold)
             self._untold = None
@@ -189,6 +187,7 @@ class Instruments:
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
+        self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
         return times | self._sampler.summary() | self._memory.summary(self._traced)
 
@@ -221,13 +220,16 @@ class Instruments:
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
-        return self._scale.state_dict()
+        return {} if self._scale is None else self._scale.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], *, applied_steps: int) -> None:
         """Continue counting where a checkpoint stopped; a run without scaler knows of no skipped step."""
         self._applied_on_host = applied_steps
-        fresh = {"num_observed": applied_steps, "skipped_steps": 0, "growth_tracker": 0}
-        self._scale.load_state_dict(state or fresh)
+        if self._scale is not None:
+            fresh = {"num_observed": applied_steps, "skipped_steps": 0, "growth_tracker": 0}
+            scale = self._precision.scale()
+            assert scale is not None
+            self._scale.load_state_dict(state or fresh, scale)
 
     def _trace_is_due(self) -> bool:
         """The first step whose optimizer state exists already: the second, or the first applied one after skips."""
@@ -237,8 +239,9 @@ class Instruments:
 
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced = self._untold = traced
-        self._flags = effective_flags(self._device)
-        self._efficiency = Efficiency(self._device, traced.model_flops, tf32=self._tf32)
+        self._flags = effective_flags(self._precision.device)
+        tf32 = self._precision.config.tf32
+        self._efficiency = Efficiency(self._precision.device, traced.model_flops, tf32=tf32)
         if self._snapshot is not None:
             self._snapshot.save()
 
@@ -255,11 +258,17 @@ class Instruments:
         num_steps = self._num_steps_seen - self._warmup_steps
         return {"instrumentation/overhead_pct": 100 * self.own_time.seconds / num_steps / step_s}
 
+    def _look_for_growth(self) -> None:
+        if self._growth is not None:
+            self._clock.mark_warmup(self._growth.look())
+
     def _end_warmup(self) -> None:
         self.wait()
         self._energy.begin(self._num_steps_seen)
         self._compilations.begin()
         self._memory.after_warmup()
+        if self._growth is not None:
+            self._growth.begin()
         self._sampler.resume()
         self._neighbours.after_warmup()
 

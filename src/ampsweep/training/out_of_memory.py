@@ -9,13 +9,11 @@ from typing import Any, Final
 import psutil
 import torch
 
-from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.record.outcome import OutOfMemory, Phase
 from ampsweep.text import BYTES_OF, one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracing.tensor_bytes import MemoryLimitError
-from ampsweep.training.batches import as_model_input
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.trainer import Trainer
 
@@ -44,11 +42,9 @@ _PHASES: Final[dict[CodeType, Phase]] = {
     _code(Precision.step): "optimizer",
     _code(Precision.update): "optimizer",
     _code(Trainer._clip): "optimizer",
-    _code(as_model_input): "data",
+    _code(Trainer._next_batch): "data",
 }
 _STEP: Final = _code(Trainer.train_step)
-_GETS_DATA: Final = Data.train_batch.__name__
-"""By its name: it is the user's own function."""
 
 
 def out_of_memory(
@@ -89,15 +85,11 @@ def phase_of(error: BaseException) -> Phase:
 
     What activation checkpointing computes again within backward is `backward`.
     """
-    caller: CodeType | None = None
     in_step = False
     for code in _codes(error):
         if code in _PHASES:
             return _PHASES[code]
-        if caller is _STEP and code.co_name == _GETS_DATA:
-            return "data"
         in_step = in_step or code is _STEP
-        caller = code
     return "forward" if in_step else "other"
 
 

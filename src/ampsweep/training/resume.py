@@ -1,11 +1,13 @@
-"""Between a trainer and its checkpoint."""
+"""A trainer's state, the generators of random numbers included: taken for a checkpoint, and restored from one."""
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from ampsweep.training.checkpoint import Checkpoint, restore_rng_state, rng_state, save_checkpoint
+from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
 from ampsweep.training.trainer import Trainer
 
 
@@ -54,3 +56,31 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
     for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
         saved.update({key: value for key, value in own.items() if key != "params"})
     optimizer.load_state_dict(state)
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type == "mps" and "mps" in state:
+        torch.mps.set_rng_state(state["mps"])

@@ -1,12 +1,12 @@
 """The training loop: a step that reads top to bottom, and what happens around it."""
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,11 @@ from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.training.batches import as_model_input
+from ampsweep.training.ending import Ending, Stop, divergence
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
-from ampsweep.training.rows import Row, Rows
 from ampsweep.training.schedule import Schedule
-
-COLLAPSED_SCALE = 2.0**-24
-"""Below the smallest float16 number no scale can be the cause of an overflow: what is left is a broken loss."""
-
+from ampsweep.training.unread_rows import UnreadRows
 
 FLUSH_EVERY_S = 0.05
 """Rows of steps shorter than this are read and logged together: each reading makes the host wait for the device.
@@ -32,28 +29,9 @@ A process that is killed without a word loses those of so long.
 """
 
 
-class Stop(Protocol):
-    """Whether somebody asked the run to end."""
-
-    @property
-    def requested(self) -> bool: ...
-
-    @property
-    def reason(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Why training ended."""
-
-    status: Literal["completed", "diverged", "interrupted"]
-    error: str | None = None
-    cut_short: str | None = None
-
-
 @dataclass(slots=True)
 class Step:
-    """What a step leaves on the device: 0-dim tensors."""
+    """The figures that a step leaves on the device: 0-dim tensors without gradient."""
 
     loss: Tensor
     grad_norm: Tensor | None
@@ -92,8 +70,11 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
-        self._rows, self._flushed_s = Rows(precision.device), -math.inf
+        self._rows = UnreadRows(precision.device)
+        self._flushed_s, self._flush_due_s = -math.inf, math.inf
+        """Moments of `perf_counter`: rows were last logged, and those that wait now are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
+        self._autocast = precision.autocast()  # made once: torch asks the device whether it can, each time
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def train(self, stop: Stop) -> Ending:
@@ -108,17 +89,17 @@ class Trainer:
             raise
 
     def _train(self, stop: Stop) -> Ending:
-        began_s, due_at = time.perf_counter(), self._next_due()
         if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
             self.values |= self.evaluate()
+        due_at, time_is_up_s = self._next_due(), perf_counter() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
             self.step += 1
             is_due = self.step >= due_at
             with self.instruments.step():
                 step = self.train_step(norm_wanted=is_due and self._due(self.config.log_every))
-            now_s = time.perf_counter()
-            ending = self._ending(stop, now_s - began_s)
-            if is_due or ending is not None or (self._rows and now_s - self._flushed_s >= FLUSH_EVERY_S):
+            asked_by, now_s = stop.reason, perf_counter()
+            if is_due or asked_by or now_s >= self._flush_due_s or now_s >= time_is_up_s:
+                ending = self._ending(asked_by, time_is_up=now_s >= time_is_up_s)
                 ending = self._record(step, ending, now_s) or ending
                 if ending is not None:
                     return ending
@@ -133,11 +114,8 @@ class Trainer:
             self.schedule.set(instruments.applied_steps())
         num_batches, loss = self.config.grad_accum_steps, None
         for _ in range(num_batches):
-            with instruments.data_wait:
-                batch = self.data.train_batch(self.next_batch)
-            batch = self._prepare(batch)
-            self.next_batch += 1
-            with precision.autocast():
+            batch = self._next_batch()
+            with self._autocast:
                 micro_loss = self.task.loss(self.model, batch)
                 if num_batches > 1:
                     micro_loss = micro_loss / num_batches
@@ -148,11 +126,19 @@ class Trainer:
         if self.config.max_grad_norm is not None or norm_wanted:
             precision.unscale_(optimizer)
             grad_norm = self._clip()
-        with instruments.watch_scale(precision.scale):
-            precision.step(optimizer)
-            precision.update()
+        precision.step(optimizer)
+        precision.update()
+        instruments.count_step()
         optimizer.zero_grad(set_to_none=True)
         return Step(loss, grad_norm)
+
+    def _next_batch(self) -> Any:
+        """The next micro-batch, as the model takes it; the time that the data took is told."""
+        began_s = perf_counter()
+        batch = self.data.train_batch(self.next_batch)
+        self.instruments.data_wait_s += perf_counter() - began_s
+        self.next_batch += 1
+        return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:
         """Validation metrics now."""
@@ -164,7 +150,7 @@ class Trainer:
         if limit is not None:
             return nn.utils.clip_grad_norm_(self._parameters, limit)
         with self.instruments.own_time:  # nobody but a row asks for it
-            return _total_norm([p.grad for p in self._parameters if p.grad is not None], self.precision.device)
+            return _total_norm([grad for p in self._parameters if (grad := p.grad) is not None], self.precision.device)
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save what is due; returns an ending when the numbers call for one."""
@@ -172,52 +158,52 @@ class Trainer:
         finishes = last and (ending is None or ending.status != "interrupted")
         evaluates = finishes or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
-        values: dict[str, float | Tensor] = {}
-        if last or self._due(config.log_every):
-            values |= self._values(step)
-        if evaluates:
-            values |= self.evaluate()
-        if values:
+        logs = last or self._due(config.log_every)
+        validation = self.evaluate() if evaluates else {}
+        if logs or validation:
             with self.instruments.own_time:
-                self._rows.add(self.step, values)
+                self._rows.add(self.step, self._values(step) | validation if logs else validation)
+            self._flush_due_s = self._flushed_s + FLUSH_EVERY_S
         diverged = None
-        if self._rows and (last or evaluates or saves or self._rows.full or now_s - self._flushed_s >= FLUSH_EVERY_S):
-            diverged, self._flushed_s = self._flush(), now_s
+        if self._rows and (last or evaluates or saves or self._rows.full or now_s >= self._flush_due_s):
+            diverged, self._flushed_s, self._flush_due_s = self._flush(), now_s, math.inf
         if diverged is None and saves:
             with self.instruments.aside():
                 self._save(self)
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
-        """What the step's row is made of, where it is; the figures of the host follow when the row is read."""
-        with self.instruments.own_time:
-            self.instruments.end_row()
-            values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
-            if step.grad_norm is not None:
-                values["train/grad_norm"] = step.grad_norm
-            return values | self.instruments.scale_values()
+        """The step's row, its values where they are; the figures of the host follow when the row is read."""
+        self.instruments.end_row()
+        values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
+        if step.grad_norm is not None:
+            values["train/grad_norm"] = step.grad_norm
+        return values | self.instruments.scale_values()
 
     def _flush(self) -> Ending | None:
         """Read and log the rows since the last time; those after a divergence never were."""
         self.instruments.wait()  # for the steps themselves, which is not our own time
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
-            for row in self._rows.take():
-                values = row.values | (next(figures) if "train/loss" in row.values else {})
+            for step, values in self._rows.take():
+                diverged = divergence(step, values)
+                if "train/loss" in values:
+                    values |= next(figures)
                 self.values |= values
-                self._log(values, row.step)
-                if diverged := _diverged(row):
+                self._log(values, step)
+                if diverged is not None:
                     return diverged
             self._progress(self)
         return None
 
-    def _ending(self, stop: Stop, seconds: float) -> Ending | None:
-        if stop.requested and self.step < self.num_steps:
-            return Ending("interrupted", f"{stop.reason} after step {self.step} of {self.num_steps}")
-        limit = self.config.max_seconds
-        if limit is not None and seconds > limit and self.step < self.num_steps:
-            reason = f"trainer.max_seconds={limit:g} reached after step {self.step} of {self.num_steps}"
-            return Ending("completed", cut_short=reason)
+    def _ending(self, asked_by: str, *, time_is_up: bool) -> Ending | None:
+        if self.step == self.num_steps:
+            return None
+        if asked_by:
+            return Ending("interrupted", f"{asked_by} after step {self.step} of {self.num_steps}")
+        if time_is_up:
+            limit = f"trainer.max_seconds={self.config.max_seconds:g}"
+            return Ending("completed", cut_short=f"{limit} reached after step {self.step} of {self.num_steps}")
         return None
 
     def _due(self, every: int | None) -> bool:
@@ -238,16 +224,3 @@ def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
     norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total
-
-
-def _diverged(row: Row) -> Ending | None:
-    """The ending that the numbers of a row call for."""
-    values = row.values
-    scale = values.get("amp/scale")
-    if scale is not None and scale < COLLAPSED_SCALE:
-        return Ending("diverged", f"the scale collapsed to {scale:g} at step {row.step}")
-    if scale is None and not math.isfinite(values.get("train/loss", 0.0)):
-        return Ending("diverged", f"the training loss is {values['train/loss']} at step {row.step}")
-    if not math.isfinite(values.get("val/loss", 0.0)):
-        return Ending("diverged", f"the validation loss is {values['val/loss']} at step {row.step}")
-    return None

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ampsweep.record import FILE_NAME, HISTORY_NAME, run_directories, write_atomically
+from ampsweep.record import FILE_NAME, HISTORY_NAME, write_atomically
+from ampsweep.record.run_record import run_directories
 from ampsweep.record.typed import typed
 
 NAME: Final = "campaign.json"

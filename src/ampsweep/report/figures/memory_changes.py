@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from ampsweep.analysis.runs import GIB
 from ampsweep.analysis.waterfall import Waterfall, waterfall
 from ampsweep.report.figures.figure import (
     Layout,
@@ -22,6 +21,7 @@ from ampsweep.report.sentences.memory_bytes import category, change
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit
 from ampsweep.report.workload_data import WorkloadData
+from ampsweep.text import GIB
 
 _ALL = "peak"
 _ROOM_FOR_LABELS = 0.2

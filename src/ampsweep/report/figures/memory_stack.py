@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Mapping
 
-from ampsweep.analysis.runs import GIB
 from ampsweep.metrics import memory_key
 from ampsweep.report.figures.figure import (
     Layout,
@@ -24,6 +23,7 @@ from ampsweep.report.panels import Panel
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
 from ampsweep.report.workload_data import ArmRuns
+from ampsweep.text import GIB
 
 Bar = tuple[str, bool]
 """An arm, and whether the bar is what was predicted for it."""

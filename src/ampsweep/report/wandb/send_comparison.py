@@ -28,9 +28,9 @@ def publish_after(directory: Path, dashboard: "Dashboard", records: Records, wan
         return None
     page, place = _page(directory, dashboard, records), WandbPlace.recorded(sent[-1][1].wandb)
     published = wandb.publish(page, place, directory)
-    if published.problem is None:
+    if published.failure is None:
         return f"W&B: {published.url}"
-    return f"W&B: the comparison is not there ({published.problem}); `ampsweep sync {directory}` sends it"
+    return f"W&B: the comparison is not there ({published.failure}); `ampsweep sync {directory}` sends it"
 
 
 def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> str:

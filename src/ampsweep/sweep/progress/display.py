@@ -147,7 +147,7 @@ class ProgressDisplay(MessagePrinter):
             self._comparison = _DrawnOnce(BriefComparison(comparison))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What goes on, no higher than the terminal."""
+        """The picture of what goes on, no higher than the terminal."""
         below = list(self._below(options.max_width, time.monotonic()))
         room = console.height - len(below) - 2
         if self._comparison is not None and room > 0:
@@ -166,7 +166,7 @@ class ProgressDisplay(MessagePrinter):
             yield self._sweep(width, now_s, sweep_left_s)
 
     def _sweep(self, width: int, now_s: float, left_s: float | None) -> RenderableType:
-        """How far the sweep is: counts, a bar where there is room, and times."""
+        """The state of the sweep: counts, a bar where there is room, and times."""
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
         counts = f"{done} of {plural(total, 'run')} done" if total else f"{plural(done, 'run')} done"
@@ -197,7 +197,7 @@ class ProgressDisplay(MessagePrinter):
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:
-    """How long the latest attempt took, by the record alone, which knows whole seconds; None for less than one."""
+    """The time of the latest attempt, by the record alone, which knows whole seconds; None for less than one."""
     began = record.attempts[-1].started_at if record.attempts else record.started_at
     if began is None or record.ended_at is None:
         return None

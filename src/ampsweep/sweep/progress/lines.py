@@ -8,13 +8,13 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from ampsweep.analysis.runs import GIB, Run
+from ampsweep.analysis.runs import Run
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.report.palette import arm_colour
 from ampsweep.run.messages import Progress
 from ampsweep.sweep.plan import PlannedRun
-from ampsweep.text import duration, first_line, loss, milliseconds, num_bytes, plural
+from ampsweep.text import GIB, duration, first_line, loss, milliseconds, num_bytes, plural
 
 _GAP: Final = "  "
 _STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
@@ -30,12 +30,12 @@ class Part:
     rank: int = 0
     style: str = ""
     short: str | None = None
-    """What stands in its place in a narrower line."""
+    """The words in its place in a narrower line."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide the columns of the lines about a set of runs are, so that figures stand below each other."""
+    """The widths of the columns in the lines about a set of runs, so that figures stand below each other."""
 
     number: int
     arm: int
@@ -51,7 +51,7 @@ class Widths:
 def running_line(
     number: str, run: PlannedRun, told: Progress | str, left_s: float | None, widths: Widths, width: int
 ) -> Text:
-    """How far a run is; `told` is the latest that was heard of its training, or what it does instead."""
+    """The line of a run that goes on; `told` is the latest heard of its training, or what it does instead."""
     parts = [*_head(number, run, widths)]
     if isinstance(told, str):
         return fitted([*parts, Part(told, style="dim")], width)
@@ -74,7 +74,7 @@ def running_line(
 def ended_line(
     number: str, run: PlannedRun, record: RunRecord, seconds: float | None, widths: Widths, width: int | None
 ) -> Text:
-    """What became of a run; a `width` of None has room for everything."""
+    """The line of a run that has ended; a `width` of None has room for everything."""
     ended = Run(Path(), record)
     style = _STYLES.get(ended.outcome, _ODD)
     took = "" if seconds is None else duration(seconds)

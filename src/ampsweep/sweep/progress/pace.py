@@ -14,7 +14,7 @@ class RunPace:
 
     began_s: float
     max_seconds: float | None = None
-    """How long it trains at most."""
+    """The longest that it trains."""
     _first: tuple[int, float] | None = None
     _latest: tuple[int, float] | None = None
     _num_steps: int = 0
@@ -25,7 +25,7 @@ class RunPace:
         self._first = self._first or self._latest
 
     def seconds_left(self, now_s: float) -> float | None:
-        """What is left of its training at the pace so far; None before two steps were heard of."""
+        """The time left of its training at the pace so far; None before two steps were heard of."""
         if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
             return None
         (first, first_s), (step, step_s) = self._first, self._latest
@@ -52,7 +52,7 @@ class SweepPace:
             self.to_come.remove(run)
 
     def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
-        """What is left, the `running` run included; None while nothing tells.
+        """The time left, the `running` run included; None while nothing tells.
 
         Args:
             running: the run that goes on.

@@ -1,4 +1,4 @@
-"""Runs that other processes do, seen by their records."""
+"""Runs that a launcher's workers do in processes of their own, seen by their records."""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _EVERY_S: Final = 2.0
 
 
 def watch(points: Points, directory: Path, display: ProgressDisplay) -> AbstractContextManager[object]:
-    """Around a sweep into `directory`: tells `display` of its runs, where the launcher does them elsewhere."""
+    """Tell `display` of the runs of a sweep into `directory`, where the launcher does them elsewhere."""
     if points.in_this_process:
         return nullcontext()
     return RunWatch(directory, [point.config for point in points.points], display)
@@ -70,7 +70,7 @@ class RunWatch:
 
 
 def _changed_ns(file: Path) -> int | None:
-    """When it was last written; None where there is none."""
+    """The time of its last change; None where there is no file."""
     try:
         return file.stat().st_mtime_ns
     except FileNotFoundError:

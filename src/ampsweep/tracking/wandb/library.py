@@ -59,6 +59,18 @@ def first_line(error: BaseException) -> str:
     return _as_answered(lines[0]) if lines else f"no answer from wandb-core, {type(error).__name__}"
 
 
+def error_clause(error: BaseException) -> str:
+    """A clause about one of `lost_errors`: what the server says, or that it says nothing."""
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, TimeoutError) or (isinstance(cause, WandbApiFailedError) and cause.response is None):
+        return NO_ANSWER
+    return first_line(error)
+
+
 def _as_answered(line: str) -> str:
     """The server's own words, where wandb shows its answer as it came."""
     if (found := _ANSWERED.search(line)) is not None:
@@ -99,18 +111,6 @@ def current_login() -> Login | None:
         headers=dict(settings.x_extra_http_headers or {}),
         proxies={scheme: proxy for scheme, proxy in proxies.items() if proxy},
     )
-
-
-def error_clause(error: BaseException) -> str:
-    """A clause about one of `lost_errors`: what the server says, or that it says nothing."""
-    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
-
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    if isinstance(cause, TimeoutError) or (isinstance(cause, WandbApiFailedError) and cause.response is None):
-        return NO_ANSWER
-    return first_line(error)
 
 
 def end_wandb() -> None:

@@ -89,7 +89,7 @@ class Published:
     """Its answer to `Publish`: the address, or why there is none."""
 
     url: str = ""
-    problem: str | None = None
+    failure: str | None = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class WandbAddress:
             connection.send(Publish(page, place, directory))
             published: Published = connection.recv()
             return published
-        return Published(problem="the W&B process ended")
+        return Published(failure="the W&B process ended")
 
     def connect(self) -> "Connection[Any, Any]":
         """A connection to it; raises OSError or EOFError where it has ended."""

@@ -147,7 +147,7 @@ def _publish(order: Publish) -> Published:
     try:
         return Published(publish(order.page, order.place.settings([]), order.directory))
     except lost_errors() as error:
-        return Published(problem=first_line(error))
+        return Published(failure=first_line(error))
 
 
 def _start_core() -> None:

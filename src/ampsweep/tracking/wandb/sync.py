@@ -11,7 +11,8 @@ from filelock import Timeout
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
-from ampsweep.record import OUTCOMES, RunRecord, read_history
+from ampsweep.record import RunRecord, read_history
+from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
 from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_errors, mark_as_sent

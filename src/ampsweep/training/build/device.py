@@ -1,4 +1,4 @@
-"""Which device a run uses."""
+"""The device of a run."""
 
 import torch
 
@@ -6,7 +6,9 @@ from ampsweep.config.errors import UserError
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the accelerator that torch reports, else the CPU; an accelerator always gets its index.
+    """The device of this name; `auto` is the accelerator that torch reports, else the CPU.
+
+    An accelerator always gets its index.
 
     Raises:
         UserError: torch does not know the device or does not see it here.

@@ -42,12 +42,12 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernels are fused: then a skipped step is decided on the device, unseen by the host."""
+    """Tell whether its kernels are fused: then a skipped step is decided on the device, unseen by the host."""
     return bool(optimizer.defaults.get("fused"))
 
 
 def decide_fused(wanted: bool | None, device: torch.device) -> bool:
-    """Whether kernels will be fused; `wanted` None: where the device has them.
+    """Decide whether kernels are to be fused; `wanted` None: where the device has them.
 
     Raises:
         UserError: they are wanted, and torch has none there.

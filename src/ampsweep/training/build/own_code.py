@@ -1,4 +1,4 @@
-"""Which version of the user's own code a training runs: no config and no version number tells it."""
+"""The version of the user's own code that a training runs: no config and no version number tells it."""
 
 import hashlib
 import sys

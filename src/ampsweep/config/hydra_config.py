@@ -1,11 +1,11 @@
-"""Tells Hydra about the schemas and the resolvers that `conf/` refers to; imported for that effect by every entry.
+"""Between Hydra and the typed Config: the schemas, modes and resolvers that Hydra must know, and the way back.
 
-Schemas of the groups live in groups of their own (`schema/model`), so that they never show up among the options
-of `model`.
+Imported for the first by whatever lets Hydra compose. Schemas of the groups live in groups of their own
+(`schema/model`), so that they never show up among the options of `model`.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from ampsweep.config import schema
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, differences
-from ampsweep.config.resolved import to_config
+from ampsweep.config.schema import COMPONENTS, Config
 
 CONF: Final = Path(__file__).resolve().parents[3] / "conf"
 """The repository's `conf/`; a package that was installed without its repository has none."""
@@ -52,6 +52,25 @@ def register() -> None:
 
 def _run_directory(*, _root_: DictConfig) -> str:
     return run_directory_name(to_config(_root_))
+
+
+def to_config(composed: DictConfig) -> Config:
+    """Resolve a composed config (with or without its `hydra` node) into a Config; components become plain dicts.
+
+    Raises:
+        omegaconf.errors.OmegaConfBaseException: a mandatory value is missing, or an interpolation points nowhere.
+    """
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return Config(**{str(key): _plain(str(key), own) for key in own})
+
+
+def _plain(key: str, own: DictConfig) -> Any:
+    value = own[key]
+    if not OmegaConf.is_config(value):
+        return value
+    if key in COMPONENTS:
+        return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    return OmegaConf.to_object(value)
 
 
 register()

@@ -7,30 +7,30 @@ import torch
 from assembled import MLP, assemble
 
 from ampsweep.training import trainer as trainer_module
-from ampsweep.training.rows import Rows
+from ampsweep.training.unread_rows import UnreadRows
 
 CPU = torch.device("cpu")
 
 
-def test_values_are_those_of_their_step_whatever_becomes_of_the_tensors():
-    rows, loss, count = Rows(CPU), torch.tensor(1 / 3), torch.tensor(2**24 + 1)
+def test_values_are_those_of_their_step_whatever_comes_after():
+    rows, loss, count = UnreadRows(CPU), torch.tensor(1 / 3), torch.tensor(2**24 + 1)
     for step in (10, 20):
         rows.add(step, {"train/loss": loss, "amp/applied_steps": count, "train/lr": 0.1})
         loss += 1
         count += 1
-    first, second = rows.take()
-    assert (first.step, second.step) == (10, 20)
-    assert first.values == {"train/loss": torch.tensor(1 / 3).item(), "amp/applied_steps": 2**24 + 1, "train/lr": 0.1}
-    assert second.values["amp/applied_steps"] == 2**24 + 2
+    (step, first), (next_step, second) = rows.take()
+    assert (step, next_step) == (10, 20)
+    assert first == {"train/loss": torch.tensor(1 / 3).item(), "amp/applied_steps": 2**24 + 1, "train/lr": 0.1}
+    assert second["amp/applied_steps"] == 2**24 + 2
     assert len(rows) == 0
 
 
 def test_rows_may_differ_in_what_they_hold():
-    rows = Rows(CPU)
+    rows = UnreadRows(CPU)
     rows.add(1, {"train/loss": torch.tensor(1.0), "train/grad_norm": torch.tensor(math.inf)})
     rows.add(2, {"val/loss": 0.5})
     rows.add(3, {"train/loss": torch.tensor(3.0, dtype=torch.bfloat16)})
-    assert [row.values for row in rows.take()] == [
+    assert [values for _, values in rows.take()] == [
         {"train/loss": 1.0, "train/grad_norm": math.inf},
         {"val/loss": 0.5},
         {"train/loss": 3.0},
@@ -38,10 +38,10 @@ def test_rows_may_differ_in_what_they_hold():
 
 
 def test_they_are_full_at_their_capacity_and_empty_once_taken():
-    rows = Rows(CPU)
+    rows = UnreadRows(CPU)
     while not rows.full:
         rows.add(len(rows), {"train/loss": torch.tensor(float(len(rows)))})
-    assert [row.values["train/loss"] for row in rows.take()] == [float(n) for n in range(32)]
+    assert [values["train/loss"] for _, values in rows.take()] == [float(n) for n in range(32)]
     assert not rows.full
 
 

@@ -1,4 +1,4 @@
-"""Rows that are not read yet: what steps left on the device, until it comes over together."""
+"""Rows of the history whose values still lie on the device, until they are read together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,6 @@ _WIDTH: Final = 8
 """Values of a row on the device, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Values of one step by metric key."""
-
-    step: int
-    values: dict[str, float]
-
-
 @dataclass(slots=True)
 class _Unread:
     step: int
@@ -29,7 +21,7 @@ class _Unread:
     """Keys of the values in this row's place of the buffer, in their order."""
 
 
-class Rows:
+class UnreadRows:
     """Up to 32 rows; their values lie in a buffer on the device, so that holding them takes no memory a run could see.
 
     Kept in float64 (float32 on mps, which has no other): exact for losses and for counts below 2**53.
@@ -54,23 +46,25 @@ class Rows:
         return len(self._unread) == _CAPACITY
 
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Keep the values (tensors: 0-dim on the device, at most 8) as they are now, without waiting for them."""
+        """Keep the values (tensors: 0-dim on the device, without gradient, at most 8) as they are now, without waiting
+        for them.
+        """
         numbers: dict[str, float] = {}
         on_device: list[str] = []
-        places = self._places[len(self._unread)]
+        places = iter(self._places[len(self._unread)])
         for key, value in values.items():
             if isinstance(value, Tensor):
-                places[len(on_device)].copy_(value.detach())
+                next(places).copy_(value)
                 on_device.append(key)
             else:
                 numbers[key] = value
         self._unread.append(_Unread(step, numbers, on_device))
 
-    def take(self) -> list[Row]:
-        """The rows kept so far, oldest first, read in one copy; this waits for the device."""
+    def take(self) -> list[tuple[int, dict[str, float]]]:
+        """The rows kept so far, oldest first: their step and their values, read in one copy; waits for the device."""
         unread, self._unread = self._unread, []
         read = self._buffer[: len(unread)].tolist()
         return [
-            Row(row.step, row.numbers | dict(zip(row.on_device, values[: len(row.on_device)], strict=True)))
+            (row.step, row.numbers | dict(zip(row.on_device, values, strict=False)))
             for row, values in zip(unread, read, strict=True)
         ]

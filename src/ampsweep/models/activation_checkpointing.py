@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations inside a block are recomputed in backward instead of kept."""
+"""Activation checkpointing: activations inside a block are recomputed in backward instead of kept."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
-class Recomputable(nn.Module):
+class CheckpointedModel(nn.Module):
     """A model built of blocks, each of which can be recomputed in backward.
 
-    Subclasses send every block through ``run``. Parameters, their names, gradients and running statistics are those
-    of the same model without checkpointing.
+    Subclasses call every block through ``run``. Parameters, their names, gradients and running statistics are the same
+    as without checkpointing.
     """
 
     def __init__(self) -> None:
@@ -20,16 +20,19 @@ class Recomputable(nn.Module):
         self.gradient_checkpointing = False
 
     def gradient_checkpointing_enable(self) -> None:
-        """Keep only the inputs of blocks for backward: less memory for one more forward pass (Hugging Face's name)."""
+        """Keep only the inputs of blocks for backward: less memory for one more forward pass.
+
+        Both names, of the attribute and of this method, are Hugging Face's.
+        """
         self.gradient_checkpointing = True
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """``block(x)``, checkpointed where that is enabled and a backward pass can follow."""
+        """Run ``block(x)``, checkpointed where that is enabled and a backward pass can follow."""
         output: Tensor
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             output = block(x)
         elif torch.compiler.is_compiling():
-            # The compiler recomputes operators, not Python: it updates running statistics once by itself, and Dynamo
+            # The compiler recomputes operators, not Python: it updates running statistics once anyway, and Dynamo
             # refuses a context_fn that is a closure.
             output = checkpoint(block, x, use_reentrant=False)
         else:
@@ -38,13 +41,13 @@ class Recomputable(nn.Module):
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the first forward pass and of the recomputation."""
+    """The contexts of the forward pass and of its recomputation."""
     return nullcontext(), _frozen_statistics(block)
 
 
 @contextmanager
 def _frozen_statistics(block: nn.Module) -> Iterator[None]:
-    """Normalize by the batch as before, but leave running statistics alone: the recomputation saw no new batch.
+    """Normalize by the batch, but leave running statistics alone: the recomputation sees no new batch.
 
     The running buffers stay in place because backward saves them, and a checkpoint must save the same tensors twice.
     """

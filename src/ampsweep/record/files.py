@@ -1,5 +1,7 @@
-"""A file of a run that cannot be read."""
+"""Files of a run, read with a reason where they cannot be, and written so that their readers see them whole."""
 
+import os
+import tempfile
 from pathlib import Path
 
 
@@ -30,3 +32,22 @@ def read_file(path: Path) -> bytes:
         raise
     except OSError as error:
         raise RecordError(path, f"cannot be read: {error.strerror}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step, durable against a crash of the machine.
+
+    What no UTF-8 can hold (half of a surrogate pair, a byte of a file name) is written as its escape.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,4 +1,4 @@
-"""In which phase a training ended: each part of a step in turn runs out of memory."""
+"""A lack of memory is told from other errors, and in which phase it ended a training: each part of a step runs out."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tasks.classification import Classification
-from ampsweep.training.out_of_memory import phase_of
+from ampsweep.training.out_of_memory import is_out_of_memory, phase_of
 
 
 class ExhaustedError(Exception):
@@ -66,6 +66,14 @@ class InTask(Classification):
 
     def evaluate(self, model, batch):
         return exhausts() if self.where == "eval" else super().evaluate(model, batch)
+
+
+def test_a_lack_of_memory_is_told_from_other_errors():
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError())
+    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
 
 
 def phase(training):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from ampsweep.models.activation_checkpointing import CheckpointedModel
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
-from ampsweep.models.recomputable import Recomputable
 from ampsweep.models.resnet import ResNet
 
 
@@ -101,7 +101,7 @@ def test_gradients_are_the_same_under_autocast(pair):
 
 def test_nothing_is_checkpointed_where_no_backward_follows(pair, monkeypatch):
     _, twin, inputs = pair
-    monkeypatch.setattr("ampsweep.models.recomputable.checkpoint", None)
+    monkeypatch.setattr("ampsweep.models.activation_checkpointing.checkpoint", None)
     with torch.no_grad():
         twin(inputs)
 
@@ -109,7 +109,7 @@ def test_nothing_is_checkpointed_where_no_backward_follows(pair, monkeypatch):
 def test_a_compiled_model_updates_running_statistics_once():
     torch.manual_seed(0)
 
-    class Net(Recomputable):
+    class Net(CheckpointedModel):
         def __init__(self):
             super().__init__()
             self.block = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3))

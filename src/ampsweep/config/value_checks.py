@@ -1,4 +1,4 @@
-"""What a composed config must satisfy before anything starts; what needs torch or the device is checked elsewhere."""
+"""Checks of a composed config's values before anything starts; what needs torch or the device is checked elsewhere."""
 
 import math
 import re
@@ -23,7 +23,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing"}
 _LARGEST_GIB = 2**30
-"""Of a memory's size: what 64 bits can number and no device has."""
+"""A size of memory that 64 bits can number and no device has."""
 
 
 def check(config: Config) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ampsweep.predict.cuda_allocator import MIB, CudaAllocatorModel, DeviceFullError
+from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
+from ampsweep.text import MIB
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_sizes_are_rounded_and_taken_from_segments(allocator, asked, allocated, 
     assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
 
 
-def test_small_allocations_share_a_segment_and_freed_neighbours_merge(allocator):
+def test_small_allocations_share_segments_and_merge_when_freed(allocator):
     for number in range(4):
         allocator.allocate(number, MIB // 2)
     assert allocator.reserved == 2 * MIB
@@ -52,7 +53,7 @@ def test_the_smallest_free_block_that_is_large_enough_is_taken(allocator):
     assert allocator.allocated == 65 * MIB
 
 
-def test_freed_memory_stays_reserved_until_the_limit_calls_for_it():
+def test_freed_memory_stays_reserved_up_to_the_limit():
     allocator = CudaAllocatorModel(limit=100 * MIB)
     allocator.allocate(0, 60 * MIB)
     allocator.free(0)

@@ -1,0 +1,22 @@
+"""Marks for tests that need a device which is not everywhere."""
+
+import pytest
+import torch
+
+
+def has_tf32():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+
+
+CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+TF32 = (pytest.mark.gpu, pytest.mark.skipif(not has_tf32(), reason="needs a CUDA device with TF32"))
+CPU_AND_CUDA = ("cpu", pytest.param("cuda", marks=CUDA))
+"""Parameters for what is the same on both."""
+
+
+def needs_cuda(test):
+    return CUDA[0](CUDA[1](test))
+
+
+def needs_tf32(test):
+    return TF32[0](TF32[1](test))
