@@ -22,7 +22,7 @@ def test_a_planted_speedup_is_found_with_its_interval():
     assert found.step_ms == 100.0
 
 
-def test_a_slower_arm_is_slower_and_added_memory_is_negative_saving():
+def test_a_slower_arm_is_slower_and_added_memory_is_negative():
     found = arms(sweep("fp32", [10.0, 11.0, 12.0]) + sweep("amp_fp16", [100.0, 111.0, 119.0], peak_mib=1100.0))
     slow = found["amp_fp16"]
     assert slow.speedup.high < 0.2
@@ -81,7 +81,7 @@ def test_missing_pairs_lower_n_and_take_the_interval_away():
     assert found.notes == (ArmNote(kind="not completed", seeds=(2,), status="diverged", cause="nan"),)
 
 
-def test_a_run_cut_short_counts_for_speed_and_memory_and_gives_no_loss():
+def test_a_run_cut_short_counts_for_speed_and_memory_alone():
     short = sweep("amp_fp16", [100.0] * 3, cut_short="trainer.max_seconds=20 passed", val_loss=9.0)
     found = arms(sweep("fp32", [10.0, 11.0, 12.0]) + short)["amp_fp16"]
     assert found.statuses == {"cut short": 3}
@@ -92,7 +92,7 @@ def test_a_run_cut_short_counts_for_speed_and_memory_and_gives_no_loss():
     assert found.notes == (ArmNote(kind="cut short", seeds=(0, 1, 2), cause="trainer.max_seconds=20 passed"),)
 
 
-def test_a_disproved_run_has_no_figure_in_its_arm_and_the_reason_in_its_notes():
+def test_a_disproved_run_has_no_figure_in_its_arm_but_a_note():
     planted = [disproved("fp32", seed, step_ms=1.0, val_loss=9.0, skipped=5) for seed in (0, 1)]
     found = arms([*planted, run("fp32", 2, skipped=0), *sweep("amp_bf16", [50.0] * 3)])
     fp32, bf16 = found["fp32"], found["amp_bf16"]
@@ -120,7 +120,7 @@ def test_a_contaminated_baseline_takes_the_speed_of_its_partner():
     assert found["amp_bf16"].memory_saved_bytes.n == 3
 
 
-def test_what_cannot_be_told_is_noted_once_for_all_runs_and_changes_nothing():
+def test_unknown_contamination_is_noted_once_and_changes_nothing():
     unknown = {"verdict": "unknown", "reasons": ["nothing tells"]}
     entries = sweep("fp32", [10.0] * 3, contamination=unknown) + sweep("amp_bf16", [5.0] * 3, contamination=unknown)
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
@@ -145,7 +145,7 @@ def test_runs_under_several_pair_keys_are_said_to_be():
     assert found.notes == (ArmNote(kind="several pair keys", seeds=(0,)),)
 
 
-def test_skipped_steps_are_the_total_over_runs_and_absent_where_nothing_counts_them():
+def test_skipped_steps_are_the_total_over_runs_or_absent():
     found = arms(sweep("fp32", [1.0] * 3) + sweep("amp_fp16", [1.0] * 3, skipped=[3, 0, 4]))
     assert found["amp_fp16"].skipped_steps == 7
     assert found["fp32"].skipped_steps is None
@@ -186,7 +186,7 @@ def test_models_are_compared_each_with_its_own_baseline():
     ]
 
 
-def test_every_run_is_listed_with_where_it_is_and_why_it_is_in_no_pair():
+def test_every_run_is_listed_with_its_place_and_why_unpaired():
     entries = [run("fp32", 0, wandb={"url": "https://wandb.ai/x"}), failed("tf32", 0, "unsupported", "no GPU.\nmore")]
     entries += [run("amp_bf16", 0, wandb={"mode": "offline", "directory": "wandb/offline-1"}, cut_short="time")]
     (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
@@ -209,7 +209,7 @@ def test_runs_that_do_not_count_are_listed_with_their_reason():
     }
 
 
-def test_a_directory_given_twice_counts_once_and_predictions_do_not_count():
+def test_duplicates_count_once_and_predictions_do_not_count():
     entries = [run("fp32", 0), run("fp32", 0), run("amp_bf16", 0), run("amp_bf16", 1, kind="predicted")]
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
     assert [entry.arm for entry in comparison.workloads[0].runs] == ["fp32", "amp_bf16"]

@@ -55,12 +55,12 @@ def test_three_pairs_decide_little():
     assert chance_inside(3, mean=0.0, sd=1.0, margin=2.0) == pytest.approx(0.56, abs=0.005)
 
 
-def test_at_the_margin_equality_is_found_by_mistake_once_in_twenty_at_most():
+def test_at_the_margin_equality_is_found_once_in_twenty_at_most():
     for n in (3, 5, 10, 50):
         assert chance_inside(n, mean=1.0, sd=0.3, margin=1.0) <= 0.0501
 
 
-def test_as_many_pairs_as_it_names_find_an_answer_four_times_in_five_and_fewer_do_not():
+def test_the_pairs_it_names_find_an_answer_four_times_in_five():
     tested = two_one_sided_tests([0.9, -0.8, 0.2], 1.0)
     assert tested.position == "open"
     total = tested.n + tested.further_pairs

@@ -59,7 +59,7 @@ def test_a_run_that_did_not_complete_is_in_no_pair_and_says_so(status):
 
 
 @pytest.mark.parametrize("arm", ["fp32", "amp_bf16"])
-def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair_and_says_so(arm):
+def test_a_run_whose_proof_contradicts_its_mode_is_in_no_pair(arm):
     other = {"fp32": "amp_bf16", "amp_bf16": "fp32"}[arm]
     pairing = pair(disproved(arm, 0, "a matmul in float32 lost bits", "so did another"), run(other))
     assert pairing.pairs == ()
@@ -82,7 +82,7 @@ def test_a_contaminated_run_gives_memory_and_loss_but_no_speed(arm):
     assert pairing.unpaired == ()
 
 
-def test_of_repeats_those_that_are_not_contaminated_give_the_speed():
+def test_of_repeats_the_uncontaminated_ones_give_the_speed():
     (only,) = pair(
         run("fp32", step_ms=10.0),
         run("amp_bf16", step_ms=5.0, val_loss=2.0),
@@ -127,7 +127,7 @@ def test_a_missing_baseline_and_a_missing_seed_are_told_apart():
     assert (reason.kind, reason.seed) == ("no baseline run of this seed", 0)
 
 
-def test_keys_that_differ_for_no_recorded_reason_are_not_explained_away():
+def test_keys_that_differ_for_no_recorded_reason_stay_unknown():
     pairing = pair(run("fp32", pair_key="a"), run("amp_bf16", pair_key="b", directory="x"))
     assert reasons(pairing)["amp_bf16", 0].kind == "unknown difference"
     assert Path("runs/x") in {run.directory for run, _ in pairing.unpaired}
@@ -144,7 +144,7 @@ def test_keys_that_differ_for_no_recorded_reason_are_not_explained_away():
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_runs_of_other_libraries_own_code_variables_or_threads_are_no_pair(changed):
+def test_runs_under_other_conditions_are_no_pair(changed):
     here = {"packages": {"torch": "2.13", "wandb": "0.31"}, "num_threads": 2, "os": "Linux-6.1"}
     pairing = pair(run("fp32", environment=here), run("amp_bf16", environment=here | changed))
     assert pairing.pairs == ()
@@ -168,6 +168,6 @@ def test_threads_of_the_host_keep_no_runs_of_a_gpu_apart():
     assert len(pair(run("fp32", environment=few, **gpu), run("amp_bf16", environment=many, **gpu)).pairs) == 1
 
 
-def test_a_baseline_that_broke_before_its_environment_was_known_is_the_reason():
+def test_a_baseline_that_broke_early_is_the_reason():
     pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0, environment={"num_threads": 2}))
     assert reasons(pairing)["amp_bf16", 0].kind == "baseline run without figures"

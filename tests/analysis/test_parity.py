@@ -41,7 +41,7 @@ def test_the_verdict_on_a_loss(gaps, verdict, not_worse):
     assert (found.verdict, found.not_worse) == (verdict, not_worse)
 
 
-def test_the_margin_is_a_share_of_the_baselines_mean_loss_with_its_seed_spread_beside_it():
+def test_the_margin_is_a_share_of_the_baselines_mean_loss():
     found = of_loss([0.001, 0.002, 0.000], margin_pct=1.5)
     assert found.margin == pytest.approx(0.03)
     assert found.margin_pct == 1.5
@@ -50,11 +50,11 @@ def test_the_margin_is_a_share_of_the_baselines_mean_loss_with_its_seed_spread_b
     assert found.gap_sd == pytest.approx(0.001)
 
 
-def test_seeds_that_differ_do_not_blur_a_gap_that_is_the_same_in_each():
+def test_seeds_that_differ_do_not_blur_a_constant_gap():
     assert of_loss([0.0010, 0.0012, 0.0011], seeds=[1.0, 2.0, 3.0]).verdict == "equivalent"
 
 
-def test_an_accuracy_is_better_higher_and_its_margin_is_in_percentage_points():
+def test_an_accuracy_is_better_higher_with_a_margin_in_points():
     assert of_accuracy([0.901, 0.899, 0.900]).verdict == "equivalent"
     assert of_accuracy([0.850, 0.852, 0.848]).verdict == "worse"
     assert of_accuracy([0.950, 0.952, 0.948]).verdict == "better"
@@ -62,7 +62,7 @@ def test_an_accuracy_is_better_higher_and_its_margin_is_in_percentage_points():
     assert of_accuracy([0.950, 0.952, 0.948]).gap == pytest.approx(0.05)
 
 
-def test_what_is_inconclusive_says_how_many_more_seeds_and_how_little_three_decide():
+def test_what_is_inconclusive_has_further_seeds_and_power():
     found = of_loss([0.010, 0.030, -0.020])
     assert found.further_seeds == 21
     assert found.power == pytest.approx(0.07, abs=0.01)

@@ -9,7 +9,7 @@ from ampsweep.text import first_line, loss, num_bytes, number, percent, signed
     ("value", "text"),
     [(6.1234, "6.12"), (61.234, "61.2"), (6123.4, "6123"), (0.061234, "0.0612"), (6.1234e-8, "6.12e-08"), (0.0, "0")],
 )
-def test_numbers_have_three_significant_digits_and_their_whole_part(value, text):
+def test_numbers_have_three_digits_and_their_whole_part(value, text):
     assert number(value) == text
 
 

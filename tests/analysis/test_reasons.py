@@ -31,13 +31,13 @@ def test_facts_that_are_absent_give_no_reason():
     assert reasons(sweep("fp32", [100.0] * 3, num_operators=None) + sweep("amp_bf16", [50.0] * 3)) == {}
 
 
-def test_a_workload_too_small_to_judge_is_a_reason_of_the_whole_of_it():
+def test_too_small_a_workload_is_a_reason_of_all_of_it():
     found = reasons(sweep("fp32", [6.0] * 3) + sweep("amp_bf16", [5.0] * 3))
     small = found[None, "too_small"].small_step
     assert (small.num_operators, small.step_ms) == (400, 6.0)
 
 
-def test_a_baseline_far_below_the_peak_of_its_device_is_not_bound_by_arithmetic():
+def test_a_baseline_far_below_the_peak_does_little_arithmetic():
     found = reasons([on_gpu("fp32", {"perf/mfu_pct": 7.0}), on_gpu("amp_bf16")])
     assert found[None, "little_arithmetic"].evidence == {"perf/mfu_pct": 7.0}
     assert reasons([on_gpu("fp32", {"perf/mfu_pct": 60.0}), on_gpu("amp_bf16")]) == {}
@@ -62,7 +62,7 @@ def test_head_size_and_rows_of_a_batch_are_sizes_too():
     }
 
 
-def test_arithmetic_that_stayed_in_float32_is_told_with_its_share():
+def test_arithmetic_that_stayed_in_float32_is_a_reason():
     def half(**flops):
         return run("amp_bf16", proof={"flops": flops}, facts={"dtype": "bfloat16"})
 
@@ -81,7 +81,7 @@ def test_a_cast_cache_that_outgrows_the_savings_is_told():
     assert found.evidence == {"autocast_weights_bytes": 30 * MIB, "activations_saved_bytes": 15 * MIB}
 
 
-def test_a_peak_of_few_activations_leaves_autocast_little_to_shrink():
+def test_a_peak_of_few_activations_is_a_reason():
     entries = [
         run("fp32", memory=memory(parameters=90, activations=10), peak_mib=100.0),
         run("amp_bf16", memory=memory(parameters=90, activations=5), peak_mib=95.0, config=AUTOCAST),
@@ -99,7 +99,7 @@ def test_waiting_for_data_is_told_with_its_share(waited_ms, told):
         assert (reason.evidence["perf/data_wait_ms"], reason.on_gpu) == (30.0, False)
 
 
-def test_a_gpu_without_a_kernel_is_idle_and_a_busy_one_claims_nothing():
+def test_an_idle_gpu_is_a_reason_and_a_busy_one_is_none():
     found = reasons([on_gpu("fp32", {"device/utilization_pct": 35.0}), on_gpu("amp_bf16")])
     assert found["fp32", "idle_device"].evidence == {"device/utilization_pct": 35.0}
     assert reasons([on_gpu("fp32", {"device/utilization_pct": 99.0}), on_gpu("amp_bf16")]) == {}

@@ -36,12 +36,12 @@ def test_the_faster_arm_that_learns_the_same_is_recommended():
     assert [(one.arm, one.standing) for one in found.standings] == [("fp32", "eligible"), ("amp_bf16", "recommended")]
 
 
-def test_of_several_the_fastest_is_recommended_even_if_another_saves_more_memory():
+def test_the_fastest_is_recommended_over_one_that_saves_more():
     entries = FP32 + sweep("amp_bf16", FASTER, val_loss=SAME, peak_mib=700.0)
     assert recommendation(entries + sweep("amp_fp16", FAST, val_loss=SAME, peak_mib=500.0)).arm == "amp_bf16"
 
 
-def test_arms_of_the_same_speed_are_told_apart_by_memory_and_then_by_their_nearness_to_the_baseline():
+def test_of_arms_as_fast_memory_then_the_order_of_arms_decides():
     first = FP32 + sweep("amp_bf16", FAST, val_loss=SAME, peak_mib=700.0)
     assert recommendation(first + sweep("amp_fp16", FAST[::-1], val_loss=SAME, peak_mib=600.0)).arm == "amp_fp16"
     assert recommendation(first + sweep("amp_fp16", FAST[::-1], val_loss=SAME, peak_mib=695.0)).arm == "amp_bf16"
@@ -62,14 +62,14 @@ def test_an_arm_that_diverged_is_refused_with_its_seed():
     assert recommendation(entries).arm == "amp_bf16"
 
 
-def test_of_seeds_that_diverged_in_other_ways_none_is_given_the_reason_of_the_first():
+def test_seeds_that_diverged_otherwise_are_told_apart():
     errors = ["the training loss is nan at step 10", "the training loss is nan at step 5"]
     diverged = [failed("amp_fp16", seed, "diverged", errors[seed == 2]) for seed in range(3)]
     found = refusal([*FP32, *diverged], "amp_fp16")
     assert found == Refusal(kind="diverged", cause=errors[0], seeds=(0, 1), other_seeds=(2,))
 
 
-def test_where_the_baseline_diverges_too_precision_is_not_to_blame():
+def test_where_the_baseline_diverges_too_nothing_is_refused():
     entries = [
         *FP32[:2],
         failed("fp32", 2, "diverged"),
@@ -97,37 +97,37 @@ def test_where_the_baseline_diverges_too_precision_is_not_to_blame():
         ),
     ],
 )
-def test_what_does_not_run_is_refused_and_does_not_keep_another_from_being_recommended(broken, expected):
+def test_what_does_not_run_is_refused_and_another_recommended(broken, expected):
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + broken
     assert refusal(entries, "tf32") == expected
     assert recommendation(entries).arm == "amp_bf16"
 
 
-def test_slower_arms_leave_the_baseline_recommended_and_say_what_they_would_save():
+def test_slower_arms_leave_the_baseline_recommended():
     found = recommendation(FP32 + sweep("amp_fp16", [300.0, 303.0, 297.0], val_loss=SAME, peak_mib=600.0))
     assert found.arm == "fp32"
     assert [(one.arm, one.standing) for one in found.standings] == [("fp32", "recommended"), ("amp_fp16", "eligible")]
 
 
-def test_a_faster_arm_of_which_parity_is_open_is_not_decidable_and_says_how_many_seeds_would_tell():
+def test_a_faster_arm_with_open_parity_is_not_decidable():
     found = recommendation(FP32 + sweep("amp_bf16", FAST, val_loss=OPEN))
     assert found.arm is None
     assert (found.undecided, found.leader, found.rivals) == ("rivals", "fp32", ("amp_bf16",))
     assert found.standings[1].open == "parity open"
 
 
-def test_an_arm_that_is_not_worse_may_be_chosen_although_it_may_be_better_than_equivalent():
+def test_an_arm_that_may_be_better_but_not_worse_is_chosen():
     found = recommendation(FP32 + sweep("amp_bf16", FAST, val_loss=[1.99, 1.99, 1.96]))
     assert found.arm == "amp_bf16"
 
 
-def test_a_slower_arm_of_which_parity_is_open_keeps_nobody_waiting():
+def test_a_slower_arm_with_open_parity_keeps_nobody_waiting():
     entries = FP32 + sweep("amp_bf16", FAST, val_loss=SAME) + sweep("amp_fp16", [400.0, 404.0, 396.0], val_loss=OPEN)
     assert recommendation(entries).arm == "amp_bf16"
     assert standings(entries)["amp_fp16"].open == "parity open"
 
 
-def test_an_arm_short_of_pairs_is_waited_for_only_while_nothing_else_is_better_than_the_baseline():
+def test_an_arm_short_of_pairs_waits_only_while_none_is_better():
     short = sweep("amp_fp16", FASTER[:2], val_loss=SAME[:2])
     assert recommendation(FP32 + short).arm is None
     assert standings(FP32 + short)["amp_fp16"].open == "too few pairs"
@@ -152,7 +152,7 @@ def test_contaminated_runs_leave_speed_open():
     assert standings(entries)["amp_bf16"].open == "speed not known"
 
 
-def test_too_small_a_workload_decides_nothing_about_speed_and_still_tells_memory():
+def test_too_small_a_workload_decides_nothing():
     entries = sweep("fp32", [6.0, 6.1, 5.9], val_loss=LOSSES) + sweep(
         "amp_bf16", [4.0] * 3, val_loss=SAME, peak_mib=600.0
     )
@@ -171,17 +171,17 @@ def test_a_baseline_that_does_not_run_is_no_yardstick():
     assert found.standings[0] == ArmStanding(arm="fp32", standing="refused", refusal=expected)
 
 
-def test_one_bad_run_of_the_baseline_leaves_the_others_to_compare_with():
+def test_one_bad_run_of_the_baseline_refuses_nothing():
     entries = [*FP32, failed("fp32", 3, "diverged", "nan"), *sweep("amp_bf16", FAST, val_loss=SAME)]
     assert recommendation(entries).arm == "amp_bf16"
 
 
-def test_without_a_baseline_or_another_arm_nothing_is_recommended():
+def test_without_two_arms_nothing_is_recommended():
     assert recommendation(FP32, baseline="tf32").undecided == "no baseline run"
     assert recommendation(FP32).undecided == "no other arm"
 
 
-def test_without_a_validation_loss_nothing_is_recommended_for_its_speed():
+def test_without_a_validation_loss_nothing_is_recommended():
     entries = sweep("fp32", [150.0, 153.0, 147.0], val_loss=None) + sweep("amp_bf16", FAST, val_loss=None)
     assert recommendation(entries).arm is None
     assert standings(entries)["amp_bf16"].open == "no final loss"

@@ -14,7 +14,7 @@ def found(entries):
     return search, {arm.arm: arm for arm in search.arms}
 
 
-def test_an_arm_with_its_batch_and_throughput_is_held_against_the_baseline():
+def test_an_arm_is_held_against_the_baseline():
     search, arms = found(
         [
             searched("amp_bf16", 6, out_of_memory(7), samples_per_sec=300.0, config=LIMITED),

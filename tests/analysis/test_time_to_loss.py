@@ -43,7 +43,7 @@ def verdict_on(arm_histories, baseline_histories, **arm):
     return workload.verdict.arms[0].time_to_loss
 
 
-def test_an_arm_that_learns_the_same_in_shorter_steps_is_sooner_by_just_that():
+def test_shorter_steps_that_learn_the_same_are_sooner_by_that():
     found = verdict_on([history(5.0)] * 3, [history(10.0)] * 3)
     assert found.speedup.value == pytest.approx(2.0)
     assert (found.n, found.num_reached) == (3, 3)
@@ -58,11 +58,11 @@ def test_faster_steps_that_learn_less_each_can_be_no_sooner():
     assert found.arm_s is None
 
 
-def test_an_arm_that_learns_more_a_step_is_sooner_at_the_same_speed():
+def test_an_arm_that_learns_more_a_step_is_sooner():
     assert verdict_on([history(10.0, decay=25.0)] * 3, [history(10.0, decay=50.0)] * 3).speedup.value > 1.4
 
 
-def test_often_evaluated_runs_are_compared_by_their_validation_loss():
+def test_often_evaluated_runs_go_by_their_validation_loss():
     assert verdict_on([history(evaluate_every=40)] * 3, [history(evaluate_every=40)] * 3).metric == "val/loss"
     assert verdict_on([history(evaluate_every=40)] * 3, [history(evaluate_every=100)] * 3).metric == "train/loss"
 

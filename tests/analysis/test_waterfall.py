@@ -30,7 +30,7 @@ def runs(arm, categories, peak_mib, **more):
     return sweep(arm, [1.0] * 3, memory=memory(categories), peak_mib=peak_mib, **more)
 
 
-def test_categories_and_what_no_tensor_explains_add_up_to_the_difference_of_the_peaks_exactly():
+def test_categories_add_up_to_the_difference_of_the_peaks():
     found = of(runs("fp32", FP32, 901.25) + runs("amp_bf16", BF16, 755.5))
     assert (found.baseline_bytes, found.arm_bytes) == (901.25 * MIB, 755.5 * MIB)
     assert sum(step.change_bytes for step in found.steps) == found.arm_bytes - found.baseline_bytes
@@ -50,7 +50,7 @@ def test_the_peaks_are_those_of_the_comparison():
     assert found.baseline_bytes - found.arm_bytes == workload.arms[1].memory_saved_bytes.value
 
 
-def test_without_a_measured_peak_the_traced_one_counts_and_nothing_is_unattributed():
+def test_without_a_measured_peak_the_traced_one_counts():
     found = of(runs("fp32", FP32, None) + runs("amp_bf16", BF16, None))
     assert found.baseline_bytes == 900 * MIB
     assert "unattributed" not in {step.category for step in found.steps}
@@ -67,7 +67,7 @@ def test_categories_that_hold_nothing_in_either_arm_are_left_out():
     ]
 
 
-def test_where_pairs_differ_it_is_that_of_the_median_change_and_says_so():
+def test_where_pairs_differ_it_is_that_of_the_median_change():
     entries = [run("fp32", seed, memory=memory(FP32), peak_mib=900.0) for seed in range(3)]
     entries += [
         run("amp_bf16", seed, memory=memory(BF16, activations=held), peak_mib=450.0 + held)
@@ -78,7 +78,7 @@ def test_where_pairs_differ_it_is_that_of_the_median_change_and_says_so():
     assert found.arm_bytes == 760 * MIB
 
 
-def test_categories_of_a_compiled_run_are_said_to_be_those_of_the_eager_step():
+def test_categories_of_a_compiled_run_are_marked_eager():
     compiled = {"facts": {"compile": True}}
     assert of(runs("fp32", FP32, None, **compiled) + runs("amp_bf16", BF16, None, **compiled)).eager
     assert not of(runs("fp32", FP32, None) + runs("amp_bf16", BF16, None)).eager

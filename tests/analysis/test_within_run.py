@@ -27,7 +27,7 @@ def workload(entries):
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2])
-def test_one_or_two_pairs_tell_the_spread_within_their_runs_and_have_no_verdict_on_speed(num_pairs):
+def test_fewer_than_three_pairs_tell_the_spread_within_runs(num_pairs):
     found = workload(pairs(num_pairs))
     baseline, bf16 = found.arms
     assert (bf16.within_run.num_runs, bf16.within_run.step_ms_iqr, bf16.within_run.step_ms_p95) == (num_pairs, 0.5, 51)

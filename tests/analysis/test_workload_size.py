@@ -12,7 +12,7 @@ def cautions(**of_baseline):
     return workload.cautions
 
 
-def test_steps_of_tiny_operators_are_too_small_to_judge_speed_by_and_the_evidence_is_given():
+def test_steps_of_tiny_operators_are_too_small_to_judge_by():
     (caution,) = cautions(step_ms=6.1, num_operators=430)
     assert (caution.num_operators, caution.step_ms, caution.min_us_per_operator) == (430, 6.1, 50.0)
     assert caution.us_per_operator == pytest.approx(14.2, abs=0.1)

@@ -16,7 +16,7 @@ def test_arms_and_seeds_share_a_workload():
     assert sizes(group(*(run(arm, seed) for seed in (0, 1) for arm in ("fp32", "amp_bf16")))) == [4]
 
 
-def test_models_and_batch_sizes_are_workloads_of_their_own_named_by_what_varies_and_in_the_order_of_that():
+def test_workloads_are_named_and_ordered_by_what_varies():
     workloads = group(
         *(run("fp32", facts={"model": model, "batch_size": size}) for model in ("mlp", "gpt") for size in (16, 8, 128))
     )
@@ -35,7 +35,7 @@ def test_a_single_workload_is_named_by_what_it_is():
     assert only.title == "model gpt_tiny, data text, batch_size 8, seq_len 64, device_name a CPU"
 
 
-def test_a_run_refused_before_its_model_was_built_stays_with_its_workload():
+def test_a_run_refused_early_stays_with_its_workload():
     refused = failed("tf32", 0, "unsupported", facts={"model_size": None, "device_name": None}, pair_key="other")
     (only,) = group(refused, run("fp32"), run("amp_bf16"))
     assert len(only.runs) == 3
@@ -48,7 +48,7 @@ def test_a_run_of_unknown_device_is_not_assigned_to_one_of_two():
     assert sizes(workloads) == [1, 1, 1]
 
 
-def test_a_swept_setting_outside_the_identity_splits_the_workload():
+def test_a_setting_outside_the_identity_splits_the_workload():
     decays = [{"optimizer": {"weight_decay": decay}} for decay in (0.0, 0.1)]
     entries = [
         run(arm, seed, config=config, directory=f"{arm}{seed}{config['optimizer']['weight_decay']}")
@@ -66,6 +66,6 @@ def test_logging_and_tracking_settings_do_not_split_a_workload():
     assert sizes(group(run("fp32"), run("fp32", config=quiet, pair_key="other code", directory="b"))) == [2]
 
 
-def test_a_setting_that_follows_the_seed_does_not_split_a_workload():
+def test_a_setting_that_follows_the_seed_splits_no_workload():
     entries = [run(arm, s, config={"data": {"order": s}}) for s in (0, 1) for arm in ("fp32", "amp_bf16")]
     assert sizes(group(*entries)) == [4]

@@ -9,9 +9,9 @@ from wandb_server import WandbServer
 
 from ampsweep.commands.main import main as ampsweep
 from ampsweep.record import find_records
-from ampsweep.tracking.wandb.comparison import ComparisonPage
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage
 from ampsweep.tracking.wandb.process import WandbProcess
-from ampsweep.tracking.wandb.settings import WandbPlace
+from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 SWEEP = ("-m", "model=mlp_small", "trainer.steps=3", "trainer.log_every=1", "device=cpu")
 

@@ -27,6 +27,7 @@ FAILURES = {
 DIES_AT_ONCE = {"is_killed", "leaves"}
 
 
+@pytest.mark.slow
 def test_the_sweep_goes_on_after_each_kind_of_failure(train):
     ended = train("-m", *OWN, f"+model.what={','.join(FAILURES)}")
     assert ended.code == 1
@@ -50,7 +51,6 @@ def test_the_sweep_goes_on_after_each_kind_of_failure(train):
     assert "killed by SIGKILL" in (only_sweep() / "comparison.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_single_run_that_fails_shows_the_users_own_line(start):
     ended = start(*OWN, "+model.what=raises").finish()
     run = only_run()
@@ -62,7 +62,6 @@ def test_a_single_run_that_fails_shows_the_users_own_line(start):
     assert ended.err.splitlines()[-1] == "RuntimeError: my model broke"
 
 
-@pytest.mark.slow
 def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     ended = start(*OWN, "+model.what=exits").finish()
     record = only_run().record

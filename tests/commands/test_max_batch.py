@@ -81,6 +81,7 @@ def test_not_even_a_batch_of_one_is_an_outcome(train):
     assert "fp32 not even with a batch of 1." in ended.out
 
 
+@pytest.mark.slow
 def test_data_and_the_limit_of_the_search_bound_it_too(train):
     digits = ("model=mlp_small", "data=digits", *COMMON[5:], "trainer.memory_limit_gib=0.1", "precision=fp32")
     ended = train("experiment=max_batch", *digits, "trainer.steps=4", "data.batch_size=1437", "max_batch.limit=1439")

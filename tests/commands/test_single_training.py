@@ -57,7 +57,7 @@ def test_a_run_leaves_a_complete_record(train):
     assert record.proof.outputs.keys() == {"float32", "bfloat16"}
     assert set(record.memory.peak) >= {"parameters", "gradients", "optimizer_state", "activations"}
     (attempt,) = record.attempts
-    assert (attempt["from_step"], attempt["pid"]) == (0, os.getpid())
+    assert (attempt.from_step, attempt.pid) == (0, os.getpid())
     assert record.started_at <= record.ended_at
     assert not record.wandb
     assert re.fullmatch(r"[0-9a-f]{12}", record.pair_key)

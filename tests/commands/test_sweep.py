@@ -78,6 +78,7 @@ def test_different_models_can_be_swept_together(train):
     ]
 
 
+@pytest.mark.slow
 def test_an_experiment_is_a_sweep_by_itself(train):
     assert train("experiment=smoke", "tracking=disabled").code == 0
     records = [run.record for run in all_runs()]

@@ -33,6 +33,7 @@ def sweep(tmp_path, capfd):
     return sweep
 
 
+@pytest.mark.slow
 def test_every_point_is_a_run_of_one_extensible_multirun(sweep):
     code, out, _ = sweep("--count", "1")
     assert code == 0

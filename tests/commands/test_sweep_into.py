@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from command_line import MLP, all_runs, only_run, only_sweep
 
 from ampsweep.record import RunRecord
@@ -13,6 +14,7 @@ def states(directory: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
+@pytest.mark.slow
 def test_a_new_arm_and_a_new_seed_join_the_finished_runs(copied, train):
     before = states(copied.directory)
     both = ("seed=0,2", "precision=fp32,pure_bf16")
@@ -40,6 +42,7 @@ def test_a_dry_run_tells_what_is_finished(copied, train):
     assert "2 points, 1 to train" in ended.out
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_trained_again(train):
     """The user's model raises, until its author has repaired it."""
     broken = ("model=custom", "model._target_=own_models.Broken", "+model.what=raises", "data=digits")
@@ -54,6 +57,7 @@ def test_a_failed_run_is_trained_again(train):
     assert not (run.directory / "error.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_point_with_an_unreadable_record_is_trained_beside_it(copied, train):
     """A newer version may know what stands there: it is said and left as it is."""
     run = next(run for run in all_runs(copied.directory) if run.record.arm == "fp32")

@@ -65,6 +65,7 @@ def left(server):
     return [(run.name, run.attributes, run.streams, run.files, run.summary, run.state) for run in server.runs]
 
 
+@pytest.mark.slow
 def test_an_offline_sweep_reads_there_as_it_does_here(train, online, sync, capfd):
     sweep = ("-m", "model=mlp_small", "trainer.steps=4", "trainer.log_every=2", "device=cpu", "precision=fp32,amp_bf16")
     ended = train(*sweep, "tracking.mode=offline", "tracking.group=mine")
@@ -95,6 +96,7 @@ def test_a_run_that_still_trains_is_left_alone(copied, online, sync):
     assert len(online.runs) == len(others)
 
 
+@pytest.mark.slow
 def test_a_run_that_the_server_refuses_keeps_none_back(copied, online, sync):
     runs = all_runs(copied.directory)
     for number, run in enumerate(runs):

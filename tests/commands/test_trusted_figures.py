@@ -37,6 +37,7 @@ def test_parameters_in_16_bit_promise_nothing_of_float32(train):
     assert proof.contradictions == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_not_its_mode_is_in_no_comparison(train):
     assert train(*MLP, "trainer.steps=6", "precision=amp_bf16").code == 0
     tampered = ("model=custom", "model._target_=test_trusted_figures.Tampering", "data=digits", "task=classification")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 from torch.utils.data import TensorDataset
 
 from ampsweep.data.digits import Digits
@@ -134,7 +134,7 @@ def test_a_batch_without_items_is_refused(make, batch_size):
         make(batch_size=batch_size)
 
 
-@on_cuda
+@needs_cuda
 def test_a_batch_reaches_the_gpu_without_a_wait(make):
     data, reference = make(device=torch.device("cuda")), make()
     data.train_batch(0)

@@ -160,6 +160,7 @@ def test_the_child_of_a_killed_parent_ends_after_its_grace(start):
     assert wait_for_end(child, within_s=5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
 def test_the_child_of_a_killed_fork_server_is_ended(start):
     parent = start("orphan")

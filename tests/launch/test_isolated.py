@@ -152,6 +152,7 @@ def test_a_run_can_be_started_outside_the_main_thread():
     assert ends[0].result == 1
 
 
+@pytest.mark.slow
 def test_a_run_can_be_started_from_joblib_workers():
     ends = joblib.Parallel(n_jobs=2)(joblib.delayed(targets.isolate)(n) for n in range(3))
     assert [(end.exitcode, end.result) for end in ends] == [(0, 0), (0, 1), (0, 2)]
@@ -177,7 +178,8 @@ def test_a_module_the_fork_server_imports_exists(name):
     assert importlib.util.find_spec(name) is not None
 
 
-@pytest.mark.parametrize("die", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("die", [False, True])
 def test_no_wandb_service_outlives_its_run(die, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.nvml import NvmlDevice
@@ -251,7 +251,7 @@ HOLD = (
 )
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_memory_of_another_process_is_noticed_before():
     torch.cuda.empty_cache()  # what earlier tests held
     assert UseBeforeRun(torch.device("cuda")).sentence() is None

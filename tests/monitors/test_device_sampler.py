@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 
 from ampsweep.metrics import METRICS
 from ampsweep.monitors.device_sampler import DeviceSampler
@@ -124,7 +124,7 @@ def test_an_interval_that_is_none_is_refused(interval_s):
         DeviceSampler(CPU, interval_s)
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_the_driver_tells_of_the_device_that_torch_uses():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     held = torch.empty(2**30, dtype=torch.uint8, device=device)

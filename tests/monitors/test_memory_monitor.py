@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
@@ -179,7 +179,7 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
     assert memory.as_json().keys() == {"peak_bytes", "peak", "end_of_forward", "kept"}
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     device = torch.device("cuda")
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
@@ -199,7 +199,7 @@ def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     assert set(summary) <= set(METRICS)
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_the_allocator_tells_that_it_grew():
     growth = MemoryMonitor(torch.device("cuda")).growth()
     spike = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
@@ -207,7 +207,7 @@ def test_on_cuda_the_allocator_tells_that_it_grew():
     del spike
 
 
-@on_cuda
+@needs_cuda
 def test_the_traced_peak_is_the_allocators_but_for_rounding():
     device = torch.device("cuda")
     torch.cuda.empty_cache()  # a cached block may be larger than what is asked for, by up to 1 MiB
@@ -229,7 +229,7 @@ def test_the_traced_peak_is_the_allocators_but_for_rounding():
     assert trace.result.peak_bytes - held == pytest.approx(grown, abs=MIB)
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_peak_of_one_step_leaves_the_runs_peak_alone():
     device = torch.device("cuda")
     monitor = MemoryMonitor(device)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 
 import ampsweep
 from ampsweep.monitors.environment import device_name, environment
@@ -87,7 +87,7 @@ def test_without_a_gpu_there_is_no_nvml():
     assert NvmlDevice.open(CPU) is None
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_the_device_and_its_flags_are_known():
     device = torch.device("cuda")
     facts = environment(device)

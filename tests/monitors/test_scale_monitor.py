@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -137,7 +137,7 @@ def test_observing_reads_no_value_from_the_device():
     assert "aten::_local_scalar_dense" not in names
 
 
-@on_cuda
+@needs_cuda
 def test_observing_makes_no_host_wait_for_cuda():
     monitor, after = monitor_at(2.0, torch.device("cuda")), torch.tensor(1.0, device="cuda")
     torch.cuda.set_sync_debug_mode("error")

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 
@@ -22,7 +22,7 @@ def test_torch_still_has_the_functions_that_have_no_public_name():
     assert next(iter(inspect.signature(torch.cuda.memory._dump_snapshot).parameters)) == "filename"
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_the_file_has_the_allocations_and_who_made_them(tmp_path):
     path = tmp_path / "memory_snapshot.pickle"
     snapshot = MemorySnapshot(torch.device("cuda"), path)

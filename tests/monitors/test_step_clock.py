@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 
 from ampsweep.monitors.step_clock import StepClock
 
@@ -158,7 +158,7 @@ def test_windows_read_together_are_those_read_one_by_one():
     assert together.summary()["perf/data_wait_ms"] == pytest.approx(40)
 
 
-@on_cuda
+@needs_cuda
 def test_cuda_steps_last_as_long_as_their_kernels():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     c = StepClock(device, warmup_steps=1, samples_per_step=8, tokens_per_step=None)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from marks import NEEDS_CUDA
+from devices import CUDA
 from steps import composed, ignore
 
 from ampsweep.predict.target_device import resolve_target
@@ -10,7 +10,7 @@ from ampsweep.predict.workload_prediction import predict_arm
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 
-pytestmark = [pytest.mark.gpu, NEEDS_CUDA]
+pytestmark = [*CUDA]
 
 MLP = ("model=mlp_recipe", "data.num_batches=4", "data.batch_size=512")
 GPT = ("model=gpt_small", "model.num_layers=4", "data.seq_len=512", "data.batch_size=8", "data.num_batches=4")

@@ -47,7 +47,7 @@ def test_what_was_not_measured_is_a_dash(comparison):
     assert rows["tf32"].split() == ["tf32", *"-------", "unsupported", "0"]
 
 
-def test_the_conclusion_follows_the_table_with_the_notes_before_it(comparison):
+def test_the_conclusion_follows_the_table_and_its_notes(comparison):
     text = " ".join(printed(comparison).split())
     (workload,) = comparison.workloads
     assert text.endswith(f"{conclusion(workload)} {recommendation(workload.verdict)}")
@@ -55,7 +55,7 @@ def test_the_conclusion_follows_the_table_with_the_notes_before_it(comparison):
     assert "trainer.max_seconds=20 passed after 17 of 40 steps" in text
 
 
-def test_a_pipe_gets_no_colour_codes_and_nothing_is_folded_or_cut(comparison):
+def test_a_pipe_gets_no_colours_and_nothing_is_cut(comparison):
     text = printed(comparison, width=40)
     assert not ANSI.search(text)
     assert "…" not in text
@@ -75,7 +75,7 @@ def test_a_terminal_holds_the_table_whole_with_one_colour_a_mode(comparison, wid
     assert re.search(r"\[-\S+, \+\S+\]", plain), "an interval stands on one line"
 
 
-def test_a_changed_mode_keeps_the_colour_of_its_mode_and_no_two_modes_share_one():
+def test_every_mode_has_a_colour_and_a_changed_one_keeps_it():
     assert arm_colour("amp_bf16+cache_enabled=false") == MODE_COLOURS["amp_bf16"]
     assert arm_colour("mine") is None
     assert len(set(MODE_COLOURS.values())) == len(MODE_COLOURS)
@@ -93,7 +93,7 @@ def test_every_workload_has_its_table_and_conclusion():
     assert text.count("Against fp32, amp_bf16") == 2
 
 
-def test_accuracy_has_a_column_only_where_something_was_classified():
+def test_accuracy_has_a_column_only_where_there_is_one():
     def header(accuracy):
         entries = [run("fp32", accuracy=accuracy), run("amp_bf16", accuracy=accuracy)]
         return printed(compare(entries, baseline="fp32", margin_pct=1.0)).split("─")[0]

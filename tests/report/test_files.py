@@ -39,7 +39,7 @@ def test_a_comparison_is_rebuilt_from_the_records_beside_it(tmp_path):
     assert "2.00x" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
 
 
-def test_writing_again_replaces_the_files_and_leaves_nothing_else(tmp_path):
+def test_writing_again_replaces_the_files_and_adds_none(tmp_path):
     (tmp_path / "comparison.md").write_text("old")
     write_all([run("fp32"), run("amp_bf16")], tmp_path)
     write_all([run("fp32"), run("amp_bf16")], tmp_path)

@@ -42,7 +42,7 @@ def test_the_table_has_the_columns_and_cells_of_the_console(comparison, document
         assert row == [f"{cell.value} {cell.detail}".strip() for cell in cells]
 
 
-def test_every_run_is_listed_with_arm_seed_status_directory_and_tracking(document):
+def test_every_run_is_listed_with_status_and_place(document):
     header, *rows = tables(document)[1]
     assert header == ["arm", "seed", "status", "directory", "W&B"]
     assert len(rows) == 13

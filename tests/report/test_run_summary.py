@@ -37,7 +37,7 @@ def test_samples_are_the_throughput_where_there_are_no_tokens():
     assert lines(entry)["step"].endswith("(512 samples/s)")
 
 
-def test_a_failed_run_tells_why_and_has_no_lines_for_what_was_not_measured():
+def test_a_failed_run_tells_why_and_nothing_unmeasured():
     text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
     assert text["status"] == "diverged: the loss was nan in step [12]"
     assert text.keys() == {"run", "status", "directory"}

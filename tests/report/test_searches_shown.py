@@ -77,7 +77,7 @@ def test_the_console_has_a_table_the_reasons_and_the_answer(entries):
     assert "No runs to compare" not in out
 
 
-def test_what_was_predicted_has_columns_and_what_was_not_a_reason(predicted):
+def test_predictions_have_columns_and_missing_ones_a_reason(predicted):
     out = printed(predicted)
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("fp32 ", "amp_bf16 "))}
     assert rows["fp32"] == [

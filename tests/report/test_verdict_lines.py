@@ -7,7 +7,8 @@ from synthetic_records import failed, sweep
 from ampsweep.analysis.comparison import compare
 from ampsweep.report.console import print_comparison
 from ampsweep.report.markdown import markdown
-from ampsweep.report.verdict_lines import change, console_lines, verdict_lines
+from ampsweep.report.sentences.memory_bytes import change
+from ampsweep.report.verdict_lines import console_lines, verdict_lines
 
 MIB = 2**20
 
@@ -56,7 +57,7 @@ def test_a_change_has_its_sign():
     assert (change(MIB), change(-MIB), change(0)) == ("+1.00 MiB", "-1.00 MiB", "0 B")
 
 
-def test_a_document_begins_with_the_recommendation_and_what_it_stands_on():
+def test_a_document_begins_with_the_recommendation():
     text = markdown(replace(compare([], baseline="fp32", margin_pct=1.0), workloads=(workload(),)))
     recommendation = text.index("**Train in amp_bf16: against fp32, 1.50x the speed, 24.0% less peak memory")
     parity = text.index("- **parity** amp_bf16: val loss equivalent")

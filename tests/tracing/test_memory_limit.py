@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amp_loops import amp_step
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
@@ -148,7 +148,7 @@ def test_what_cannot_be_limited_is_refused_with_a_reason():
     assert why_no_limit(torch.device("mps"), 0.1, compiles=False).startswith("the memory of mps cannot be limited")
 
 
-@on_cuda
+@needs_cuda
 def test_a_gpu_is_limited_by_its_allocator_while_inside():
     device = torch.device("cuda", 0)
     torch.cuda.empty_cache()

@@ -47,14 +47,14 @@ _SYNC = """
 import sys
 from pathlib import Path
 from ampsweep.record import RunRecord
-from ampsweep.tracking.wandb import api, sync
+from ampsweep.tracking.wandb import api, sync_run
 from ampsweep.tracking.wandb.outage import Patience
-sync.COMMAND_PATIENCE, sync.ASK_S = Patience(), 3
+sync_run.COMMAND_PATIENCE, sync_run.ASK_S = Patience(), 3
 for line in iter(sys.stdin.readline, ""):
     directory = Path(line.rstrip("\\n"))
     try:
         with api.wandb_server():
-            print(sync.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
+            print(sync_run.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
     except api.WandbError as error:
         print(f"WandbError: {error}", flush=True)
 """

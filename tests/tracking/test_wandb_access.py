@@ -13,8 +13,8 @@ from wandb_server import ENTITY, KEY, Fault, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.wandb.library import Login
 from ampsweep.tracking.wandb.process import WandbProcess
+from ampsweep.tracking.wandb.run_settings import online_login
 from ampsweep.tracking.wandb.server import WandbAccess
-from ampsweep.tracking.wandb.settings import online_login
 
 REFUSES = "W&B: the server {} refuses the API key: {}; tracking.mode=offline trains without a server"
 HAS_NOT = (

@@ -12,8 +12,8 @@ import pytest
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.messages import Done, Finish, Open, Opened, Start, Started, Stopped
 from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
+from ampsweep.tracking.wandb.process_messages import Done, Finish, Open, Opened, Start, Started, Stopped
 
 
 class Process:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb.settings import resolve_mode
+from ampsweep.tracking.wandb.run_settings import resolve_mode
 
 KEY = "0123456789" * 4
 

@@ -18,8 +18,8 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.record.parts import MemoryUse, ModeProof
 from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process_messages import SYNC_LATER
 
 Event = Callable[[], object]
 

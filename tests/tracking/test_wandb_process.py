@@ -19,8 +19,8 @@ from wandb_file import WandbFile
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, read_history
 from ampsweep.tracking.tracker import Tracker, make_tracker
-from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process_messages import SYNC_LATER
 
 OFFLINE = TrackingConfig(mode="offline")
 

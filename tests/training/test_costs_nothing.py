@@ -1,5 +1,6 @@
 """Between two flushes the loop waits for the device no more often than a bare loop does."""
 
+import os
 import subprocess
 import sys
 import time
@@ -208,7 +209,10 @@ def train_measured(mode):
 def test_measuring_the_allocator_says_nothing_on_stderr():
     code = f"from {__name__} import train_measured; train_measured('fp32'); train_measured('amp_fp16')"
     folder = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": str(folder.parent)}  # of the marks that this file imports
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

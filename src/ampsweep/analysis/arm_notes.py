@@ -29,7 +29,7 @@ class ArmNote:
     kind: NoteKind
     seeds: tuple[int, ...] = ()
     status: str | None = None
-    """How runs that are not completed ended."""
+    """The status of runs that are not completed."""
     cause: str | None = None
     """The records' own words: an error, a contradiction, what else ran, or the value that is no figure."""
     unpaired: Unpaired | None = None

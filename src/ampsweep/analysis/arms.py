@@ -1,4 +1,4 @@
-"""What one arm came to in a workload, against the baseline where there are pairs."""
+"""The figures of one arm in a workload, against the baseline where there are pairs."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -60,7 +60,7 @@ class ArmComparison:
     step_ms: float | None
     """Median over uncontaminated runs of each run's median step time."""
     within_run: WithinRun | None
-    """How far the steps of a run spread; only where there are fewer than three uncontaminated runs."""
+    """The spread of the steps of a run; only where there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None

@@ -24,15 +24,15 @@ OpenKind = Literal["cut short", "too few pairs", "speed not known", "no final lo
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why an arm is refused whatever its speed, with the facts of its kind."""
+    """The reason to refuse an arm whatever its speed, with the facts of its kind."""
 
     kind: RefusalKind
     cause: str | None = None
     """The first run's own words."""
     seeds: tuple[int, ...] = ()
-    """Of the runs that say so."""
+    """Seeds of the runs that say so."""
     other_seeds: tuple[int, ...] = ()
-    """Of runs that diverged with other words."""
+    """Seeds of runs that diverged with other words."""
     outcome: str | None = None
     num_such: int = 0
     num_runs: int = 0
@@ -43,7 +43,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class TooFewPairs:
-    """Why nothing is concluded about an arm: fewer than three pairs completed in both arms."""
+    """The reason why nothing is concluded about an arm: fewer than three pairs completed in both arms."""
 
     baseline: str
     unsupported: bool
@@ -74,7 +74,7 @@ class Candidate:
 
     @property
     def speed_is_known(self) -> bool:
-        """Whether its speed is told from the baseline's, or known to be about the same."""
+        """True if its speed is told from the baseline's, or known to be about the same."""
         speedup = self.figures.speedup
         return speedup is not None and _is_known(speedup)
 
@@ -124,7 +124,7 @@ def refusal(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequenc
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
-    """Why the runs of the baseline are nothing to compare with: more than half of them ended without figures."""
+    """The reason why the baseline's runs are nothing to compare with: more than half of them ended without figures."""
     return _unsupported(runs) or _mostly(runs, "disproved", "diverged", "oom", "failed")
 
 
@@ -153,7 +153,7 @@ def _disproved(runs: Sequence[Run]) -> Refusal | None:
 
 
 def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | None:
-    """Where the baseline diverges too, the learning rate or the data is to blame, not the precision."""
+    """Refuse an arm that diverges alone: if the baseline does too, the learning rate or the data is to blame."""
     baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
     found = [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]
     if not found:

@@ -69,7 +69,7 @@ class Comparison:
     margin_pct: float
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
-    """Of runs with the largest batch that trains: each arm has a batch of its own, and little else is compared."""
+    """Searches for the largest batch that trains: each arm has a batch of its own, and little else is compared."""
     notes: tuple[ComparisonNote, ...]
     file_problems: tuple[FileProblem, ...] = ()
 

@@ -26,7 +26,7 @@ _NUM_SLICES: Final = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence:
-    """Where a mean difference lies against +-margin, by its 90% t-interval."""
+    """The place of a mean difference against +-margin, by its 90% t-interval."""
 
     position: Position
     """`inside`: all of the interval is; `above`, `below`: all of it lies beyond that margin; `open`: it crosses one."""

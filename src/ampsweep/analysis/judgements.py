@@ -27,7 +27,7 @@ class Judgements:
     memory_saved_pct: Estimate | None
     parity: ParityWord
     parities: tuple[Parity, ...]
-    """Of the final validation loss, and of the accuracy where there is one."""
+    """One of the final validation loss, and one of the accuracy where there is one."""
     num_completed_pairs: int
     contaminated: tuple[tuple[str, int], ...]
     """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""

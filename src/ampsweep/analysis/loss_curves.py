@@ -122,7 +122,7 @@ def _finite(series: Series | None) -> tuple[Floats, Floats]:
 
 
 def _usable(values: Floats) -> NDArray[np.bool_]:
-    """Which of the values a measurement can give, as `runs.figure`."""
+    """Mark the values that a measurement can give, as `runs.figure`."""
     size = np.abs(values)
     usable: NDArray[np.bool_] = (values == 0) | (size >= SMALLEST_FIGURE) & (size <= LARGEST_FIGURE)
     return usable

@@ -22,7 +22,7 @@ class Pair:
 
     @property
     def completed(self) -> bool:
-        """Whether both arms took all of their steps."""
+        """True if both arms took all of their steps."""
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
     def figures(self, key: str) -> tuple[float, float] | None:
@@ -64,13 +64,13 @@ UnpairedKind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Unpaired:
-    """Why a run is in no pair, with the facts of its kind."""
+    """The reason why a run is in no pair, with the facts of its kind."""
 
     kind: UnpairedKind
     baseline: str
     seed: int | None = None
     outcome: str | None = None
-    """How the run itself ended, or the baseline run with its pair key."""
+    """The end of the run itself, or of the baseline run with its pair key."""
     error: str | None = None
     """The record's own words on a run that has no figures."""
     differences: tuple[Difference, ...] = ()
@@ -136,7 +136,7 @@ def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> Unpaired:
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
-    """What tells two runs of one seed apart, most telling first: identity, config, conditions, else environment."""
+    """The differences of two runs of one seed, most telling first: identity, config, conditions, else environment."""
     mine, theirs = run.record.environment, other.record.environment
     for left, right in (
         (run.facts, other.facts),

@@ -39,7 +39,7 @@ class Parity:
     high: float | None
     """90% t-interval of the gap, that of TOST at 5%; None under three pairs."""
     margin: float
-    """What counts as the same on either side: `margin_pct` of the baseline's mean loss, or in percentage points."""
+    """The gap that counts as none on either side: `margin_pct` of the baseline's mean loss, or percentage points."""
     margin_pct: float
     gap_sd: float | None
     """Sample standard deviation of the gaps over pairs."""
@@ -50,15 +50,15 @@ class Parity:
     further_seeds: int | None
     """About how many more seeds would settle an inconclusive verdict (0 of the others); None if more than 100."""
     not_worse: bool
-    """Whether the interval leaves out that the arm is worse by the margin: equivalent, better, or between the two."""
+    """True if the interval leaves out that the arm is worse by the margin: equivalent, better, or between the two."""
     is_share: bool
     """The metric is a share that is better higher: its gaps are told in percentage points."""
     scale: float
-    """What `margin_pct` is a percentage of: the baseline's mean loss, or 1 for a share."""
+    """The figure that `margin_pct` is a percentage of: the baseline's mean loss, or 1 for a share."""
 
     @property
     def is_tested(self) -> bool:
-        """Whether there are pairs enough for an interval, and so for another verdict than `inconclusive`."""
+        """True if there are pairs enough for an interval, and so for another verdict than `inconclusive`."""
         return self.low is not None
 
 

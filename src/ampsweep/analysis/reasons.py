@@ -53,7 +53,7 @@ class Reason:
     evidence: Mapping[str, float]
     """The figures it stands on, by metric, config key, dtype or name."""
     small_step: SmallStep | None = None
-    """Of `too_small`."""
+    """The sign of a reason `too_small`."""
     on_gpu: bool = False
     num_runs: int = 0
     """The arm's runs, of which some are contaminated."""

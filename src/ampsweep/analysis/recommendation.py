@@ -33,12 +33,12 @@ MIN_DIFFERENCE: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStanding:
-    """How an arm, the baseline among them, came out of the rule."""
+    """The outcome of the rule for an arm, the baseline among them."""
 
     arm: str
     standing: Standing
     refusal: Refusal | None = None
-    """Of a refused arm."""
+    """Set for a refused arm."""
     open: OpenKind | None = None
     """The first thing missing, of an undecided arm."""
 
@@ -127,7 +127,7 @@ def _choose(baseline: ArmComparison, candidates: Sequence[Candidate]) -> Candida
 
 
 def _beats(one: Candidate | None, other: Candidate | None) -> bool:
-    """Whether `one` is faster by enough, in the pairs that both have with the baseline (None)."""
+    """Tell if `one` is faster by enough, in the pairs that both have with the baseline (None)."""
     mine, theirs = _speedups(one), _speedups(other)
     keys = [key for key in mine or theirs if (not mine or key in mine) and (not theirs or key in theirs)]
     if not keys:
@@ -143,7 +143,7 @@ def _speedups(one: Candidate | None) -> Mapping[str, float]:
 
 
 def _might_be_chosen(one: Candidate, chosen: Candidate | None, baseline: ArmComparison) -> bool:
-    """Whether an undecided arm might take the place of the one chosen, by what is known of it so far."""
+    """Tell if an undecided arm might take the place of the one chosen, by what is known of it so far."""
     speedup = one.figures.speedup
     if speedup is None or not (speedup.interval or speedup.exact):
         return chosen is None

@@ -20,11 +20,11 @@ class RunEntry:
     status: str
     error: str | None
     oom: OutOfMemory | None
-    """Of a run that ended so; its sentence is the error."""
+    """The facts of a run that ended so; its sentence is the error."""
     not_paired: Unpaired | None
-    """Why this run is in no pair; None for one that is."""
+    """The reason why this run is in no pair; None for one that is."""
     contaminated: str | None
-    """Why its speed does not count; None where it does, or where there are no figures to count."""
+    """The reason why its speed does not count; None where it does, or where there are no figures to count."""
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
 

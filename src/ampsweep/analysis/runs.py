@@ -31,7 +31,7 @@ _CONDITIONS: Final = ("packages.torch", "cuda", "cudnn", "own_code.", "variables
 _OTHER_VARIABLES: Final = frozenset(
     f"variables.{name}" for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 )
-"""Which of several like devices is used changes no figure; of the threads the record has the number itself."""
+"""Variables that change no figure: several devices are alike, and of the threads the record has the number itself."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """Whether this run may be compared: it trained in its mode without failing, to the end or cut short.
+        """True if this run may be compared: it trained in its mode without failing, to the end or cut short.
 
         Its speed only without `contamination`, its final loss only if `finished`.
         """
@@ -59,34 +59,34 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it took all of its steps, so that its final loss may be compared too."""
+        """True if it took all of its steps, so that its final loss may be compared too."""
         return self.measured and self.record.cut_short is None
 
     @property
     def outcome(self) -> str:
-        """How it ended, as tables tell it: the status, but `disproved` and `cut short` told apart from `completed`."""
+        """The end as tables tell it: the status, but `disproved` and `cut short` told apart from `completed`."""
         if self.record.status != "completed":
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
 
     @property
     def contradictions(self) -> tuple[str, ...]:
-        """Where the proof of the run contradicts its mode: its figures are then those of no arm."""
+        """Sentences of the proof that contradict the run's mode: its figures are then those of no arm."""
         return tuple(self.record.proof.contradictions or ())
 
     @property
     def contamination(self) -> str | None:
-        """What else may have changed its speed; None where nothing is known to have. Memory and loss stay valid."""
+        """Anything else that may have changed its speed; None where nothing is known. Memory and loss stay valid."""
         return self._reasons("contaminated")
 
     @property
     def unknown_contamination(self) -> str | None:
-        """Why nobody can tell whether anything changed its speed; None where it was told, or not asked."""
+        """The reason why nobody can tell if anything changed its speed; None where it was told, or not asked."""
         return self._reasons("unknown")
 
     @property
     def leaked_bytes(self) -> int | None:
-        """What its traced step left alive beyond new optimizer state; None where that is no more than losses are."""
+        """Bytes its traced step left alive beyond new optimizer state; None where that is no more than losses are."""
         kept = self.record.memory.kept or {}
         leaked = sum(num_bytes for category, num_bytes in kept.items() if category != "optimizer_state")
         return leaked if leaked > _KEPT_BYTES else None
@@ -115,7 +115,7 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """What the run computed on what: the identity without arm and seed, and without a batch that was searched."""
+        """Facts of the workload: the identity without arm and seed, and without a batch that was searched."""
         left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
         return {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
 
@@ -127,7 +127,7 @@ class Run:
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
-        """What else changes figures and is no setting, by dotted key: libraries, own code, variables, CPU threads."""
+        """Conditions that change figures, by dotted key: libraries, own code, variables, CPU threads."""
         environment = dict(_leaves(self.record.environment))
         kept = {
             key: value

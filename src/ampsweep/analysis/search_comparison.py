@@ -16,7 +16,7 @@ from ampsweep.text import GIB, first_line
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 
 Bound = Literal["memory", "refused", "limit"]
-"""Why there is no larger batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
+"""The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
 SearchNoteKind = Literal["not completed", "contaminated", "different answers"]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
@@ -29,7 +29,7 @@ class SearchNote:
     kind: SearchNoteKind
     seed: int | None = None
     outcome: str | None = None
-    """How the run of that seed ended."""
+    """The end of the run of that seed."""
     cause: str | None = None
     """The first record's own words."""
     num_contaminated: int = 0
@@ -39,7 +39,7 @@ class SearchNote:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSearch:
-    """What the searches of one arm found. What none has found is None."""
+    """The findings of one arm's searches. A figure that none has found is None."""
 
     arm: str
     is_baseline: bool
@@ -49,7 +49,7 @@ class ArmSearch:
     batch_size: int | None
     """Micro-batch; 0: not even one of 1 trains. Of several searches the smallest answer."""
     predicted_batch_size: int | None
-    """What was predicted for it before anything was tried; 0: not even one of 1."""
+    """The prediction before anything was tried; 0: not even one of 1."""
     times_baseline: float | None
     """Only where memory bounds both."""
     bound: Bound | None
@@ -58,7 +58,7 @@ class ArmSearch:
     refusing: Probe | None
     """The smallest batch that does not train, of an arm bounded otherwise."""
     outcome: str | None
-    """How the first run of an arm without an answer ended."""
+    """The end of the first run of an arm without an answer."""
     error: str | None
     """That run's own words."""
     samples_per_sec: float | None
@@ -72,9 +72,9 @@ class ArmSearch:
     prediction_error_pct: float | None
     """Median over runs of the predicted peak less the measured one, in percent of it."""
     why_unpredicted: str | None
-    """Why nothing was predicted; None where something was, or where the device cannot do the mode."""
+    """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
-    """Of the arm's first search, by batch size."""
+    """Those of the arm's first search, by batch size."""
     notes: tuple[SearchNote, ...]
 
 

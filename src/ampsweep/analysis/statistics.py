@@ -33,7 +33,7 @@ class Estimate:
         return replace(self, value=-self.value, low=low, high=high)
 
     def resolves(self, null: float) -> bool:
-        """Whether the data tell the value from `null`: the interval leaves it out, or it is exact and another."""
+        """True if the data tell the value from `null`: the interval leaves it out, or it is exact and another."""
         if self.exact:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]

@@ -1,4 +1,4 @@
-"""How long, and with how much energy, an arm trains to reach the loss that the baseline ends at."""
+"""The time and energy that an arm trains with until it reaches the loss that the baseline ends at."""
 
 import statistics
 from collections.abc import Mapping, Sequence

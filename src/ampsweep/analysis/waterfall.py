@@ -1,4 +1,4 @@
-"""Which bytes an arm saves and which it adds: from the baseline's peak to its own, category by category."""
+"""Bytes that an arm saves and adds, from the baseline's peak to its own, category by category."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import Run
 
 UNATTRIBUTED: Final = "unattributed"
-"""What the peak figure of a run is above the tensors of its traced step: workspaces of kernels, rounding, and on an
+"""Bytes of a run's peak figure above the tensors of its traced step: workspaces of kernels, rounding, and on an
 accelerator whatever else the allocator held."""
 
 
@@ -61,7 +61,7 @@ def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
 
 
 def _of_pair(pair: Pair) -> Waterfall | None:
-    """Of repeats the first that has the categories."""
+    """The waterfall of one pair: of repeats the first that has the categories."""
     baseline = next((run for run in pair.baseline_runs if _categories(run)), None)
     arm = next((run for run in pair.arm_runs if _categories(run)), None)
     if baseline is None or arm is None:

@@ -18,18 +18,18 @@ from ampsweep.analysis.workload_size import small_step
 
 @dataclass(frozen=True, kw_only=True)
 class ArmVerdict:
-    """What an arm other than the baseline came to."""
+    """The verdict on an arm other than the baseline."""
 
     arm: str
     too_few_pairs: TooFewPairs | None
-    """Why nothing is concluded about it; None for an arm with at least three completed pairs."""
+    """The reason why nothing is concluded about it; None for an arm with at least three completed pairs."""
     judgements: Judgements
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
 
     @property
     def parities(self) -> tuple[Parity, ...]:
-        """Of the final validation loss, and of the accuracy where there is one."""
+        """One of the final validation loss, and one of the accuracy where there is one."""
         return self.judgements.parities
 
 
@@ -41,7 +41,7 @@ class Verdict:
     arms: tuple[ArmVerdict, ...]
     """All but the baseline, in the order of tables; none where the baseline did not run."""
     reasons: tuple[Reason, ...]
-    """Why speed and memory came out as they did."""
+    """Reasons why speed and memory came out as they did."""
 
 
 def reach_verdict(

@@ -26,7 +26,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """What tells it apart from the others; where it is the only one, what it is."""
+        """The facts that tell it apart from the others; those that name it where it is the only one."""
         shown = self.varied or {key: self.facts.get(key) for key in _TITLE_FACTS}
         return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
 

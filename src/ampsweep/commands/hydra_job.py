@@ -27,7 +27,7 @@ from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.tracking.wandb.settings import group_of
+from ampsweep.tracking.wandb.run_settings import group_of
 
 if TYPE_CHECKING:
     from ampsweep.run.lifecycle import PreparedRun

@@ -8,7 +8,7 @@ from ampsweep.record import Found, RecordError, RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
-from ampsweep.tracking.wandb.settings import group_of
+from ampsweep.tracking.wandb.run_settings import group_of
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
@@ -59,7 +59,7 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
         WandbError: it is lost.
     """
     from ampsweep.tracking.wandb.api import WandbError, require_server
-    from ampsweep.tracking.wandb.sync import complete
+    from ampsweep.tracking.wandb.sync_run import complete
 
     left: list[Path] = []
     refused: dict[Path, str] = {}

@@ -26,7 +26,7 @@ class StepMemory:
     """Peak as the CUDA allocator counts it: rounded, and with workspaces. None on the CPU, as `reserved_bytes`."""
     reserved_bytes: int | None
     is_traced: bool
-    """Whether the step was traced at this batch size, not interpolated."""
+    """True where the step was traced at this batch size, False where it was interpolated."""
 
     @property
     def total_bytes(self) -> int:

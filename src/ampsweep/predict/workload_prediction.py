@@ -37,7 +37,7 @@ class ArmPrediction:
     """None where it was not asked for."""
     interpolation: Interpolation | None
     is_measured: bool
-    """Whether real steps were taken on the CPU, because the model cannot be traced without values."""
+    """True where real steps were taken on the CPU, because the model cannot be traced without values."""
 
     @property
     def arm(self) -> str:

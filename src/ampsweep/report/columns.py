@@ -15,7 +15,7 @@ ABSENT: Final = "-"
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell: the figure, and below or after it what qualifies it (interval, share, spread)."""
+    """The content of a cell: the figure, and below or after it what qualifies it (interval, share, spread)."""
 
     value: str
     detail: str = ""
@@ -32,7 +32,7 @@ class Column:
     optional: bool = False
     """Left out of a table in which no arm has it."""
     rank: int = 0
-    """Where a table has no room for all, columns of the highest rank are given up first; those of 0 never."""
+    """The rank by which columns are given up where a table has no room: the highest first, those of 0 never."""
 
 
 def columns_for(arms: Sequence[ArmComparison]) -> list[Column]:

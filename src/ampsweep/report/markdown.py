@@ -48,7 +48,7 @@ def markdown(
 
 
 def verdict_markdown(comparison: Comparison) -> str:
-    """What was found, with the notes: for a place that shows panels and runs itself."""
+    """The findings with the notes: for a place that shows panels and runs itself."""
     lines = [line for workload in comparison.workloads for line in _findings(workload)]
     lines += [line for found in comparison.searches for line in _search(found)]
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])

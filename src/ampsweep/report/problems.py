@@ -24,7 +24,7 @@ class Problem:
     why: str
     arm: str | None = None
     compared: WorkloadComparison | SearchComparison | None = None
-    """What the runs belong to."""
+    """The workload or search that the runs belong to."""
     seeds: tuple[int, ...] = ()
 
     @property

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.report.sentences.arm_findings import memory, parity, speed, time_to_loss, within_run
 from ampsweep.report.sentences.explaining import caution, reason
+from ampsweep.report.sentences.memory_bytes import memory_changes, predicted_peaks
 from ampsweep.report.sentences.recommending import standing
-from ampsweep.text import num_bytes, predicted_bytes
 
 Topic = Literal[
     "speed",
@@ -24,12 +23,10 @@ Topic = Literal[
     "undecided",
 ]
 
-_MAX_CHANGES: Final = 3
-
 
 @dataclass(frozen=True)
 class VerdictLine:
-    """What is said of an arm, or (None) of all, about one topic."""
+    """One line about an arm, or (None) about all, on one topic."""
 
     topic: Topic
     arm: str | None
@@ -47,8 +44,8 @@ def verdict_lines(workload: WorkloadComparison) -> list[VerdictLine]:
         *(VerdictLine("speed", a.arm, speed(a.judgements)) for a in arms if _known(a.judgements.speed)),
         *(VerdictLine("within-run", a.arm, within_run(a.within_run)) for a in workload.arms if a.within_run),
         *(VerdictLine("memory", a.arm, memory(a.judgements)) for a in arms if _known(a.judgements.memory)),
-        *(VerdictLine("bytes", a.arm, changes(a.waterfall)) for a in arms if a.waterfall is not None),
-        *(VerdictLine("predicted", None, text) for text in _predicted(workload)),
+        *(VerdictLine("bytes", a.arm, memory_changes(a.waterfall)) for a in arms if a.waterfall is not None),
+        *([VerdictLine("predicted", None, told)] if (told := predicted_peaks(workload.arms)) is not None else []),
         *(VerdictLine("parity", a.arm, parity(a.judgements)) for a in arms if a.parities),
         *(VerdictLine("time to loss", a.arm, time_to_loss(a.time_to_loss)) for a in arms if a.time_to_loss),
         *(VerdictLine("why", one.arm, reason(one, baseline)) for one in verdict.reasons if one.kind != "contaminated"),
@@ -69,34 +66,6 @@ def console_lines(workload: WorkloadComparison) -> Iterator[VerdictLine]:
         is_told = line.topic in ("speed", "memory", "undecided") or line.text in told
         if not is_told and not (line.topic == "refused" and line.arm in unsupported):
             yield line
-
-
-def _predicted(workload: WorkloadComparison) -> Iterator[str]:
-    """Each arm's predicted peak with its error: 'peak of fp32 7.17 MiB (+0.11%), of tf32 9.00 GiB'."""
-    told = [
-        f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
-        for arm in workload.arms
-        if arm.predicted_memory_bytes is not None
-    ]
-    if told:
-        yield f"peak memory of {', '.join(told)}"
-
-
-def changes(waterfall: Waterfall) -> str:
-    """The three categories of memory that changed most: 'activations -1.81 MiB, autocast weights +224 KiB'."""
-    changed = sorted((step for step in waterfall.steps if step.change_bytes), key=lambda step: -abs(step.change_bytes))
-    largest = [f"{category(step.category)} {change(step.change_bytes)}" for step in changed[:_MAX_CHANGES]]
-    return ", ".join(largest) or "none more or less in any category"
-
-
-def category(name: str) -> str:
-    """`optimizer_state` as people say it."""
-    return name.replace("_", " ")
-
-
-def change(value: int) -> str:
-    """A number of bytes more or less."""
-    return f"+{num_bytes(value)}" if value > 0 else num_bytes(value)
 
 
 def _known(word: str) -> bool:

@@ -12,9 +12,9 @@ from typing import Protocol
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.tracking.history_file import HistoryFile
-from ampsweep.tracking.wandb.messages import SYNC_LATER
 from ampsweep.tracking.wandb.process import WandbAddress, WandbClient
-from ampsweep.tracking.wandb.settings import WandbPlace, resolve_mode
+from ampsweep.tracking.wandb.process_messages import SYNC_LATER
+from ampsweep.tracking.wandb.run_settings import WandbPlace, resolve_mode
 
 
 class Follower(Protocol):

@@ -17,9 +17,9 @@ from ampsweep.report.figures.figure import (
     value_axis,
 )
 from ampsweep.report.panels import Panel
+from ampsweep.report.sentences.memory_bytes import category, change
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit
-from ampsweep.report.verdict_lines import category, change
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB
 

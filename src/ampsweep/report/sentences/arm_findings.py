@@ -16,7 +16,7 @@ _NO_LOSS: Final = "no final loss to compare"
 
 
 def statuses(of: Mapping[str, int]) -> str:
-    """How runs ended: `completed` where every one did, else '2 completed, 1 failed'."""
+    """Tell how runs ended: `completed` where every one did, else '2 completed, 1 failed'."""
     if len(of) == 1:
         return next(iter(of))
     return ", ".join(f"{count} {status}" for status, count in of.items())
@@ -67,7 +67,7 @@ def metric_words(metric: str) -> str:
 
 
 def parity_grounds(of: Parity) -> str:
-    """What a verdict on parity stands on, in a clause that follows it."""
+    """The grounds of a verdict on parity, in a clause that follows it."""
     if not of.is_tested:
         gap = f"{signed(_factor(of) * of.gap, 2)}{_symbol(of)}"
         return f"gap {gap} in {plural(of.n, 'pair')}, at least {MIN_PAIRS} are needed"
@@ -82,7 +82,7 @@ def parity_grounds(of: Parity) -> str:
 
 
 def parity_settled_by(of: Parity) -> str:
-    """What would settle an inconclusive verdict, and how little these pairs could; empty for the others."""
+    """Say what would settle an inconclusive verdict, and how little these pairs could; empty for the others."""
     if of.verdict != "inconclusive" or not of.is_tested:
         return ""
     further = of.further_seeds
@@ -103,7 +103,7 @@ def parity_short(of: Parity) -> str:
 
 
 def time_to_loss(of: TimeToLoss) -> str:
-    """How much sooner than the baseline, and with how much energy, an arm reached its loss."""
+    """Tell how much sooner than the baseline, and with how much energy, an arm reached its loss."""
     name = metric_words(of.metric)
     if of.speedup is None:
         return f"reached the baseline's final {name} in {of.num_reached} of {of.n} pairs"
@@ -112,7 +112,7 @@ def time_to_loss(of: TimeToLoss) -> str:
 
 
 def within_run(of: WithinRun) -> str:
-    """How far the steps of a run spread, and how little that says."""
+    """Tell how far the steps of a run spread, and how little that says."""
     share = percent(100 * of.step_ms_iqr / of.step_ms)
     return (
         f"step time within {plural(of.num_runs, 'run')}: IQR {milliseconds(of.step_ms_iqr)} ({share}), "
@@ -184,7 +184,7 @@ def _parity_line(of: Parity) -> str:
 
 
 def _brief_parity(of: Parity) -> str:
-    """Of an inconclusive one whether it may be worse, which is what matters for a choice."""
+    """Tell of an inconclusive one if it may be worse, which is what matters for a choice."""
     name = metric_words(of.metric)
     if of.verdict != "inconclusive":
         return f"{name} {of.verdict}"

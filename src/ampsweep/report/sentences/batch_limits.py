@@ -12,7 +12,7 @@ HEADING: Final = "Largest batch that trains"
 
 
 def heading(found: SearchComparison) -> str:
-    """What was asked: on what, and within which memory."""
+    """Name what was searched, and within which memory."""
     limit = "" if found.memory_limit_bytes is None else f", within {num_bytes(found.memory_limit_bytes)}"
     return f"{found.title}{limit}"
 
@@ -28,7 +28,7 @@ def largest_batches(found: SearchComparison) -> str:
 
 
 def bound(arm: ArmSearch) -> str:
-    """Why an arm takes no larger batch; of one without an answer, why there is none."""
+    """Say why an arm takes no larger batch; of one without an answer, why there is none."""
     if arm.bound is None:
         return f"{arm.outcome}" if arm.error is None else f"{arm.outcome}: {arm.error}"
     failing = arm.refusing
@@ -61,7 +61,7 @@ def search_notes(of: Sequence[SearchNote]) -> str:
 
 
 def search_lines(found: SearchComparison) -> list[str]:
-    """Why no arm takes a larger batch, and what else a reader of the table must know, a line each."""
+    """Say why no arm takes a larger batch, and what else a reader of the table must know, a line each."""
     lines = [f"{arm.arm}: {bound(arm)}" for arm in found.arms]
     unpredicted: dict[str, list[str]] = defaultdict(list)
     for arm in found.arms:

@@ -14,7 +14,7 @@ TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
 def caution(of: SizeCaution) -> str:
-    """What is too small about a workload, with its evidence."""
+    """Say what is too small about a workload, with its evidence."""
     if isinstance(of, SmallStep):
         return (
             f"{TOO_SMALL} ({of.num_operators} operators in {number(of.step_ms)} ms, "
@@ -27,7 +27,7 @@ def caution(of: SizeCaution) -> str:
 
 
 def reason(of: Reason, baseline: str) -> str:
-    """Why speed or memory came out as it did, in a clause."""
+    """Say why speed or memory came out as it did, in a clause."""
     figures = of.evidence
     match of.kind:
         case "too_small":
@@ -85,7 +85,7 @@ def arm_note(of: ArmNote) -> str:
 
 
 def unpaired(of: Unpaired) -> str:
-    """Why a run is in no pair."""
+    """Say why a run is in no pair."""
     match of.kind:
         case "not measured":
             return f"{of.outcome}" if of.error is None else f"{of.outcome}: {of.error}"

@@ -1,4 +1,4 @@
-"""How the figures of a comparison were taken, for every document."""
+"""The method behind each figure of a comparison, for every document."""
 
 from collections.abc import Iterator
 from typing import Final

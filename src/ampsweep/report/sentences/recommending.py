@@ -40,7 +40,7 @@ def evidence(of: Verdict) -> list[str]:
 
 
 def to_decide(of: Verdict) -> list[str]:
-    """What would decide it; empty where it is decided."""
+    """The steps that would decide it; empty where it is decided."""
     baseline = of.recommendation.baseline
     match of.recommendation.undecided:
         case None:
@@ -59,7 +59,7 @@ def to_decide(of: Verdict) -> list[str]:
 
 
 def standing(of: ArmStanding, verdict: Verdict) -> str:
-    """Why an arm is recommended, eligible, undecided or refused."""
+    """Say why an arm is recommended, eligible, undecided or refused."""
     if of.refusal is not None:
         return refusal(of.refusal)
     arm = next((one for one in verdict.arms if one.arm == of.arm), None)
@@ -69,7 +69,7 @@ def standing(of: ArmStanding, verdict: Verdict) -> str:
 
 
 def refusal(of: Refusal) -> str:
-    """Why an arm is refused whatever its speed."""
+    """Say why an arm is refused whatever its speed."""
     match of.kind:
         case "unsupported":
             return _unsupported(of.cause)
@@ -88,7 +88,7 @@ def refusal(of: Refusal) -> str:
 
 
 def too_few_pairs(of: TooFewPairs) -> str:
-    """Which pairs are missing, and why."""
+    """Say which pairs are missing, and why."""
     if of.unsupported:
         return _unsupported(None)
     done = f"{of.num_completed} of {plural(of.num_expected, 'pair')} completed"
@@ -99,7 +99,7 @@ def too_few_pairs(of: TooFewPairs) -> str:
 
 @dataclass(frozen=True)
 class ArmConclusion:
-    """What can be said of one arm, or (`withheld`) why nothing is concluded about it."""
+    """The clause on one arm: its findings, or (`withheld`) why nothing is concluded about it."""
 
     arm: str
     withheld: bool

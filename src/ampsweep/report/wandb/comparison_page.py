@@ -15,7 +15,7 @@ from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.report.sentences.batch_limits import bound, largest_batches, search_notes
 from ampsweep.report.sentences.explaining import arm_notes, unpaired
 from ampsweep.report.sentences.recommending import conclusion, recommendation
-from ampsweep.tracking.wandb.comparison import ComparisonPage, PageTable, Scalar
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
 """The number of workloads whose panels are in W&B; the page has those of all."""

@@ -9,11 +9,11 @@ from ampsweep.config.errors import UserError
 from ampsweep.record import RunRecord
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
-from ampsweep.tracking.wandb.settings import WandbPlace, group_of
+from ampsweep.tracking.wandb.run_settings import WandbPlace, group_of
 
 if TYPE_CHECKING:
     from ampsweep.report.dashboard import Dashboard
-    from ampsweep.tracking.wandb.comparison import ComparisonPage
+    from ampsweep.tracking.wandb.comparison_run import ComparisonPage
 
 Records = Sequence[tuple[Path, RunRecord]]
 
@@ -41,7 +41,7 @@ def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> st
     """
     # Only here: wandb takes half a second to import, which no other command should wait for.
     from ampsweep.tracking.wandb.api import wandb_server
-    from ampsweep.tracking.wandb.comparison import publish
+    from ampsweep.tracking.wandb.comparison_run import publish
     from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 
     with _sentences(directory), wandb_server():
@@ -60,7 +60,7 @@ def complete_comparison(directory: Path) -> tuple[str, bool]:
     from ampsweep.report.compare import compare_directories
     from ampsweep.report.dashboard import arrange
     from ampsweep.report.files import write_comparison
-    from ampsweep.tracking.wandb.comparison import publish, published
+    from ampsweep.tracking.wandb.comparison_run import publish, published
     from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 
     compared = compare_directories([directory])
@@ -89,7 +89,7 @@ def _sentences(directory: Path) -> Iterator[None]:
 
 def _place(directory: Path, records: Records) -> WandbPlace:
     """The place of the last of the runs, or the one it would have."""
-    from ampsweep.tracking.wandb.sync import place_of
+    from ampsweep.tracking.wandb.sync_run import place_of
 
     last = records[-1][1]
     return place_of(last, group_of(last.identity.experiment, directory))

@@ -17,7 +17,7 @@ from ampsweep.tracking.wandb.library import (
     lost_errors,
     silence_libraries,
 )
-from ampsweep.tracking.wandb.settings import changed_environment, missing_login
+from ampsweep.tracking.wandb.run_settings import changed_environment, missing_login
 
 if TYPE_CHECKING:
     import wandb

@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
 from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
-from ampsweep.tracking.wandb.messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.outage import GivenUpError
+from ampsweep.tracking.wandb.process_messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.run import WandbRun
 
 _EVERY_S: Final = 0.5

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.messages import (
+from ampsweep.tracking.wandb.process_messages import (
     SYNC_LATER,
     Check,
     Done,
@@ -33,10 +33,10 @@ from ampsweep.tracking.wandb.messages import (
     Started,
     Stopped,
 )
-from ampsweep.tracking.wandb.settings import WandbPlace, finish_timeout_s
+from ampsweep.tracking.wandb.run_settings import WandbPlace, finish_timeout_s
 
 if TYPE_CHECKING:
-    from ampsweep.tracking.wandb.comparison import ComparisonPage
+    from ampsweep.tracking.wandb.comparison_run import ComparisonPage
 
 _KEY_BYTES: Final = 32
 _MAIN: Final = "import sys; sys.path[:] = {path!r}; from ampsweep.tracking.wandb.service import main; main()"

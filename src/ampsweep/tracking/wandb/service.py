@@ -14,14 +14,14 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.tracking.wandb.comparison import publish
+from ampsweep.tracking.wandb.comparison_run import publish
 from ampsweep.tracking.wandb.library import end_wandb, first_line, lost_errors, silence_libraries
-from ampsweep.tracking.wandb.messages import Check, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb.mirror import WandbMirror
 from ampsweep.tracking.wandb.outage import Patience
+from ampsweep.tracking.wandb.process_messages import Check, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb.run import WandbRun
+from ampsweep.tracking.wandb.run_settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
 from ampsweep.tracking.wandb.server import WandbAccess
-from ampsweep.tracking.wandb.settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
 
 _GRACE_S: Final = 0.6
 """The time that a run that has ended waits for W&B to begin, where the user does not say."""
@@ -71,7 +71,7 @@ def _import_wandb() -> None:
 
 
 class _Service:
-    """Answers what clients send; see `messages`."""
+    """Answers what clients send; see `process_messages`."""
 
     def __init__(self, expected: Sequence[TrackingConfig]) -> None:
         """``expected`` is how runs will be tracked, as far as known."""

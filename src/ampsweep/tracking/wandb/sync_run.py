@@ -19,7 +19,7 @@ from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_er
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
-from ampsweep.tracking.wandb.settings import WandbPlace
+from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""

@@ -13,9 +13,9 @@ from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import remote_run
 from ampsweep.tracking.wandb.library import end_wandb, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience
+from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON
 from ampsweep.tracking.wandb.server import Heartbeat
-from ampsweep.tracking.wandb.settings import WandbPlace
 
 if TYPE_CHECKING:
     import wandb

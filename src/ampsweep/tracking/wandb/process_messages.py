@@ -9,8 +9,8 @@ from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
 
 if TYPE_CHECKING:
-    from ampsweep.tracking.wandb.comparison import ComparisonPage
-    from ampsweep.tracking.wandb.settings import WandbPlace
+    from ampsweep.tracking.wandb.comparison_run import ComparisonPage
+    from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` sends what W&B lacks"
 """The advice to the user whenever W&B is lost."""
