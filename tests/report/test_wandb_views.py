@@ -14,7 +14,7 @@ from wandb_server import View, WandbServer
 from ampsweep.metrics import METRICS
 from ampsweep.report.panels import PANELS
 from ampsweep.report.wandb.save_views import SavedPage, publish_views
-from ampsweep.report.wandb.view_merge import Part, digests, merge
+from ampsweep.report.wandb.view_merge import PagePart, digests, merge
 from ampsweep.report.wandb.workspace_view import WorkspaceView
 from ampsweep.tracking.wandb.api import wandb_api
 from ampsweep.tracking.wandb.selection import Selection
@@ -193,8 +193,8 @@ def test_a_page_whose_note_is_gone_is_theirs(server, publish_runs):
     assert [view.spec for view in server.recorded.views] == before
 
 
-def part(key: str | None, text: str, where: str = "") -> Part:
-    return Part(key, {"text": text, "place": text}, {"text": text}, where)
+def part(key: str | None, text: str, where: str = "") -> PagePart:
+    return PagePart(key, {"text": text, "place": text}, {"text": text}, where)
 
 
 def test_merging_knows_new_from_deleted_and_ours_from_theirs():

@@ -38,7 +38,7 @@ class Refusal:
     num_runs: int = 0
     """Runs with that `outcome`, of how many."""
     parity: Parity | None = None
-    """That of the metric that is worse."""
+    """The parity of the metric that is worse."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ class ArmSearch:
     outcome: str | None
     """The end of the first run of an arm without an answer."""
     error: str | None
-    """That run's own words."""
+    """The error that this run's record holds."""
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
@@ -85,7 +85,7 @@ class SearchComparison:
     title: str
     facts: Mapping[str, Scalar]
     memory_limit_bytes: int | None
-    """That of `trainer.memory_limit_gib`; None: the device's own memory."""
+    """The limit set by `trainer.memory_limit_gib`; None if only the device's own memory limits."""
     arms: tuple[ArmSearch, ...]
     runs: tuple[RunEntry, ...]
 

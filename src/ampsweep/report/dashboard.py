@@ -11,9 +11,9 @@ from ampsweep.report.figures import (
     ACROSS_WORKLOADS,
     OF_SEARCH,
     OF_WORKLOAD,
+    BatchSeries,
     NoFigure,
     PanelFigure,
-    Series,
     Style,
     batch_series,
 )
@@ -56,7 +56,7 @@ class Dashboard:
     """With run directories as seen from the document."""
     workloads: tuple[WorkloadPanels, ...]
     searches: tuple[SearchPanels, ...]
-    across: tuple[tuple[Series, tuple[PanelShown, ...]], ...]
+    across: tuple[tuple[BatchSeries, tuple[PanelShown, ...]], ...]
     """Panels over several workloads, for each series of them."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
@@ -122,7 +122,7 @@ def _of_search(data: SearchData, style: Style) -> SearchPanels:
     return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
 
 
-def _across(series: Series, panels: Sequence[Panel], style: Style) -> tuple[Series, tuple[PanelShown, ...]]:
+def _across(series: BatchSeries, panels: Sequence[Panel], style: Style) -> tuple[BatchSeries, tuple[PanelShown, ...]]:
     results = [
         (panel, ACROSS_WORKLOADS[panel.kind](panel, series, style))
         for panel in panels

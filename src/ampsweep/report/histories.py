@@ -41,7 +41,7 @@ class RunCurves:
     damage: str | None = None
     """The damage, where a part of it can be read."""
     is_torn: bool = False
-    """Whether it ends within a line."""
+    """True if the file ends within a line."""
     last_step: int | None = None
     """Step of its last row; None where it has no row."""
 

@@ -10,14 +10,14 @@ from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 
 
-class Prepare(Protocol):
+class PrepareBatch(Protocol):
     """A function that converts a batch to the dtype and layout the model takes."""
 
     def __call__(self, batch: Any, /) -> Any: ...
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, prepare: Prepare) -> dict[str, float]:
+def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, prepare: PrepareBatch) -> dict[str, float]:
     """Compute the mean of each of the task's values over all validation items, keyed `val/...`.
 
     Sums are kept in float64 if the device has it, so that large sums lose no digits. The device is read once.

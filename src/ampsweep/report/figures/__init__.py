@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ampsweep.report.figures.arm_bars import show_by_arm, show_chain
-from ampsweep.report.figures.batch_lines import Series, batch_series, show_against_batch
+from ampsweep.report.figures.batch_lines import BatchSeries, batch_series, show_against_batch
 from ampsweep.report.figures.figure import NoFigure, PanelFigure, Style
 from ampsweep.report.figures.memory_changes import show_changes
 from ampsweep.report.figures.memory_stack import show_stack
@@ -29,9 +29,18 @@ OF_SEARCH: Final[dict[Kind, Callable[[Panel, ArmRuns, Style], PanelFigure | NoFi
 }
 """Kinds that show one search for the largest batches."""
 
-ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, Series, Style], PanelFigure | NoFigure]]] = {
+ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, BatchSeries, Style], PanelFigure | NoFigure]]] = {
     "against_batch": show_against_batch,
 }
 """Kinds that show workloads beside each other."""
 
-__all__ = ["ACROSS_WORKLOADS", "OF_SEARCH", "OF_WORKLOAD", "NoFigure", "PanelFigure", "Series", "Style", "batch_series"]
+__all__ = [
+    "ACROSS_WORKLOADS",
+    "OF_SEARCH",
+    "OF_WORKLOAD",
+    "BatchSeries",
+    "NoFigure",
+    "PanelFigure",
+    "Style",
+    "batch_series",
+]

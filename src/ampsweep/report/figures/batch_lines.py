@@ -27,7 +27,7 @@ _FOLLOWS_BATCH = frozenset({_BATCH, "steps"})
 
 
 @dataclass(frozen=True)
-class Series:
+class BatchSeries:
     """Workloads that differ in batch size only, by batch size, and what tells this series from the others."""
 
     title: str
@@ -35,7 +35,7 @@ class Series:
     compared: tuple[tuple[int, WorkloadData], ...]
 
 
-def batch_series(compared: Sequence[WorkloadData]) -> list[Series]:
+def batch_series(compared: Sequence[WorkloadData]) -> list[BatchSeries]:
     """The series among `compared` that hold two batch sizes or more."""
     groups: dict[tuple[tuple[str, Scalar], ...], list[tuple[int, WorkloadData]]] = defaultdict(list)
     for data in compared:
@@ -47,7 +47,7 @@ def batch_series(compared: Sequence[WorkloadData]) -> list[Series]:
     found = [(dict(rest), members) for rest, members in groups.items() if len({size for size, _ in members}) > 1]
     varied = [key for key in _keys(found) if len({facts.get(key) for facts, _ in found}) > 1]
     return [
-        Series(
+        BatchSeries(
             ", ".join(f"{key} {facts[key]}" for key in varied if facts.get(key) is not None),
             facts,
             tuple(sorted(members, key=lambda member: member[0])),
@@ -56,7 +56,7 @@ def batch_series(compared: Sequence[WorkloadData]) -> list[Series]:
     ]
 
 
-def show_against_batch(panel: Panel, series: Series, style: Style) -> PanelFigure | NoFigure:
+def show_against_batch(panel: Panel, series: BatchSeries, style: Style) -> PanelFigure | NoFigure:
     """A line an arm through the medians over runs; a cross where its runs ran out of memory."""
     (key,) = panel.metrics
     arms = list(dict.fromkeys(one.arm for _, data in series.compared for one in data.arms))
@@ -93,12 +93,12 @@ def show_against_batch(panel: Panel, series: Series, style: Style) -> PanelFigur
     return PanelFigure(traces, layout, table, tuple(remarks))
 
 
-def _why_none(arm: str, key: str, series: Series) -> str:
+def _why_none(arm: str, key: str, series: BatchSeries) -> str:
     disturbed = any(data.contaminated(arm, key) for _, data in series.compared)
     return "every run is contaminated" if disturbed else "not measured"
 
 
-def _of_seeds(arm: str, key: str, series: Series) -> dict[int, list[tuple[int, float]]]:
+def _of_seeds(arm: str, key: str, series: BatchSeries) -> dict[int, list[tuple[int, float]]]:
     """The points of each seed."""
     points: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for size, data in series.compared:
@@ -135,7 +135,7 @@ def _line(
     }
 
 
-def _out_of_memory(arm: str, series: Series) -> list[tuple[int, int]]:
+def _out_of_memory(arm: str, series: BatchSeries) -> list[tuple[int, int]]:
     """Batch sizes at which a run of the arm ended so, with its seed."""
     found = {(size, run.seed) for size, data in series.compared for run in data.runs_of(arm) if run.outcome == "oom"}
     return sorted(found)

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
 from ampsweep.report.wandb.live_panels import by_section, identified, saved_spec, wr
-from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, Part, key_in, marked
+from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, PagePart, key_in, marked
 from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
 
@@ -39,11 +39,11 @@ class ReportView:
         """The text of the block with our mark."""
         return next((block["content"] for block in self._blocks if _key(block) == ABOUT), None)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PagePart]:
         """The blocks."""
         return [_part(block) for block in self._blocks]
 
-    def with_parts(self, parts: Sequence[Part], about: str) -> Self:
+    def with_parts(self, parts: Sequence[PagePart], about: str) -> Self:
         page = type(self)(copy.deepcopy(self.spec))
         page.spec["blocks"] = copy.deepcopy([part.content for part in parts])
         for block in page._blocks:
@@ -68,10 +68,10 @@ def _run_set(selection: Selection, heading: str) -> Any:
     return identified(run_set, PREFIX + heading.replace(" ", "-"))
 
 
-def _part(block: Json) -> Part:
+def _part(block: Json) -> PagePart:
     key = _key(block)
     own: Json = {name: block[name] for name in ("content", "metadata") if name in block}
-    return Part(None if key == ABOUT else key, block, own)
+    return PagePart(None if key == ABOUT else key, block, own)
 
 
 def _key(block: Json) -> str | None:

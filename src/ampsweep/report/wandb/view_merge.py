@@ -57,7 +57,7 @@ def _plain(content: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """Something on a page that is changed as a whole."""
 
     key: str | None
@@ -79,9 +79,9 @@ class Page(Protocol):
     def about(self) -> str | None:
         """The text that says what the page is, with its mark; None where somebody has taken it away."""
 
-    def parts(self) -> list[Part]: ...
+    def parts(self) -> list[PagePart]: ...
 
-    def with_parts(self, parts: Sequence[Part], about: str) -> Self:
+    def with_parts(self, parts: Sequence[PagePart], about: str) -> Self:
         """The same page with other parts, and another text about it."""
 
 
@@ -103,12 +103,14 @@ def updated(there: P, wanted: P) -> P | None:
     return there.with_parts(parts, remarked(there.about, saved))
 
 
-def digests(parts: Sequence[Part]) -> dict[str, str]:
+def digests(parts: Sequence[PagePart]) -> dict[str, str]:
     """Digests of our parts by key."""
     return {part.key: digest(part.own) for part in parts if part.key is not None}
 
 
-def merge(there: Sequence[Part], wanted: Sequence[Part], saved: Mapping[str, str]) -> tuple[list[Part], dict[str, str]]:
+def merge(
+    there: Sequence[PagePart], wanted: Sequence[PagePart], saved: Mapping[str, str]
+) -> tuple[list[PagePart], dict[str, str]]:
     """The parts of a page, and the digests to be saved with them.
 
     A part is brought up to date, or dropped where it is no longer wanted, if it still is as it was `saved`. One that
@@ -116,7 +118,7 @@ def merge(there: Sequence[Part], wanted: Sequence[Part], saved: Mapping[str, str
     """
     ours = {part.key: part for part in wanted if part.key is not None}
     current = digests(wanted)
-    parts: list[Part] = []
+    parts: list[PagePart] = []
     now = dict(saved)
     for part in there:
         if part.key is None or digest(part.own) != saved.get(part.key):
@@ -133,6 +135,6 @@ def merge(there: Sequence[Part], wanted: Sequence[Part], saved: Mapping[str, str
     return parts, now
 
 
-def _end_of(where: str, parts: Sequence[Part]) -> int:
+def _end_of(where: str, parts: Sequence[PagePart]) -> int:
     """The place after the last part under a heading; the end, where there is none."""
     return max((place for place, part in enumerate(parts, start=1) if part.where == where), default=len(parts))

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
 from ampsweep.report.wandb.live_panels import by_section, expr, identified, saved_spec, wr, ws
-from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, Part, key_in, marked
+from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, PagePart, key_in, marked
 from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
 
@@ -47,14 +47,14 @@ class WorkspaceView:
         texts = (_text(panel) for section in self._sections for panel in section["panels"])
         return next((text for text in texts if key_in(text) == ABOUT), None)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PagePart]:
         """The panels and the choice of runs."""
         panels = [self._panel(panel, section["name"]) for section in self._sections for panel in section["panels"]]
         runs = self._run_sets[0]
         own = {key: runs[key] for key in ("filters", "grouping")}
-        return [*panels, Part("runs", runs, own, where=_RUNS)]
+        return [*panels, PagePart("runs", runs, own, where=_RUNS)]
 
-    def with_parts(self, parts: Sequence[Part], about: str) -> Self:
+    def with_parts(self, parts: Sequence[PagePart], about: str) -> Self:
         """Panels under a heading that is not there make a section, like those that are."""
         page = type(self)(copy.deepcopy(self.spec))
         panels = [part for part in parts if part.where != _RUNS]
@@ -70,13 +70,13 @@ class WorkspaceView:
                 panel["config"]["value"] = about
         return page
 
-    def _panel(self, panel: Json, where: str) -> Part:
+    def _panel(self, panel: Json, where: str) -> PagePart:
         id = str(panel.get("__id__", ""))
         is_ours = id.startswith(PREFIX) and id != PREFIX + ABOUT
         # Where the app keeps what people have changed of a panel.
         is_changed = f"__custom_panel__:{id}" in (self._bank.get("panelConfigOverrides") or {})
         key = id.removeprefix(PREFIX) if is_ours and not is_changed else None
-        return Part(key, panel, {name: panel[name] for name in ("viewType", "config") if name in panel}, where)
+        return PagePart(key, panel, {name: panel[name] for name in ("viewType", "config") if name in panel}, where)
 
     @property
     def _bank(self) -> Json:

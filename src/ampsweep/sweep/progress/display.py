@@ -22,7 +22,7 @@ from ampsweep.config.schema import Config
 from ampsweep.record import RunRecord
 from ampsweep.run.messages import MessagePrinter, Progress
 from ampsweep.sweep.plan import Plan, PlannedRun
-from ampsweep.sweep.progress.lines import Part, Widths, ended_line, fitted, running_line
+from ampsweep.sweep.progress.lines import LinePart, Widths, ended_line, fitted, running_line
 from ampsweep.sweep.progress.pace import RunPace, SweepPace
 from ampsweep.text import duration, plural
 
@@ -176,7 +176,7 @@ class ProgressDisplay(MessagePrinter):
         if left_s is not None and total and done < total:
             times += f", about {duration(left_s, whole=True)} left"
         going_on = f"{self._num_elsewhere} going on" if self._num_elsewhere else ""
-        parts = [part for part in (Part(counts), Part(going_on, 1), Part(times, 2)) if part.text]
+        parts = [part for part in (LinePart(counts), LinePart(going_on, 1), LinePart(times, 2)) if part.text]
         text = fitted(parts, None)
         if not total or text.cell_len + _BAR_WIDTH + 2 > width:
             return fitted(parts, width)

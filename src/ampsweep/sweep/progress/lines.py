@@ -23,7 +23,7 @@ _ODD: Final = "yellow"
 
 
 @dataclass(frozen=True)
-class Part:
+class LinePart:
     """Words of a line. Where there is no room for all, the parts of the highest `rank` are given up first."""
 
     text: str
@@ -54,20 +54,20 @@ def running_line(
     """The line of a run that goes on; `told` is the latest heard of its training, or what it does instead."""
     parts = [*_head(number, run, widths)]
     if isinstance(told, str):
-        return fitted([*parts, Part(told, style="dim")], width)
+        return fitted([*parts, LinePart(told, style="dim")], width)
     step = f"{told.step:>{len(str(told.num_steps))}}/{told.num_steps}"
-    parts.append(Part(f"step {step}", 1, short=step))
+    parts.append(LinePart(f"step {step}", 1, short=step))
     if told.loss is not None:
-        parts.append(Part(f"loss {loss(told.loss)}", 3))
+        parts.append(LinePart(f"loss {loss(told.loss)}", 3))
     if told.scale is not None:
-        parts.append(Part(f"scale {told.scale:.10g}", 5))
+        parts.append(LinePart(f"scale {told.scale:.10g}", 5))
     if told.peak_memory_gib is not None:
         peak = num_bytes(told.peak_memory_gib * GIB)
-        parts.append(Part(f"peak {peak}", 4, short=peak))
+        parts.append(LinePart(f"peak {peak}", 4, short=peak))
     if told.step == told.num_steps:
-        parts.append(Part("finishing", 2, "dim"))
+        parts.append(LinePart("finishing", 2, "dim"))
     elif left_s is not None:
-        parts.append(Part(f"{duration(left_s, whole=True)} left", 2))
+        parts.append(LinePart(f"{duration(left_s, whole=True)} left", 2))
     return fitted(parts, width)
 
 
@@ -78,18 +78,18 @@ def ended_line(
     ended = Run(Path(), record)
     style = _STYLES.get(ended.outcome, _ODD)
     took = "" if seconds is None else duration(seconds)
-    parts = [*_head(number, run, widths), Part(f"{ended.outcome:<9}", 0, style), Part(f"{took:>8}", 4, "dim")]
+    parts = [*_head(number, run, widths), LinePart(f"{ended.outcome:<9}", 0, style), LinePart(f"{took:>8}", 4, "dim")]
     if ended.contamination is not None:
-        parts.append(Part("contaminated", 1, _ODD))
+        parts.append(LinePart("contaminated", 1, _ODD))
     parts += _figures(ended)
     reason = record.error or "; ".join(ended.contradictions) or record.cut_short
     if reason:
         parts = [part for part in parts if part.text.strip()]  # a column that is empty is no room
-        parts.append(Part(first_line(reason) if width is None else _cut(first_line(reason), width, parts)))
+        parts.append(LinePart(first_line(reason) if width is None else _cut(first_line(reason), width, parts)))
     return fitted(parts, width)
 
 
-def fitted(parts: Sequence[Part], width: int | None) -> Text:
+def fitted(parts: Sequence[LinePart], width: int | None) -> Text:
     """The parts in one line of `width` characters at most."""
     shown = list(parts)
     if width is not None and _length(shown) > width:
@@ -103,31 +103,31 @@ def fitted(parts: Sequence[Part], width: int | None) -> Text:
     return text
 
 
-def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[Part]:
+def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[LinePart]:
     if number:
-        yield Part(f"{number:>{2 * widths.number + 1}}", style="dim")
-    yield Part(f"{run.arm:<{widths.arm}}", style=arm_colour(run.arm) or "")
-    yield Part(f"{run.setting:<{widths.setting}}")
+        yield LinePart(f"{number:>{2 * widths.number + 1}}", style="dim")
+    yield LinePart(f"{run.arm:<{widths.arm}}", style=arm_colour(run.arm) or "")
+    yield LinePart(f"{run.setting:<{widths.setting}}")
 
 
-def _figures(run: Run) -> Iterator[Part]:
+def _figures(run: Run) -> Iterator[LinePart]:
     """Step time, peak memory, final loss and skipped steps, each as wide as it usually is."""
     step_ms, peak = run.figure("perf/step_ms"), run.num_bytes("memory/peak_allocated_gib")
-    yield Part(f"{'' if step_ms is None else milliseconds(step_ms) + ' a step':>14}", 3)
-    yield Part(f"{'' if peak is None else 'peak ' + num_bytes(peak):>13}", 2)
+    yield LinePart(f"{'' if step_ms is None else milliseconds(step_ms) + ' a step':>14}", 3)
+    yield LinePart(f"{'' if peak is None else 'peak ' + num_bytes(peak):>13}", 2)
     if (value := run.figure(LARGEST_BATCH)) is not None:
-        yield Part(f"largest batch {value:.0f}", 0)
+        yield LinePart(f"largest batch {value:.0f}", 0)
     if (value := run.figure("val/loss")) is not None:
-        yield Part(f"val loss {loss(value)}", 1)
+        yield LinePart(f"val loss {loss(value)}", 1)
     if skipped := run.figure("amp/skipped_steps"):
-        yield Part(plural(round(skipped), "skipped step"), 5)
+        yield LinePart(plural(round(skipped), "skipped step"), 5)
 
 
-def _cut(reason: str, width: int, parts: Sequence[Part]) -> str:
+def _cut(reason: str, width: int, parts: Sequence[LinePart]) -> str:
     """As much of a reason as has room beside the parts that cannot be given up."""
     room = width - _length([part for part in parts if not part.rank]) - len(_GAP)
     return reason if cell_len(reason) <= room else f"{reason[: max(room - 1, 0)]}…"
 
 
-def _length(parts: Sequence[Part]) -> int:
+def _length(parts: Sequence[LinePart]) -> int:
     return sum(cell_len(part.text) for part in parts) + len(_GAP) * (len(parts) - 1)
