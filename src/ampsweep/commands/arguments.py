@@ -1,4 +1,4 @@
-"""The command line of `train.py`: Hydra's own, read before Hydra reads it."""
+"""Arguments of `train.py`, which are Hydra's, read before Hydra reads them."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ _HYDRA_ONLY = ("help", "hydra_help", "version", "cfg", "info", "resolve", "packa
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of `train.py`, as far as they are read before Hydra reads them."""
+    """The arguments of `train.py` that are read before Hydra reads them."""
 
     overrides: tuple[str, ...]
     multirun: bool
     config_name: str
     for_hydra: bool
-    """The line asks Hydra for something other than running: help, the composed config, shell completion."""
+    """True if the line asks Hydra for something other than running: help, the composed config, shell completion."""
 
 
 def parse(argv: Sequence[str], config_name: str) -> Arguments:
@@ -59,5 +59,5 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
 
 
 def quoted(text: str) -> str:
-    """A string value in Hydra's override grammar (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
+    """Quote a string in Hydra's override grammar (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

@@ -23,7 +23,7 @@ _ESTIMATE: Final = NamedFunction[list[float | None]]("ampsweep.sweep.estimate:es
 def print_plan(
     configs: Sequence[Config], checked: Sequence[Checked], console: Console, into: Path | None = None
 ) -> int:
-    """Print one line a point and the time all of them would take, from a few steps timed here and now."""
+    """Print one line per point and the time that all would take, estimated from a few steps timed now."""
     todo = [
         config
         for config, one in zip(configs, checked, strict=True)

@@ -1,7 +1,7 @@
-"""Imported by the fork server of a sweep, so that its runs, forked from it, begin with everything imported.
+"""Imports for the fork server of a sweep, so that the runs forked from it begin with everything imported.
 
-What stands here touches no device. Nothing of it is ever garbage, and to look would copy its memory into every run
-(https://docs.python.org/3/library/gc.html#gc.freeze).
+Nothing here touches a device. The imported objects never become garbage, and a garbage collection that looks at them
+would copy their memory into every run (https://docs.python.org/3/library/gc.html#gc.freeze).
 """
 
 import importlib

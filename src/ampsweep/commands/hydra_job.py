@@ -1,6 +1,6 @@
-"""The way through Hydra: a command line handed over, and the jobs that Hydra calls with what it has composed.
+"""Running by Hydra: a command line is handed over, and Hydra calls a job with each config it has composed.
 
-A job of a sweep is called in whatever process Hydra's launcher puts it.
+A job of a sweep is called in the process in which Hydra's launcher puts it.
 """
 
 import os
@@ -60,12 +60,12 @@ class SingleJob:
 
 
 class SweepJob:
-    """Trains the point it is called with in a process of its own; one that is finished is passed over.
+    """Trains the point it is called with in a process of its own; a finished point is skipped.
 
-    Pickled by a launcher that has workers, it arrives there without the display.
+    A launcher with workers pickles the job, which arrives there without the display.
 
     Args:
-        num_points: how many are to be trained, as far as that is known: W&B is made ready for the next between two.
+        num_points: the number of points to train, if known: between two runs W&B is made ready for the next.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SweepJob:
 
 
 def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_name: str) -> None:
-    """Let Hydra run `job` on this command line; the points were composed before, so nothing is left to refuse."""
+    """Let Hydra run `job` on this command line; the points were composed before, so Hydra has nothing to refuse."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions as they are, not Hydra's rendering of them
     before = sys.argv
     sys.argv = [before[0], *argv]
@@ -127,7 +127,7 @@ def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_nam
 
 
 def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
-    """Write `.hydra/` as Hydra would, without secrets; not to be rewritten for a point that is finished and skipped."""
+    """Write `.hydra/` as Hydra would, without secrets; not to be called for a finished point, which keeps its own."""
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()

@@ -1,6 +1,6 @@
-"""The `ampsweep` command: what is done before runs and once they exist, and sweep files run here.
+"""The `ampsweep` command: predictions before runs, reports and W&B uploads after them, and sweep files run here.
 
-Commands import what they need when they are called: a report's statistics take a fifth of a second.
+Commands import their modules when they are called, because a report's statistics take a fifth of a second to import.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses a command line as everything else here does."""
+    """Argument parser whose errors look like all other errors of the suite."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")

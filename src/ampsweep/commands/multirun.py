@@ -1,4 +1,4 @@
-"""`python train.py -m` once its points are known: check them all, train each in a process of its own, compare."""
+"""`python train.py -m`, once its points are known: check them all, train each in a process of its own, compare."""
 
 import shutil
 import sys

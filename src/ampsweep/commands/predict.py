@@ -1,4 +1,4 @@
-"""`ampsweep predict OVERRIDES`: what a training would take in memory, without a device and without running it."""
+"""`ampsweep predict OVERRIDES`: the memory that a training would take, without its device and without running it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ one is chosen. Questions of its own:
 
 
 def predict_command(argv: Sequence[str]) -> int:
-    """Predict what this command line of train.py would take; returns the exit code.
+    """Predict the memory that this command line of train.py would take; return the exit code.
 
     Raises:
-        UserError: the input is wrong, or its model cannot be traced.
+        UserError: the input is wrong, or the model cannot be traced.
     """
     overrides, chosen = _without_format(argv)
     with paused_garbage_collection():

@@ -21,7 +21,7 @@ _PLAIN_WIDTH = 120
 
 
 def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
-    """Print where the memory goes, how it grows with the batch, and the answers."""
+    """Print the memory by category, its growth with the batch, and the answers."""
     if not console.is_terminal:
         console = Terminal(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
     if prediction.arms:
@@ -43,7 +43,7 @@ def said(prediction: WorkloadPrediction) -> list[str]:
 
 
 def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
-    """All of them as one object."""
+    """All predictions as one JSON object."""
     return json.dumps({"schema": 1, "workloads": [_workload(prediction) for prediction in predictions]}, indent=1)
 
 

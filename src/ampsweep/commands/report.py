@@ -1,4 +1,4 @@
-"""`ampsweep report`: the comparison of directories of runs, or of runs on a W&B server, made anew."""
+"""`ampsweep report`: the comparison of runs in directories, or on a W&B server, made again from their records."""
 
 import math
 import sys
@@ -68,7 +68,7 @@ def report_command(arguments: Namespace) -> int:
 
 
 def _draw(compared: Compared, picture: Path) -> None:
-    """Draw the page of a comparison, of several directories too, for which no page is kept."""
+    """Draw the page of a comparison, also that of several directories, for which no page is kept."""
     from ampsweep.report.screenshot import take_screenshot
 
     if not picture.absolute().parent.is_dir():

@@ -29,7 +29,7 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
 
 
 def points_of(file: Path, overrides: Sequence[str], count: int | None = None) -> list[tuple[str, ...]]:
-    """The points of the sweep in `file` with `overrides`; one that fixes a key the sweep varies leaves fewer of them.
+    """List the points of the sweep in `file` with `overrides`; an override of a key that the sweep varies leaves fewer.
 
     Raises:
         UserError: the file is no sweep that can be run here.
@@ -38,5 +38,5 @@ def points_of(file: Path, overrides: Sequence[str], count: int | None = None) ->
 
 
 def _with(point: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
-    """The point's overrides, those of the command line in place of its own for the same key."""
+    """Merge a point's overrides with those of the command line, which replace the point's own for the same key."""
     return tuple({override.partition("=")[0]: override for override in (*point, *overrides)}.values())

@@ -1,4 +1,4 @@
-"""`ampsweep sync`: send to W&B what it lacks of runs that have ended, and of the comparison of a multirun."""
+"""`ampsweep sync`: send to W&B the missing parts of runs that have ended, and the comparison of a multirun."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,13 +24,13 @@ def sync_command(directories: Sequence[Path]) -> int:
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
-    """Complete on W&B every run below `directories`; whether all can be read, have ended and are complete there.
+    """Complete on W&B every run below `directories`; return True if all can be read, have ended and are complete there.
 
-    A multirun that is among them gets its comparison. `say` takes a line for each run and comparison. What has been
-    sent stays sent, whatever becomes of the rest.
+    A multirun among them gets its comparison. `say` is called with a line for each run and comparison. Runs that were
+    sent stay on W&B, even if a later one fails.
 
     Raises:
-        UserError: a directory has no runs, or what it has is none; W&B cannot be reached, or refuses the key or all.
+        UserError: a directory has no runs that can be read; W&B cannot be reached, or refuses the key or every run.
     """
     # Only here: wandb takes half a second to import, which no other command should wait for.
     from ampsweep.tracking.wandb.api import WandbError, wandb_server
@@ -52,11 +52,11 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
 
 
 def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
-    """Complete every run; the directories of those of which nothing was sent.
+    """Complete every run; return the directories of those of which nothing was sent.
 
     Raises:
         UserError: the server refuses all of them.
-        WandbError: it is lost.
+        WandbError: the server is lost.
     """
     from ampsweep.tracking.wandb.api import WandbError, require_server
     from ampsweep.tracking.wandb.sync_run import complete
@@ -96,7 +96,7 @@ def _found(directory: Path) -> Found:
 
 
 def _multiruns(directories: Sequence[Path], runs: Runs) -> set[Path]:
-    """Directories of multiruns that lie at or below those asked for, not above."""
+    """Directories of multiruns at or below the given ones, not above."""
     return {
         path
         for path in {path.parent for path, _ in runs}

@@ -1,6 +1,6 @@
-"""`python train.py`: read the command line, check what it asks for, hand it over to Hydra, show what came of it.
+"""`python train.py`: read the command line, check its runs, hand it over to Hydra, and show the results.
 
-Reports are imported once there is something to report: their statistics take a fifth of a second, before any training.
+Reports are imported only once there are results, because their statistics take a fifth of a second to import.
 """
 
 import sys
@@ -59,7 +59,7 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
 
 
 def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:
-    """Train all of them; the exit code."""
+    """Train all points; return the exit code."""
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
         return train(points, config_name, wandb)

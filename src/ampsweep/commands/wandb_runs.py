@@ -1,4 +1,4 @@
-"""Runs of a W&B server as the input of a report."""
+"""Runs on a W&B server as the input of a report."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ _SHOWN: Final = 3
 
 
 def copied_runs(address: str, directory: Path | None) -> Path:
-    """The directory that holds the runs at `address`, loaded there as far as they are not there yet.
+    """Load the runs at `address` into a directory, except for those already there, and return the directory.
 
-    `directory` is by default one below `wandb_reports` in the working directory. How far it is, and which runs cannot
-    be compared, is told on stderr.
+    `directory` is by default one below `wandb_reports` in the working directory. The progress, and the runs that cannot
+    be compared, are printed on stderr.
 
     Raises:
-        UserError: the address, the login or the server is at fault, or the directory.
+        UserError: the address, the login, the server or the directory is at fault.
     """
     # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
     from ampsweep.tracking.wandb.api import WandbError
@@ -54,7 +54,7 @@ def copied_runs(address: str, directory: Path | None) -> Path:
 
 @contextmanager
 def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a call that takes how many runs of how many are there; on a terminal they are shown while it goes on."""
+    """Yield a function to call with the number of loaded runs and of all; a terminal shows them as a progress bar."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)

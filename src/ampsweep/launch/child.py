@@ -1,4 +1,4 @@
-"""The child's side of an isolated call: the function, its environment, what it tells the parent, and how it ends."""
+"""The child's side of an isolated call: it runs the function, sends messages to the parent, and ends with it."""
 
 import atexit
 import importlib
@@ -33,10 +33,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class NamedFunction(Generic[Result]):
-    """A function by its name, for a process of its own: only who calls it imports its module, and what that imports.
+    """A function by its name, for a process of its own: its module is imported only in the process that calls it.
 
-    Where the function has parameters `send` or `stop`, it gets them by keyword: `send(message)` hands a small picklable
-    message to the caller and returns at once; `stop` is the StopRequest that it is to look at.
+    If the function has parameters `send` or `stop`, it gets them by keyword: `send(message)` hands a small picklable
+    message to the caller and returns at once; `stop` is the StopRequest that the function must watch.
     """
 
     name: str
@@ -50,7 +50,7 @@ class NamedFunction(Generic[Result]):
 
 
 class _Outbox:
-    """Sends from a thread of its own, so that a parent that is slow, stopped or gone never holds up a training."""
+    """Sends messages from a thread of its own, so that a slow, stopped or dead parent never holds up a training."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -62,7 +62,7 @@ class _Outbox:
         self._letters.put(pickle.dumps((kind, value)))
 
     def close(self) -> None:
-        """Wait until everything put was taken by the parent, or the parent is gone."""
+        """Wait until the parent has taken all messages, or is gone."""
         self._letters.put(None)
         self._thread.join()
 
@@ -75,9 +75,9 @@ class _Outbox:
 
 
 def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_s: float, is_forked: bool) -> None:
-    """Call what the pickled `order`, a `NamedFunction` and its arguments, asks for, and report through `pipe`.
+    """Call the function of the pickled `order`, a `NamedFunction` with its arguments, and report through `pipe`.
 
-    A child that `is_forked` from a server that has imported torch declines an environment it can no longer honour.
+    A child that `is_forked` from a server that has imported torch declines an environment that comes too late for it.
     """
     outbox = _Outbox(pipe)
     if is_forked and (too_late := _changed_too_late(environment)):
@@ -120,9 +120,9 @@ def _call(order: bytes, outbox: _Outbox, stop: StopRequest) -> None:
 
 
 def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
-    """Names in `environment` that differ from what this process's libraries read when they were imported.
+    """Names in `environment` whose values differ from those that this process's libraries read when imported.
 
-    A number of OpenMP threads is not among them: torch can still apply it, and does here.
+    The number of OpenMP threads is not among them: torch can apply it later, which this function does.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -142,7 +142,7 @@ def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
 
 
 def _obey_parent(pipe: Connection, stop: StopRequest, grace_s: float) -> None:
-    """Pass the parent's reasons to stop on. The end of the pipe is the parent's death: a grace, then ours."""
+    """Pass on the parent's requests to stop. The end of the pipe is the parent's death: after a grace, end too."""
     try:
         while True:
             stop.request(pipe.recv())

@@ -1,4 +1,4 @@
-"""One training at a time on a device: two at once would measure each other."""
+"""A lock for one training at a time on a device, because two at once would distort each other's figures."""
 
 import getpass
 import os
@@ -22,9 +22,9 @@ def device_lock(
 ) -> Iterator[None]:
     """Hold `device` (a torch device string such as "cpu" or "cuda:1") among this user's processes on this machine.
 
-    While another process holds it, this one waits, having told `on_wait` so once in one sentence. The operating system
-    releases the lock of a process that dies. Raises KeyboardInterrupt if `stop` is requested while it waits, ValueError
-    for a CUDA device that CUDA_VISIBLE_DEVICES leaves out.
+    While another process holds it, this one waits, after one call of `on_wait` with a sentence for the user. The
+    operating system releases the lock of a process that dies. Raises KeyboardInterrupt if `stop` is requested during
+    the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out.
     """
     path = lock_path(device, os.environ)
     lock = FileLock(path)
@@ -45,7 +45,7 @@ def device_lock(
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> Path:
-    """The same file for whoever means the same device, under whatever index it is visible in `environment`."""
+    """The lock file of a device, the same for all processes, whatever index the device has in their `environment`."""
     user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
     name = re.sub(r"[^\w.-]", "-", _physical_name(device, environment))
     return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"

@@ -1,6 +1,6 @@
-"""Python's garbage collector, kept away from what never becomes garbage: the modules of torch and its like.
+"""Control of Python's garbage collector: it is kept away from what never becomes garbage, such as torch's modules.
 
-Looking through them again and again takes a fifth of a start, and some of the steps of a training.
+Scanning them again and again takes a fifth of the start-up time, and some time of a training's steps.
 """
 
 import gc
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """A time of many imports: nothing is collected inside until `collect_new_garbage_only`."""
+    """Collect no garbage inside, where many modules are imported, until `collect_new_garbage_only`."""
     gc.disable()
     try:
         yield
@@ -19,6 +19,6 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def collect_new_garbage_only() -> None:
-    """Collect again from here on, without looking at anything that exists now."""
+    """Resume garbage collection, without looking at any object that exists now."""
     gc.freeze()
     gc.enable()

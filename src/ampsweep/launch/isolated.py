@@ -1,4 +1,4 @@
-"""A function call in a process of its own: whatever becomes of that process becomes a fact."""
+"""A function call in a process of its own, whose end is returned as facts, whatever it was."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ _SERVER_LOST = 255
 
 
 class ChildError(RuntimeError):
-    """An isolated call came to no result; the text is how its process ended, in one line."""
+    """Raised if an isolated call has no result; the text says in one line how its process ended."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class ChildExit(Generic[Result]):
     """The end of an isolated call."""
 
     exitcode: int
-    """0 fine, above 0 an exit code, below 0 killed by the signal of that number."""
+    """0: success; above 0: an exit code; below 0: killed by the signal of that number."""
     result: Result | None
-    """The value that the target returned; it stands even if the process died on its way out afterwards."""
+    """The value that the target returned, kept even if the process died afterwards, while it exited."""
     error: str | None
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
     interrupted: bool
-    """This process was asked to stop (Ctrl-C, SIGTERM) while the run was going on."""
+    """True if this process was asked to stop (Ctrl-C, SIGTERM) during the call."""
     oom_killed: bool = False
-    """SIGKILL ended it while the kernel counted a process killed for lack of memory."""
+    """True if SIGKILL ended the child while the kernel counted a process killed for lack of memory."""
 
     def unpacked(self) -> Result:
-        """The result.
+        """Return the result.
 
         Raises:
             KeyboardInterrupt: this process was asked to stop.
-            ChildError: there is none.
+            ChildError: there is no result.
         """
         if self.interrupted:
             raise KeyboardInterrupt
@@ -69,12 +69,12 @@ def run_isolated(
 ) -> ChildExit[Result]:
     """Call `target` with `args` in a process of its own and wait for that process's end.
 
-    What the target sends is handed to `on_message`. The child has this process's working directory and output streams,
-    and `environment` (by default this process's own) in place of any other.
+    Messages that the target sends are handed to `on_message`. The child has this process's working directory and output
+    streams, and the variables `environment` (by default those of this process) and no others.
 
-    A stop signal to this process is passed on once. A child that has not ended `grace_s` seconds after it, after its
-    own result or after this process's death is killed, and at a second signal it is killed at once. Whatever happens to
-    the child is returned; only what `on_message` raises is raised, when the child has ended.
+    A stop signal to this process is passed on once. A child that has not ended `grace_s` seconds after the signal,
+    after its own result or after this process's death is killed; at a second signal it is killed at once. The child's
+    end is returned, whatever it was; only errors of `on_message` are raised, once the child has ended.
     """
     order = pickle.dumps((target, args))
     environment = dict(os.environ if environment is None else environment)
@@ -109,7 +109,7 @@ class _Child(Generic[Result]):
         self._pipe_ended = False
 
     def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
-        """Hear the child until it has ended."""
+        """Take the child's messages until it has ended."""
         asked = False
         try:
             while self._process.is_alive():
@@ -146,7 +146,7 @@ class _Child(Generic[Result]):
         return kills is not None and self._kills_before is not None and kills > self._kills_before
 
     def _hear(self, on_message: Callable[[object], None] | None, timeout_s: float) -> bool:
-        """Wait for a message or the child's end and take at most one message; returns whether one was taken."""
+        """Wait for a message or the child's end and take at most one message; return True if one was taken."""
         sources = (self._process.sentinel,) if self._pipe_ended else (self._process.sentinel, self._pipe)
         if self._pipe not in connection.wait(sources, timeout_s):
             return False
@@ -189,7 +189,7 @@ class _Child(Generic[Result]):
 
 
 def _sudden_end(exitcode: int) -> str:
-    """The sentence about a process that ended without a word."""
+    """The sentence about a process that ended without sending a result or an error."""
     if exitcode >= 0:
         lost = " (or its fork server was killed)" if exitcode == _SERVER_LOST else ""
         return f"ended with exit code {exitcode} before it returned{lost}"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def num_oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes of this process's cgroup that the kernel has killed for lack of memory; None where nothing tells.
+    """Number of processes in this process's cgroup that the kernel has killed for lack of memory; None if unknown.
 
-    `root` is that of the file system.
+    `root` is the root of the file system.
     """
     for path in _counters(root):
         with suppress(OSError):
@@ -24,7 +24,7 @@ def num_oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def _counters(root: Path) -> Iterator[Path]:
-    """Files that may count them: those of the cgroup, then those that a container sees as its own."""
+    """Files that may hold the count: those of the cgroup, then those that a container sees as its own."""
     mount = root / "sys/fs/cgroup"
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():

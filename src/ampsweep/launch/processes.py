@@ -1,4 +1,4 @@
-"""Starting a process: forked from a warm server where that is sound, spawned elsewhere."""
+"""Starting of processes: forked from a warm server where that is safe, spawned elsewhere."""
 
 import multiprocessing
 import sys
@@ -23,11 +23,11 @@ SLOW_IMPORTS = (
     "hydra",
     "psutil",
 )
-"""Slow imports that a run needs and that touch no device; one that is not installed is left out."""
+"""Modules that a run needs, that are slow to import and touch no device; one that is not installed is left out."""
 
 
 def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
-    """Start the fork server, which imports `modules` while the caller goes on; nothing where it runs or cannot be."""
+    """Start the fork server, which imports `modules` while the caller goes on, unless it runs or cannot run here."""
     if "forkserver" not in METHODS:
         return
     multiprocessing.set_forkserver_preload(list(modules))
@@ -40,8 +40,8 @@ def start_process(
 ) -> tuple[BaseProcess, Connection]:
     """Call `main(pipe, *args)` in a new process; returns that process and this side of the pipe.
 
-    The stop signals are blocked there until `release_stop_signals`. Raises OSError or EOFError where no process can be
-    had, because the system gives none or the fork server has died.
+    The stop signals are blocked there until `release_stop_signals`. Raises OSError or EOFError if no process can be
+    started, because the system refuses or the fork server has died.
     """
     ours, theirs = multiprocessing.Pipe()
     with theirs, _known_start_method():
@@ -58,7 +58,7 @@ def start_process(
 
 @contextmanager
 def _known_start_method() -> Iterator[None]:
-    """multiprocessing names its parent's default method to a child, which knows none of a joblib worker's (loky)."""
+    """Reset the default start method in a joblib worker: multiprocessing passes it to children, which know no loky."""
     default = multiprocessing.get_start_method(allow_none=True)
     if default is None or default in multiprocessing.get_all_start_methods():
         yield

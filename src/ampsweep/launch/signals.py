@@ -1,4 +1,4 @@
-"""Stop signals: asked once, a training ends at its next step; asked again, it ends now."""
+"""Stop signals: the first ends a training at its next step, the second at once."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.reason = ""
-        """The first request's reason, such as "SIGINT"; empty while there is none."""
+        """Reason of the first request, such as "SIGINT"; empty while there is none."""
         self._signalled_at: float | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
@@ -33,7 +33,7 @@ class StopRequest:
         return bool(self.reason)
 
     def request(self, reason: str) -> None:
-        """Ask without a signal, from any thread; never counts as the second signal."""
+        """Request a stop without a signal, from any thread; it never counts as the second signal."""
         self.reason = self.reason or reason
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class StopRequest:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Have SIGTERM end this process as Ctrl-C does: between two runs, a sweep then ends with its comparison so far."""
+    """Let SIGTERM end this process as Ctrl-C does: between two runs, a sweep then ends with its comparison so far."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -75,9 +75,9 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def held_stop_signals() -> Iterator[None]:
-    """Processes started inside are born with the stop signals blocked, so that none is killed before it can answer.
+    """Block the stop signals in processes started inside, so that none is killed before it can handle them.
 
-    What arrives meanwhile stays pending: here until the context ends, there until `release_stop_signals`.
+    Signals that arrive meanwhile stay pending: here until the context ends, there until `release_stop_signals`.
     """
     if sys.platform == "win32":
         yield
@@ -91,6 +91,6 @@ def held_stop_signals() -> Iterator[None]:
 
 
 def release_stop_signals() -> None:
-    """Deliver in this thread what `held_stop_signals` held back at its process's birth."""
+    """Deliver in this thread the signals that `held_stop_signals` has held back since the process began."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

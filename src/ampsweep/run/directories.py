@@ -1,4 +1,4 @@
-"""The directories that runs go to, and the earlier run that a command line means."""
+"""Directories for new runs, and the search for earlier runs that a command line refers to."""
 
 import os
 import socket
@@ -41,10 +41,10 @@ def new_directory(config: Config) -> Path:
 
 
 def existing_multirun(into: str) -> Path:
-    """The directory of an earlier multirun.
+    """Find the directory of an earlier multirun.
 
     Raises:
-        UserError: it is none, or cannot be written.
+        UserError: it is no multirun's directory, or cannot be written.
     """
     directory = Path(into).expanduser().resolve()
     if not directory.is_dir():
@@ -57,9 +57,9 @@ def existing_multirun(into: str) -> Path:
 
 
 def finished(directory: Path, config: Config) -> RunRecord | None:
-    """The record below `directory` of the point that `config` is, if it has an outcome.
+    """Find the record below `directory` of the point with this config, if it has an outcome.
 
-    A record that cannot be read is that of no point.
+    Records that cannot be read are passed over.
     """
     wanted = config_hash(config)
     for _, record in find_records(directory, mentioning=wanted).records:
@@ -74,7 +74,7 @@ def finished_hashes(directory: Path) -> set[str]:
 
 
 def own_directory(directory: Path) -> Path:
-    """`directory`, or where the record in it cannot be read, one beside it: a newer version may know what it says."""
+    """Return `directory`, or one beside it if its record cannot be read: a newer version may be able to read it."""
     place, number = directory, 1
     while _is_unreadable(place):
         number += 1
@@ -83,9 +83,9 @@ def own_directory(directory: Path) -> Path:
 
 
 def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
-    """The newest unfinished run of this very config that left a checkpoint and is not still running.
+    """Find the newest unfinished run of this very config that left a checkpoint and is not running any more.
 
-    Records that cannot be read are passed over; where the directory's name says that one is of this config, it is said.
+    Records that cannot be read are passed over, with a line for the user if the directory's name fits this config.
     """
     root = Path(config.output_dir).expanduser().resolve() / config.name
     wanted, name = config_hash(config), run_directory_name(config)
@@ -103,7 +103,7 @@ def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
 
 
 def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None, Path | None]:
-    """The directory that `resume=` goes on in (None: a new one) and what it resumes from (None: nothing)."""
+    """Find the directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start)."""
     if config.resume is None:
         return None, None
     if config.resume != "auto":
@@ -115,7 +115,7 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
 
 
 def checkpoint_of(run_directory: Path) -> Path | None:
-    """The newest checkpoint of a run, if it has one."""
+    """Find the newest checkpoint of a run, if it has one."""
     for name in (LAST, PREVIOUS):
         path = run_directory / CHECKPOINTS / name
         if path.is_file():
@@ -134,7 +134,7 @@ def _is_unreadable(run_directory: Path) -> bool:
 
 
 def is_running(record: RunRecord) -> bool:
-    """Tell whether the process that works on the run is alive, as far as this machine knows."""
+    """Tell whether the run's process is alive, as far as this machine can tell."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]
@@ -150,10 +150,10 @@ def is_running(record: RunRecord) -> bool:
 
 
 def resolved_directory(directory: Path) -> Path:
-    """The directory's absolute path, without links.
+    """Resolve the directory to an absolute path without links.
 
     Raises:
-        UserError: there is none, as of a link to itself.
+        UserError: there is no such path, as for a link to itself.
     """
     try:
         return directory.resolve()

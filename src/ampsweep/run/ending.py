@@ -1,4 +1,4 @@
-"""The end of a run: the figures of a training, or why it never came to train."""
+"""The end of a run: its record gets the figures of the training, or the reason why it never trained."""
 
 import math
 from collections.abc import Callable
@@ -25,11 +25,11 @@ _WATCHED: Final = "under trainer.memory_limit_gib on a CPU every operator is wat
 
 
 def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed_by_limit: bool) -> None:
-    """Fill in summary, memory, proof and contamination, of a run that failed those until then.
+    """Fill in summary, memory, proof and contamination; a run that failed has the figures up to its failure.
 
     Args:
-        busy: who used the device before the run did, as a sentence.
-        slowed_by_limit: the speed is that of the memory limit: it is left out, and contamination says why.
+        busy: a sentence on who used the device before the run did.
+        slowed_by_limit: the memory limit slowed the run: its speed is left out, and contamination says why.
     """
     values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
     finite = {key: value for key, value in values.items() if math.isfinite(value)}
@@ -49,14 +49,14 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
 
 
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
-    """Write the record of a run whose device cannot do its precision mode, and track it as one that is finished."""
+    """Write the record of a run whose device cannot do its precision mode, and track it as a finished run."""
     return _track(_ended(request, device, "unsupported", reason), request, send)
 
 
 def end_without_memory(
     request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
 ) -> Status:
-    """Write the record of a run that there was no memory to build, and track it as one that is finished."""
+    """Write the record of a run that ran out of memory while it was built, and track it as a finished run."""
     record = _ended(request, device, "oom", oom.sentence)
     record.oom = oom
     add_prediction(record, request, device)
@@ -64,7 +64,7 @@ def end_without_memory(
 
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
-    """The tracker of a run; it sends its lines for the user, and may ask the run to stop."""
+    """Open the tracker of a run; it sends lines for the user, and may ask the run to stop."""
     return make_tracker(
         request.config.tracking,
         group=request.group,

@@ -1,4 +1,4 @@
-"""One run from config to record: build, train, record."""
+"""The lifecycle of one run, from config to record: build, train, record."""
 
 import os
 import socket
@@ -43,31 +43,32 @@ from ampsweep.training.trainer import Trainer
 Send = Callable[[object], None]
 
 _TOLD_EVERY_S = 0.2
-"""A display is drawn hardly more often, and to tell it of a step could take as long as the step."""
+"""Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
+a step."""
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run on a device that is nobody else's, and what was found out before it is built."""
+    """A run whose device is locked for it, with the facts found out before it is built."""
 
     device: torch.device
     limit: MemoryLimit
-    """The run's memory limit; what was built before was built within it."""
+    """The run's memory limit, in force since before the data was built."""
     use_before_run: UseBeforeRun
-    """The use of the device by others, watched from before anything was built."""
+    """The use of the device by others, observed since before anything was built."""
     unsupported: str | None = None
     """The reason why the device cannot do the precision mode; None: it can."""
     data: Data | None = None
-    """The data set on its device, if it was built before."""
+    """The data set on its device, if the checks before the run have built it."""
     oom: OutOfMemory | None = None
-    """The lack of memory that building it met."""
+    """The facts about running out of memory, if building the data did."""
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     """Train in this process, from config to record; everything about the run ends up in its record and history.
 
     Raises:
-        Exception: what made the run fail, after it was recorded.
+        Exception: the error that made the run fail, after it was recorded.
     """
     device = resolve_device(request.config.device)
     unsupported = unsupported_reason(request.config.precision, device)
@@ -79,7 +80,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
 
 
 def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
-    """The run's memory limit. It would slow the answer of a search on a CPU, whose probe has stayed within it."""
+    """The run's memory limit; none for a searched batch on a CPU, as it would slow the run and the probe kept to it."""
     config, search = request.config, request.batch_search
     is_proved = search is not None and search.largest == config.data["batch_size"]
     return MemoryLimit(device, None if is_proved and device.type == "cpu" else config.trainer.memory_limit_gib)
@@ -110,7 +111,7 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
 
 
 def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest) -> Status:
-    """Train what is built; whatever becomes of it stands in the record."""
+    """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
     directory = request.directory
     record = _begin_record(request, built, device)
@@ -215,7 +216,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
 
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
-    """Go on from the checkpoint, if there is one, and note this process's attempt in the record."""
+    """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))

@@ -1,4 +1,4 @@
-"""Messages of a training process to the process that started it, and the printer of those for the user."""
+"""Messages from a training process to the process that started it, and the printer of messages for the user."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from ampsweep.report.terminal import Terminal
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A training has come to `step` of `num_steps`; None: not known yet, or never."""
+    """A training has reached `step` of `num_steps`; a figure is None if it is not known yet, or never will be."""
 
     step: int
     num_steps: int
@@ -30,9 +30,9 @@ class Say:
 
 
 class MessagePrinter:
-    """Prints on stderr what is said, each line once, and nothing else of the runs it is told of.
+    """Prints lines for the user on stderr, each once, and nothing about the progress of runs.
 
-    All that a launcher's worker does: the process that launched it shows the runs.
+    A launcher's worker uses it as it is: the process that launched the worker shows the runs.
     """
 
     def __init__(self) -> None:
@@ -40,22 +40,22 @@ class MessagePrinter:
         self._said: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, the same one only once, without the secrets in it."""
+        """Print a line without its secrets; the same line is printed only once."""
         line = hide(line)
         if line not in self._said:
             self._said.add(line)
             self._print(Text(line))
 
     def on_message(self, message: object) -> None:
-        """Take what a training process sent."""
+        """Handle a message that a training process sent."""
         if isinstance(message, Say):
             self.say(message.text)
 
     def run_begins(self, config: Config, doing: str = "starting") -> None:
-        """The run of `config` starts, or starts with something else."""
+        """Note that the run of `config` begins, or begins another phase."""
 
     def run_ends(self, config: Config, record: RunRecord) -> None:
-        """The run of `config` has ended with this record."""
+        """Note that the run of `config` has ended with this record."""
 
     def _print(self, line: Text) -> None:
         self._console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""One run in a process of its own, seen from its parent: the record tells whatever became of it."""
+"""One run in a process of its own, seen from the parent process: the record holds the outcome, whatever it is."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,18 +14,18 @@ from ampsweep.run.request import RunRequest, new_record, now
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
 _ERROR_NAME: Final = "error.txt"
-"""Beside the record of a run whose process raised or died: what is known of it in full, such as a traceback."""
+"""File beside the record of a run whose process raised or died, with the whole error, such as a traceback."""
 
 
 def run_in_own_process(
     request: RunRequest, display: MessagePrinter, is_tried_again: Callable[[RunRecord], bool] = lambda record: False
 ) -> RunRecord:
-    """Train in a fresh process; whatever becomes of it stands in the record that is returned.
+    """Train in a fresh process and return the record, which holds the outcome, whatever it is.
 
     Args:
-        request: what to train, and where.
-        display: is told of it.
-        is_tried_again: with such a record its end is not told, as another training follows.
+        request: the training and its directory.
+        display: shows the run.
+        is_tried_again: tells by its record whether another training follows; then the display is not told of the end.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop, after the run had ended.
@@ -46,7 +46,7 @@ def run_in_own_process(
 
 
 def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
-    """The run's record, completed by what only the parent knows: that the process died, and how."""
+    """Read the run's record and add the facts that only the parent knows: that the process died, and how."""
     try:
         record = RunRecord.read(request.directory)
     except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole

@@ -1,4 +1,4 @@
-"""The prediction of a run and its error, beside what was measured: made once nothing is measured any more."""
+"""The prediction of a run's memory and its error, added to the record once nothing is being measured any more."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,12 +16,12 @@ _TRAINED: Final = frozenset({"completed", "oom", "diverged"})
 
 
 def is_predicted(record: RunRecord, config: Config) -> bool:
-    """Tell whether the record of a run that has ended is to hold a prediction."""
+    """Tell whether the record of a run that has ended should hold a prediction."""
     return config.predict.with_runs and record.status in _TRAINED
 
 
 def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device") -> None:
-    """Put what is predicted for a run that has trained into its record, before W&B gets that."""
+    """Add the prediction for a run that has trained to its record, before W&B gets the record."""
     if not is_predicted(record, request.config):
         return
     prediction = request.prediction
@@ -32,7 +32,7 @@ def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device
 
 
 def beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
-    """The prediction with the peak that was measured of what was predicted, and the error in percent of it."""
+    """Add to the prediction the peak that was measured, and the error in percent of that peak."""
     predicted, measured = prediction.allocator_peak_bytes, None
     if predicted is None:
         predicted, measured = prediction.peak_bytes, record.memory.peak_bytes

@@ -1,4 +1,4 @@
-"""An order for one training, and the record it begins with."""
+"""The request for one training, and the record that it begins with."""
 
 import secrets
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from ampsweep.tracking.wandb.process import WandbAddress
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One training to be done in `directory`."""
+    """A training to run in `directory`."""
 
     config: Config
     directory: Path
     group: str | None = None
     checkpoint: Path | None = None
-    """File to continue from; of this very run when it lies in `directory`."""
+    """File to resume from; if it lies in `directory`, it is this very run's."""
     wandb: WandbAddress | None = None
     """Process that tracks the run in W&B; None: the process that trains."""
     batch_search: BatchSearch | None = None
-    """The search that the batch size is the answer of."""
+    """The search that found the batch size, if one did."""
     prediction: StepPrediction | None = None
-    """The prediction for it, if there is one already: made by a run that differs in its seed alone."""
+    """The prediction for the run, if a run that differs only in its seed has made one already."""
     predictor: NamedFunction[StepPrediction] | None = None
-    """Called with config and device for `prediction` where that is not known; None: nothing is predicted."""
+    """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
 
 
 def new_record(
@@ -44,7 +44,7 @@ def new_record(
     model_size: int | None = None,
     batch_search: BatchSearch | None = None,
 ) -> RunRecord:
-    """The record of a run that has not begun; what only a device or a built run knows is passed in."""
+    """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
     return RunRecord(
         run_id=secrets.token_hex(4),
         arm=arm_label(config.precision),
@@ -66,7 +66,7 @@ def identity(
     model_size: int | None = None,
     world_size: int = 1,
 ) -> Identity:
-    """The flat facts of a run; what only a built run knows is passed in."""
+    """Make the flat facts of a run; those that only a built run knows are passed in."""
     precision = config.precision
     return Identity(
         experiment=config.name,
@@ -92,5 +92,5 @@ def identity(
 
 
 def now() -> str:
-    """The time as records give it: ISO 8601, UTC, whole seconds."""
+    """The current time in the format of records: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

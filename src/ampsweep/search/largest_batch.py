@@ -1,4 +1,4 @@
-"""The search for the largest batch that trains, a process a probe, and the training with it."""
+"""The search for the largest batch that trains, with one process per probe, and the training with that batch."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _NOT_THE_QUESTION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The result of a probe on a device; no `probe` where the device cannot do the precision mode."""
+    """The result of a probe on a device; there is no `probe` if the device cannot do the precision mode."""
 
     device: str
     device_name: str | None
@@ -36,17 +36,18 @@ class Probed:
 
 
 def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, display: MessagePrinter) -> None:
-    """Search, a process a probe, and train with the answer: one record, that of the training.
+    """Search, with one process per probe, and train with the answer; return the record of the training.
 
-    It begins with what another seed has found or with what is predicted, else by doubling `data.batch_size`.
+    The search begins with the batch that another seed has found or that was predicted, else by doubling
+    `data.batch_size`.
 
     Args:
-        request: of the point, whose batch size is not decided yet.
+        request: the request of the point, whose batch size is not decided yet.
         composed: its config, to be resolved anew with each batch size.
-        sweep: the multirun's directory, where its other seeds are.
+        sweep: the multirun's directory, which has its other seeds.
 
     Raises:
-        KeyboardInterrupt: this process was asked to stop; what was found is in the record.
+        KeyboardInterrupt: this process was asked to stop; the probes so far are in the record.
     """
     search = _begun(request.directory)
     if search is None:
@@ -68,15 +69,16 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
 
 
 class _Prober:
-    """Asks the device which batch sizes train."""
+    """Probes batch sizes on the device, and keeps the search in the run's record."""
 
     def __init__(self, composed: DictConfig, directory: Path, display: MessagePrinter) -> None:
         self._composed, self._directory, self._display = composed, directory, display
 
     def answer(self, search: BatchSearch) -> Config:
-        """The config with the largest batch that trains; with 1 where none does.
+        """Find the largest batch that trains and return the config with it; with a batch of 1 if none trains.
 
-        A batch that fails otherwise ends the search: the training that follows fails as it did, and records it.
+        A probe that fails for another reason ends the search: the training that follows fails as it did, and records
+        that.
         """
         while (size := search.next_batch) is not None:
             config = self._with_batch(size)
@@ -111,7 +113,7 @@ def _found(ended: ChildExit[Probed], config: Config) -> Probed:
 
 
 def _begun(directory: Path) -> BatchSearch | None:
-    """The finds of an interrupted search of this very run."""
+    """Read the interrupted search of this very run, if there is one."""
     return RunRecord.read(directory).batch_search if (directory / FILE_NAME).exists() else None
 
 
@@ -128,7 +130,7 @@ def _beginning(config: Config, sweep: Path) -> BatchSearch:
 
 
 def _search_of_another_seed(sweep: Path, config: Config) -> BatchSearch | None:
-    """One that has ended and differs in its seed alone."""
+    """Find a search that has ended, of a run that differs only in its seed."""
     question = _question(resolved_values(config))
     for _, record in find_records(sweep).records:
         if record.status == "completed" and record.batch_search and _question(record.config) == question:

@@ -25,17 +25,18 @@ from ampsweep.training.trainer import Trainer
 
 _STEPS: Final = 3
 _APPLIED_STEPS: Final = 2
-"""The first makes the optimizer's state, the second trains beside it: from then on steps need no more."""
+"""Applied steps of a probe: the first makes the optimizer's state, the second trains beside it, and later ones need no
+more memory."""
 _MAX_STEPS: Final = 50
-"""A scale that backs off this often is no matter of memory: what becomes of it the training will tell."""
+"""Most steps of a probe: a scale that backs off this often is no matter of memory, but one for the training."""
 
 
 def probe_batch(config: Config, *, send: Callable[[object], None], stop: StopRequest) -> Probed:
     """Try to train with `config`, under its memory limit; nothing is logged or written.
 
     Raises:
-        KeyboardInterrupt: it was asked to stop.
-        Exception: what makes such a training fail, other than memory and a batch that a part refuses.
+        KeyboardInterrupt: this process was asked to stop.
+        Exception: the error that makes such a training fail, except for memory and a batch that a part refuses.
     """
     device = resolve_device(config.device)
     probe = None
@@ -70,7 +71,7 @@ def _assembled(config: Config, device: torch.device) -> Trainer:
 
 
 def _train(trainer: Trainer, stop: StopRequest) -> None:
-    """Train as a run does, traced step, rows and evaluation included."""
+    """Train as a run does, including the traced step, rows and an evaluation."""
     with trainer.instruments:
         while int(trainer.instruments.applied_steps()) < _APPLIED_STEPS and trainer.step < _MAX_STEPS:
             trainer.num_steps = trainer.step + _STEPS

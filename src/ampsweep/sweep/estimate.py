@@ -1,4 +1,4 @@
-"""The time that runs would take, from a few steps of each kind timed on the device they would run on."""
+"""Estimates of the time that runs would take, from a few steps of each kind timed on their device."""
 
 import statistics
 import time
@@ -18,13 +18,13 @@ from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3
 _PER_KIND_S = 10.0
-"""Steps of one kind are timed no longer than this; one step always is."""
+"""Longest time that steps of one kind are timed; one step always is."""
 _STARTUP_S = 1.0
-"""A child's start, W&B offline and the last checkpoint; measured at 0.5 to 1 s on two CPU cores."""
+"""Time for a child's start, W&B offline and the last checkpoint: measured at 0.5 to 1 s on two CPU cores."""
 
 
 def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float | None]:
-    """Seconds for each config; None where its device ran out of memory. Seeds share one measurement."""
+    """Estimate the seconds that each config takes, None if its device ran out of memory. Seeds share a measurement."""
     measured: dict[str, float | None] = {}
     for config in configs:
         key = config_hash(replace(config, seed=0))
@@ -55,7 +55,7 @@ def _measure(config: Config) -> float | None:
 
 
 def _seconds_a_step(trainer: Trainer, device: torch.device) -> float:
-    """Median of a few steps after the first, or the first alone where it was slow."""
+    """Median time of a few steps after the first, or of the first alone if it was slow."""
     first = _seconds(trainer.train_step, device)
     if first > _PER_KIND_S / _TIMED_STEPS:
         return first

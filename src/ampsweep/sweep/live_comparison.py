@@ -1,4 +1,4 @@
-"""The comparison of a multirun that is still going on."""
+"""The comparison of a multirun while its runs go on."""
 
 import time
 from collections.abc import Callable
@@ -20,9 +20,9 @@ class LiveComparison:
     far: long sweeps keep an open page fresh, short ones are not slowed.
 
     Args:
-        directory: the multirun's.
-        config: of any of its runs.
-        show: is given the comparison and its page whenever they were brought up to date.
+        directory: the multirun's directory.
+        config: the config of any of its runs.
+        show: called with the comparison and its page whenever they were updated.
     """
 
     def __init__(self, directory: Path, config: Config, show: Callable[["Comparison", Path], None]) -> None:
@@ -30,14 +30,14 @@ class LiveComparison:
         self._began, self._spent = time.monotonic(), 0.0
 
     def rewrite(self) -> None:
-        """Bring the files up to date, if it is time to."""
+        """Update the files, if it is time to."""
         if self._spent * _TIME_SHARE < time.monotonic() - self._began:
             self._show(self.write(), self._directory / "comparison.html")
 
     def write(self) -> "Comparison":
-        """Bring the files up to date; returns the comparison as they name its files.
+        """Update the files; return the comparison, with paths relative to them.
 
-        `dashboard` and `records` are then what they were made of.
+        Afterwards `dashboard` and `records` hold the data that the files were made from.
 
         Raises:
             UserError: there are no records yet.

@@ -1,4 +1,4 @@
-"""The check that a run is not predicted to need more memory than its device has."""
+"""Check before a run that it is not predicted to need more memory than its device has."""
 
 from typing import Final
 
@@ -11,15 +11,15 @@ from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
 
 _OUTPUTS_TWICE: Final = 2
-"""Backward makes a gradient of each output at most, while the outputs themselves are kept for it."""
+"""Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
 
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
-    """The sentence about a run that cannot fit its device; None: it fits, or nobody can tell.
+    """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
-    A step is traced only where it might be too much: where what stays (parameters, gradients, optimizer state) and the
-    outputs of all operators of a forward pass in float32, twice, are more than the device has. That is more than any
-    step takes, is known from the checks already, and leaves an ordinary start as fast as it is.
+    A step is traced only if an upper bound exceeds the device's memory: parameters, gradients and optimizer state, plus
+    twice the outputs of all operators of a forward pass in float32. No step takes more than that bound, the checks know
+    it already, and so an ordinary start is not slowed.
     """
     is_asked = config.predict.with_runs or config.predict.must_fit
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
@@ -52,7 +52,7 @@ def _at_most(config: Config, checked: Checked) -> int:
 
 
 def _num_states(config: Config) -> int:
-    """Tensors of a parameter's size that the optimizer keeps for it."""
+    """Number of tensors of a parameter's size that the optimizer keeps for it."""
     if isinstance(config.optimizer, AdamWConfig):
         return 2
     return 1 if isinstance(config.optimizer, SGDConfig) and config.optimizer.momentum else 0

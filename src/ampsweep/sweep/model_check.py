@@ -1,4 +1,4 @@
-"""Check that model, data and task go together, with one batch and a model that holds no memory."""
+"""Check that model, data and task fit each other, with one batch and a model that holds no memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +21,12 @@ _REHEARSE_UP_TO = 50_000_000
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that takes the batches of its data."""
+    """A model that was found to take the batches of its data."""
 
     model: nn.Module
-    """On the meta device."""
+    """The model on the meta device."""
     output_bytes: int
-    """Bytes of all that the operators of a forward pass return, in float32; 0 where nobody could count."""
+    """Bytes of all outputs of operators in a forward pass, in float32; 0 if they could not be counted."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -58,7 +58,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
 
 
 def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None:
-    """Try a model that the meta device cannot carry (it may look at values) for real, if it is small."""
+    """Try a small model for real that does not run on the meta device, for example because it looks at values."""
     if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
         return
     with torch.random.fork_rng():

@@ -11,10 +11,10 @@ from ampsweep.config.schema import Config, component_name
 
 _MAX_SETTING: Final = 32
 _SAID_OTHERWISE: Final = ("precision", "hydra", "tracking", "into")
-"""Overrides that tell no run from another: the arm says the first, the others change nothing that is computed."""
+"""Overrides left out of a run's setting: the arm names the precision, the others change nothing that is computed."""
 _SHORT: Final = {"data.batch_size": "batch"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler")
-"""Groups whose choices speak for themselves."""
+"""Groups whose choices are shown without the group's name."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class PlannedRun:
 
     arm: str
     setting: str
-    """The settings that tell it from the others of its arm: 'gpt_tiny batch 8 seed 0'."""
+    """The settings that distinguish the run from others of its arm: 'gpt_tiny batch 8 seed 0'."""
     kind: str
-    """Equal for runs that differ in nothing but the seed, and so take about the same time."""
+    """A key equal for runs that differ only in the seed, and so take about the same time."""
     max_seconds: float | None = None
-    """The longest that it trains."""
+    """The longest time that the run may train."""
 
 
 class Plan:
     """The runs of a command line, in their order.
 
     Args:
-        points: what is known of them beforehand.
-        finished: hashes of configs of which there is nothing left to run.
-        all_known: there are no further points, which a sweeper would choose as it goes.
+        points: the points that are known beforehand.
+        finished: hashes of configs with nothing left to run.
+        all_known: true if there are no further points, chosen by a sweeper as it goes.
     """
 
     def __init__(self, points: Sequence[Point], finished: Collection[str] = (), *, all_known: bool = True) -> None:
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def num_runs(self) -> int | None:
-        """The finished ones included; None where nobody knows."""
+        """Number of runs, finished ones included; None if it is not known."""
         return self.num_finished + len(self._runs) if self._all_known else None
 
     @property
@@ -56,7 +56,7 @@ class Plan:
         return tuple(self._runs.values())
 
     def of(self, config: Config) -> PlannedRun:
-        """The run of `config`; one that was not planned (a sweeper chose it as it went) is named by what it is."""
+        """Find the run of `config`; one that was not planned (a sweeper chose it as it went) is named by its config."""
         setting = f"{component_name(config.model)} seed {config.seed}"
         return self._runs.get(config_hash(config)) or _planned(config, setting)
 
@@ -67,7 +67,7 @@ def _planned(config: Config, setting: str) -> PlannedRun:
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
-    """Keys that the points give different values, the seed last; of a single point model and seed."""
+    """Keys that have different values in different points, the seed last; none for a single point."""
     if len(points) == 1:
         return []
     values: dict[str, set[str]] = {}
@@ -88,7 +88,7 @@ def _setting(point: Point, varied: Sequence[str]) -> str:
 
 
 def _choices(point: Point) -> dict[str, str]:
-    """Override key -> value as written."""
+    """Map each override's key to its value as written."""
     pairs = (override.lstrip("+~").partition("=") for override in point.overrides)
     return {key: value for key, _, value in pairs}
 

@@ -13,25 +13,25 @@ from ampsweep.tracking.wandb.process import WandbAddress
 
 @dataclass(frozen=True)
 class Checked:
-    """The finding about one run before it starts."""
+    """The result of checking one run before it starts."""
 
     wrong_input: str | None = None
-    """One sentence: the user's input is wrong, and nothing is to start."""
+    """A sentence if the user's input is wrong; then nothing starts."""
     unsupported: str | None = None
-    """One sentence: this device cannot do it. An outcome in a sweep, a problem in a single run."""
+    """A sentence if this device cannot do the mode: an outcome for a run of a sweep, an error for a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
     output_bytes: int = 0
-    """As `CheckedModel.output_bytes`."""
+    """The same as `CheckedModel.output_bytes`."""
     too_large: str | None = None
-    """One sentence: it is predicted not to fit the device's memory."""
+    """A sentence if the run is predicted not to fit the device's memory."""
 
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
 
 def preflight(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:
-    """Check every config in a process of its own, W&B with the process at the address `wandb`, if there is one.
+    """Check all configs in one child process; `wandb` is the address of the process that checks them with W&B, if any.
 
     Raises:
         UserError: the first input that is wrong.

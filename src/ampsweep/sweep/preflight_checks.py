@@ -1,4 +1,4 @@
-"""The checks before a start that need torch, the device or the user's files: for a whole sweep, or one run alone."""
+"""Checks before a sweep or a single run that need torch, the device or the user's files."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from ampsweep.training.out_of_memory import out_of_memory
 
 
 def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
-    """Check every config; what several of them share is checked once."""
+    """Check every config; parts that several configs share are checked once."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     sizes: dict[tuple[str, str], Checked] = {}
@@ -50,10 +50,10 @@ def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Ch
 
 
 def check_single_run(config: Config, device: torch.device, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
-    """Check the one run of a command on its `device`, which this process has for itself, and build its data there.
+    """Check the single run of a command on its `device`, which this process has locked, and build its data there.
 
     Raises:
-        UserError: the device cannot do it (unless an agent asks for it, whose sweep goes on all the same), or a part
+        UserError: the device cannot do the mode (except in a W&B agent, whose sweep goes on regardless), or a part
             refuses its settings.
     """
     unsupported = unsupported_reason(config.precision, device)
@@ -79,10 +79,10 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
 
 
 def checkpoint_file(config: Config, path: Path) -> Path:
-    """The checkpoint file that `path` means, of the same model as the config's.
+    """Find the checkpoint file that `path` stands for, and check that it is of the config's model.
 
     Raises:
-        UserError: it is missing, damaged or of another model.
+        UserError: the file is missing, damaged or of another model.
     """
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
@@ -107,10 +107,10 @@ def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
 
 
 def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
-    """Refuse what W&B would (a mode without its key, a project or tag it does not take) or what the device cannot do.
+    """Refuse a config that W&B would refuse (online without a key, an invalid project or tag) or the device cannot run.
 
     Raises:
-        UserError: the reason.
+        UserError: one sentence with the reason.
     """
     if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
         raise UserError(f"trainer.memory_snapshot=true: {reason}")
@@ -129,10 +129,10 @@ def _check_services(config: Config, device: torch.device, wandb: WandbAddress | 
 
 
 def _checked_data(config: Config, device: torch.device) -> Data:
-    """The data set, all of it read where it can be checked in full.
+    """Build the data set, and read all of it if its class can check it in full.
 
     Raises:
-        UserError: it cannot be trained on.
+        UserError: the data cannot be trained on.
     """
     for group in COMPONENTS:
         locate(group, getattr(config, group))

@@ -1,4 +1,4 @@
-"""The predictions of a multirun: one for all runs that differ in their seed alone."""
+"""Predictions of a multirun: one for all runs that differ only in their seed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from ampsweep.record.parts import StepPrediction
 from ampsweep.run.prediction_error import beside_measured, is_predicted
 
 PREDICT_RUN: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run")
-"""For a run to call itself, once it has trained (`RunRequest.predictor`)."""
+"""The predictor that a run itself calls, once it has trained (`RunRequest.predictor`)."""
 _PREDICT_RUN_APART: Final = NamedFunction[StepPrediction]("ampsweep.predict.run_prediction:predict_run_apart")
 
 
@@ -24,11 +24,11 @@ class SharedPredictions:
         self._made: dict[tuple[str, int], StepPrediction] = {}
 
     def of(self, config: Config) -> StepPrediction | None:
-        """The prediction of an earlier run; None where the run makes its own, as one does that searches its batch."""
+        """Find the prediction of an earlier run; None if the run makes its own, as after a search for its batch."""
         return None if config.max_batch.search else self._made.get(_key(config))
 
     def keep(self, directory: Path, config: Config) -> None:
-        """Keep what the run in `directory` has made, or where its process died before that, make it in another one.
+        """Keep the prediction that the run in `directory` made; if its process died before, make it in another one.
 
         Raises:
             KeyboardInterrupt: this process was asked to stop.

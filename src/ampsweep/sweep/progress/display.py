@@ -1,4 +1,4 @@
-"""The display of a command's runs while they go on."""
+"""The live display of a command's runs."""
 
 import math
 import sys
@@ -35,7 +35,7 @@ _BAR_WIDTH: Final = 24
 
 @dataclass
 class _Running:
-    """The run that goes on in a process of this command."""
+    """The current run, in a process of this command."""
 
     run: PlannedRun
     doing: str
@@ -44,7 +44,7 @@ class _Running:
 
 
 class _DrawnOnce:
-    """Shows `renderable` as it was when first drawn in that size: a live display asks for it twice a second."""
+    """Draws `renderable` only once in each size, because a live display asks for it twice a second."""
 
     def __init__(self, renderable: RenderableType) -> None:
         self._renderable = renderable
@@ -52,7 +52,7 @@ class _DrawnOnce:
         self._lines: list[list[Segment]] = []
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As rich asks for it."""
+        """Yield the lines drawn for this size (rich's protocol)."""
         size = options.max_width, options.max_height
         if size != self._size:
             self._lines = console.render_lines(self._renderable, options.update(height=None), pad=False)
@@ -61,15 +61,15 @@ class _DrawnOnce:
 
 
 class ProgressDisplay(MessagePrinter):
-    """A line for each run of a sweep that has ended and, on a terminal, below them what goes on.
+    """A line for each run of a sweep that has ended and, on a terminal, a live part below them.
 
-    That is the comparison so far, the run that goes on, and how far the sweep is; it is gone when the display is left.
-    Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
+    The live part shows the comparison so far, the current run, and the progress of the sweep; it disappears when the
+    display is left. Elsewhere (a pipe, a log file, a dumb terminal) there are only the lines.
 
     Args:
         plan: the runs to come.
-        in_training_process: of a single training, by the process that trains: drawn only when that tells of a step, for
-            a thread that drew by the clock would do so within steps that are timed.
+        in_training_process: true if this process itself trains, for a single training: then the display is drawn only
+            on a progress message, because a thread that draws by the clock would do so within timed steps.
     """
 
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
@@ -107,7 +107,7 @@ class ProgressDisplay(MessagePrinter):
         self._live.stop()
 
     def on_message(self, message: object) -> None:
-        """Take what a training process sent."""
+        """Handle a message that a training process sent."""
         super().on_message(message)
         if isinstance(message, Progress) and (running := self._running) is not None:
             now_s = time.monotonic()
@@ -118,13 +118,13 @@ class ProgressDisplay(MessagePrinter):
                 self._live.refresh()
 
     def run_begins(self, config: Config, doing: str = "starting") -> None:
-        """The run of `config` starts, or starts with something else."""
+        """Note that the run of `config` begins, or begins another phase."""
         run = self._plan.of(config)
         began_s = time.monotonic() if self._running is None else self._running.pace.began_s
         self._running = _Running(run, doing, RunPace(began_s, run.max_seconds))
 
     def run_ends(self, config: Config, record: RunRecord) -> None:
-        """The run of `config` has ended with this record."""
+        """Note that the run of `config` has ended with this record."""
         run, running, now_s = self._plan.of(config), self._running, time.monotonic()
         took_s = _recorded_seconds(record) if running is None else now_s - running.pace.began_s
         self._pace.ended(run, now_s - self._marked_s, trained=bool(record.summary))
@@ -135,11 +135,11 @@ class ProgressDisplay(MessagePrinter):
         self._print(ended_line(number, run, record, took_s, self._widths, width))
 
     def runs_elsewhere(self, num_running: int) -> None:
-        """So many runs go on in processes of a launcher."""
+        """Show that this many runs go on in processes of a launcher."""
         self._num_elsewhere = num_running
 
     def compare(self, comparison: "Comparison", page: Path) -> None:
-        """Show this comparison of the runs so far from now on; the file `page` has all of it."""
+        """Show this comparison of the runs so far from now on; the file `page` has it in full."""
         if self._is_live:
             from ampsweep.report.brief import BriefComparison
 
@@ -147,7 +147,7 @@ class ProgressDisplay(MessagePrinter):
             self._comparison = _DrawnOnce(BriefComparison(comparison))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The picture of what goes on, no higher than the terminal."""
+        """Yield the live part, no higher than the terminal (rich's protocol)."""
         below = list(self._below(options.max_width, time.monotonic()))
         room = console.height - len(below) - 2
         if self._comparison is not None and room > 0:
@@ -166,7 +166,7 @@ class ProgressDisplay(MessagePrinter):
             yield self._sweep(width, now_s, sweep_left_s)
 
     def _sweep(self, width: int, now_s: float, left_s: float | None) -> RenderableType:
-        """The state of the sweep: counts, a bar where there is room, and times."""
+        """The state of the sweep: counts, a bar if there is room, and times."""
         done, total = self._num_ended, self._plan.num_runs
         others = [f"{count} {status}" for status, count in self._outcomes.items() if status != "completed"]
         counts = f"{done} of {plural(total, 'run')} done" if total else f"{plural(done, 'run')} done"
@@ -189,7 +189,7 @@ class ProgressDisplay(MessagePrinter):
         return self._plan.num_finished + self._outcomes.total()
 
     def _number(self) -> str:
-        """The place of the run that goes on among all of the sweep, as '4/12'."""
+        """The number of the current run among all of the sweep, such as '4/12'."""
         total = self._plan.num_runs
         if self._is_alone:
             return ""
@@ -197,7 +197,7 @@ class ProgressDisplay(MessagePrinter):
 
 
 def _recorded_seconds(record: RunRecord) -> float | None:
-    """The time of the latest attempt, by the record alone, which knows whole seconds; None for less than one."""
+    """Seconds of the latest attempt by the record, which has whole seconds; None for less than one."""
     began = record.attempts[-1].started_at if record.attempts else record.started_at
     if began is None or record.ended_at is None:
         return None

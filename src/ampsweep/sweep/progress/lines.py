@@ -1,4 +1,4 @@
-"""A run in one line, while it goes on and when it has ended."""
+"""Lines of the display: one for a current run, one for a run that has ended."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,23 +19,23 @@ from ampsweep.text import GIB, duration, first_line, loss, milliseconds, num_byt
 _GAP: Final = "  "
 _STYLES: Final = {"completed": "green", "failed": "bold red", "interrupted": "bold"}
 _ODD: Final = "yellow"
-"""An outcome that is an answer, but not the one hoped for."""
+"""Colour of outcomes that answer the question, but not as hoped."""
 
 
 @dataclass(frozen=True)
 class LinePart:
-    """Words of a line. Where there is no room for all, the parts of the highest `rank` are given up first."""
+    """Words of a line. If there is no room for all parts, those of the highest `rank` are dropped first."""
 
     text: str
     rank: int = 0
     style: str = ""
     short: str | None = None
-    """The words in its place in a narrower line."""
+    """Words to use instead in a narrower line."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """The widths of the columns in the lines about a set of runs, so that figures stand below each other."""
+    """Widths of the columns in the lines about a set of runs, so that the figures align."""
 
     number: int
     arm: int
@@ -51,7 +51,7 @@ class Widths:
 def running_line(
     number: str, run: PlannedRun, told: Progress | str, left_s: float | None, widths: Widths, width: int
 ) -> Text:
-    """The line of a run that goes on; `told` is the latest heard of its training, or what it does instead."""
+    """The line of the current run; `told` is its latest progress message or, if it does not train, its phase."""
     parts = [*_head(number, run, widths)]
     if isinstance(told, str):
         return fitted([*parts, LinePart(told, style="dim")], width)
@@ -74,7 +74,7 @@ def running_line(
 def ended_line(
     number: str, run: PlannedRun, record: RunRecord, seconds: float | None, widths: Widths, width: int | None
 ) -> Text:
-    """The line of a run that has ended; a `width` of None has room for everything."""
+    """The line of a run that has ended; `width=None` has room for everything."""
     ended = Run(Path(), record)
     style = _STYLES.get(ended.outcome, _ODD)
     took = "" if seconds is None else duration(seconds)
@@ -90,7 +90,7 @@ def ended_line(
 
 
 def fitted(parts: Sequence[LinePart], width: int | None) -> Text:
-    """The parts in one line of `width` characters at most."""
+    """Join the parts into one line of at most `width` characters."""
     shown = list(parts)
     if width is not None and _length(shown) > width:
         shown = [part if part.short is None else replace(part, text=part.short) for part in shown]
@@ -111,7 +111,7 @@ def _head(number: str, run: PlannedRun, widths: Widths) -> Iterator[LinePart]:
 
 
 def _figures(run: Run) -> Iterator[LinePart]:
-    """Step time, peak memory, final loss and skipped steps, each as wide as it usually is."""
+    """Step time, peak memory, final loss and skipped steps, each with its usual width."""
     step_ms, peak = run.figure("perf/step_ms"), run.num_bytes("memory/peak_allocated_gib")
     yield LinePart(f"{'' if step_ms is None else milliseconds(step_ms) + ' a step':>14}", 3)
     yield LinePart(f"{'' if peak is None else 'peak ' + num_bytes(peak):>13}", 2)
@@ -124,7 +124,7 @@ def _figures(run: Run) -> Iterator[LinePart]:
 
 
 def _cut(reason: str, width: int, parts: Sequence[LinePart]) -> str:
-    """As much of a reason as has room beside the parts that cannot be given up."""
+    """Cut a reason to the room left beside the parts that cannot be dropped."""
     room = width - _length([part for part in parts if not part.rank]) - len(_GAP)
     return reason if cell_len(reason) <= room else f"{reason[: max(room - 1, 0)]}…"
 

@@ -1,4 +1,4 @@
-"""The pace of a run and of a sweep, and hence the time that is left."""
+"""The pace of a run and of a sweep, and the time left that follows from it."""
 
 import statistics
 from collections import defaultdict
@@ -10,22 +10,22 @@ from ampsweep.sweep.plan import PlannedRun
 
 @dataclass
 class RunPace:
-    """The pace of one run, from when its steps were heard of. Times are seconds of one clock."""
+    """The pace of one run, from the times at which its steps were reported. Times are seconds of one clock."""
 
     began_s: float
     max_seconds: float | None = None
-    """The longest that it trains."""
+    """The longest time that the run may train."""
     _first: tuple[int, float] | None = None
     _latest: tuple[int, float] | None = None
     _num_steps: int = 0
 
     def heard(self, step: int, num_steps: int, now_s: float) -> None:
-        """The run has come to `step` of `num_steps`."""
+        """Note that the run has reached `step` of `num_steps`."""
         self._latest, self._num_steps = (step, now_s), num_steps
         self._first = self._first or self._latest
 
     def seconds_left(self, now_s: float) -> float | None:
-        """The time left of its training at the pace so far; None before two steps were heard of."""
+        """Seconds left of the training at the pace so far; None until two steps were reported."""
         if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
             return None
         (first, first_s), (step, step_s) = self._first, self._latest
@@ -37,14 +37,14 @@ class RunPace:
 
 @dataclass
 class SweepPace:
-    """The pace of a sweep: what runs took, and hence what like runs will take."""
+    """The pace of a sweep: the times that runs took, as estimates for similar runs."""
 
     to_come: list[PlannedRun]
     _took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     _of_any_kind: list[float] = field(default_factory=list)
 
     def ended(self, run: PlannedRun, seconds: float, *, trained: bool) -> None:
-        """`run` took so long, what lies between two runs included. One that did not train tells of its kind alone."""
+        """Note the seconds that `run` took, the pause before it included; if it did not train, for its kind only."""
         self._took[run.kind].append(seconds)
         if trained:
             self._of_any_kind.append(seconds)
@@ -52,12 +52,12 @@ class SweepPace:
             self.to_come.remove(run)
 
     def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
-        """The time left, the `running` run included; None while nothing tells.
+        """Seconds left, the `running` run included; None while there is nothing to estimate from.
 
         Args:
-            running: the run that goes on.
-            elapsed_s: since it began.
-            run_left_s: what is left of it, where it is known.
+            running: the current run.
+            elapsed_s: seconds since it began.
+            run_left_s: seconds left of it, if known.
         """
         rest = [run for run in self.to_come if run != running]
         usual = self._usual(elapsed_s, run_left_s)

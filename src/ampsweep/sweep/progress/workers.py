@@ -1,4 +1,4 @@
-"""Runs that a launcher's workers do in processes of their own, seen by their records."""
+"""Runs in processes of a launcher's workers, followed by their records on disk."""
 
 import threading
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ _EVERY_S: Final = 2.0
 
 
 def watch(points: Points, directory: Path, display: ProgressDisplay) -> AbstractContextManager[object]:
-    """Tell `display` of the runs of a sweep into `directory`, where the launcher does them elsewhere."""
+    """Report to `display` the runs of a sweep into `directory`, if the launcher runs them in other processes."""
     if points.in_this_process:
         return nullcontext()
     return RunWatch(directory, [point.config for point in points.points], display)
 
 
 class RunWatch:
-    """Tells `display` of runs of `configs` in `directory` that a launcher's workers do, wherever these are.
+    """Reports to `display` the runs of `configs` in `directory` that a launcher's workers do, on whichever machine.
 
-    What a record says of an earlier attempt does not count. Looks every two seconds, at what has changed only.
+    Records of earlier attempts do not count. Every two seconds it reads the records that have changed.
     """
 
     def __init__(self, directory: Path, configs: Sequence[Config], display: ProgressDisplay) -> None:
@@ -70,7 +70,7 @@ class RunWatch:
 
 
 def _changed_ns(file: Path) -> int | None:
-    """The time of its last change; None where there is no file."""
+    """Time of the file's last change in ns; None if there is no file."""
     try:
         return file.stat().st_mtime_ns
     except FileNotFoundError:
