@@ -29,6 +29,7 @@ ELSEWHERE = {
 }
 """Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
+SHORT_SEARCH = (*SHORT, "max_batch.limit=16", "precision=fp32,amp_bf16")
 PATIENCE_S = 120
 
 
@@ -70,7 +71,8 @@ def run(place: Path, command: str, *short: str) -> str:
     sweep = next((path.parent for path in place.glob("outputs/fp32_vs_amp/*/multirun.yaml")), None)
     if sweep is not None:
         named = sweep.relative_to(place).as_posix()
-        command = re.sub(r"outputs/train/[^/ ]+/\S+", next(sweep.glob("fp32-*")).as_posix(), command)
+        (checkpoint, *_) = sweep.glob("fp32-*/checkpoints/*.pt")
+        command = re.sub(r"outputs/train/[^/ ]+/\S+", checkpoint.parents[1].as_posix(), command)
         command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+", named, command)
     words = shlex.split(command)
     own_path = words[0] == "PYTHONPATH=."
@@ -88,9 +90,13 @@ def run(place: Path, command: str, *short: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [one for one in commands() if not runs_elsewhere(one)])
 def test_a_command_of_the_pages_runs(command, checkout):
-    is_training = "train.py" in command or "ampsweep sweep" in command
-    resumes = "resume=" in command
-    assert run(checkout, command, *(SHORT if is_training and not resumes else SHORT[:1] if resumes else ()))
+    if "resume=" in command:
+        short = SHORT[:1]  # the length is that of what is resumed
+    elif "experiment=max_batch" in command:
+        short = SHORT_SEARCH
+    else:
+        short = SHORT if "train.py" in command or "ampsweep sweep" in command else ()
+    assert run(checkout, command, *short)
 
 
 @pytest.mark.parametrize(("beginning", "place"), ELSEWHERE.items())
@@ -158,3 +164,12 @@ def test_contributing_shows_the_floors_as_they_are_held():
     rooms = {name.removesuffix(".py") for row in told for name in re.findall(r"`([\w.]+)`", row)}
     found = {path.stem for path in (ROOT / "src/ampsweep").iterdir() if path.is_dir() or path.suffix == ".py"}
     assert rooms == found - {"__init__", "__pycache__"}
+
+
+def test_contributing_names_files_that_exist():
+    named = re.findall(r"`([\w.]+/[\w./]*\w)`", (ROOT / "CONTRIBUTING.md").read_text())
+    places = (ROOT, ROOT / "src/ampsweep")
+    assert [path for path in named if not any((place / path).exists() for place in places)] == [
+        "train/grad_norm",
+        "perf/step_ms",
+    ]

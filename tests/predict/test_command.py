@@ -34,9 +34,7 @@ def test_every_mode_of_a_training_in_one_json_object(predict):
     assert code == 0
     assert err == ""
     arms = {mode["arm"]: mode for mode in workload["modes"]}
-    assert [*arms] == ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"], (
-        "the order of the table of modes"
-    )
+    assert [*arms] == ["fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16", "pure_fp16"]
     assert workload["target"] == "cuda"
     assert workload["baseline"] == "fp32"
     for mode in arms.values():

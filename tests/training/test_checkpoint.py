@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 
 from ampsweep.training.checkpoint import (
@@ -221,7 +221,7 @@ def test_all_generators_continue_where_they_were(saved):
     assert draw() == expected
 
 
-@on_cuda
+@needs_cuda
 def test_the_generator_of_a_gpu_continues_too():
     device = torch.device("cuda", 0)
     state = rng_state(device)

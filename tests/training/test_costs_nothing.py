@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from assembled import CPU, StopAfter
-from marks import on_cuda
+from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -248,7 +248,7 @@ def train_watched(parts, mode, **settings):
     return parts.rows
 
 
-@on_cuda
+@needs_cuda
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize(
     ("fused", "mode"),
@@ -261,7 +261,7 @@ def test_on_cuda_nothing_waits_between_two_flushes(optimizer_name, fused, mode, 
     assert [row["step"] for row in rows] == [4, 8, 12]
 
 
-@on_cuda
+@needs_cuda
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused(optimizer_name):
     parts = Parts(optimizer_name, False, "amp_fp16", torch.device("cuda", 0))
@@ -273,7 +273,7 @@ def test_on_cuda_a_scaler_waits_for_an_optimizer_not_fused(optimizer_name):
     assert len(waits) == NUM_STEPS - FIRST
 
 
-@on_cuda
+@needs_cuda
 def test_on_cuda_several_rows_come_over_in_one_copy():
     parts = Parts("adamw", True, "amp_fp16", torch.device("cuda", 0))
     trainer = parts.trainer(log_every=1000, schedule="cosine")
