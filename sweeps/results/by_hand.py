@@ -99,11 +99,11 @@ def nanogpt(config: Config, device: torch.device, checkout: Path) -> Callable[[]
 def time_steps(
     step: Callable[[], object], *, num_steps: int, num_warmup_steps: int, device: torch.device
 ) -> dict[str, float]:
-    """Take so many steps, the first of which are warm-up.
+    """Take this many steps, the first of which are warm-up.
 
     Returns:
-        `step_ms`: median over the steps, from event to event on a GPU; `wall_ms`: from the first step's begin to the
-        last one's end, over their number; on a GPU `peak_bytes`: most bytes of its allocator at once.
+        `step_ms`: median over the steps, from event to event on a GPU; `wall_ms`: the time from the first step's begin
+        to the last one's end over their number; on a GPU `peak_bytes`: the peak of its allocator.
     """
     assert num_steps > num_warmup_steps
     for _ in range(num_warmup_steps):
@@ -127,7 +127,7 @@ def time_steps(
 
 
 def measure(config: Config, checkout: Path | None) -> dict[str, Any] | None:
-    """The facts of a point and what its loop took; None where the device cannot do its mode."""
+    """The facts of a point and the figures of its loop; None if the device cannot do its mode."""
     device = resolve_device(config.device)
     if unsupported_reason(config.precision, device) is not None:
         return None

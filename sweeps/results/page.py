@@ -136,7 +136,7 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
 
 
 def _about(workload: Workload) -> list[str]:
-    """What the arms have in common, in a line; nothing of runs of which none began."""
+    """One line on the facts that the arms have in common; empty if none of the runs began."""
     identity = workload.record.identity
     if identity.steps is None:
         return []
@@ -165,7 +165,7 @@ def _by_batch(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _end(results: Results, experiment: str, pictures: Sequence[str]) -> Iterator[str]:
-    """What stands below the tables of an experiment: figures from elsewhere, the whole comparison, the commands."""
+    """The lines below the tables of an experiment: figures from elsewhere, the whole comparison, the commands."""
     if experiment in ELSEWHERE:
         yield from (ELSEWHERE[experiment], "")
     if experiment in pictures:
@@ -210,7 +210,7 @@ def _plain(text: str) -> str:
 
 
 def _write_comparisons(results: Results, to: Path) -> list[str]:
-    """Write each experiment's comparison, and its picture where there is a browser; the names of those with one."""
+    """Write each experiment's comparison, and its picture if there is a browser; return the names of those with one."""
     drawn = []
     for name, compared in results.compared.items():
         directory = results.directories[name]

@@ -34,13 +34,13 @@ ROOT: Final = HERE.parents[1]
 PLAN: Final[Mapping[str, Any]] = yaml.safe_load((HERE / "plan.yaml").read_text(encoding="utf-8"))
 
 _RESERVE_S: Final = 2.0
-"""For packing at the end."""
+"""Time kept for packing at the end."""
 _LEAST_S: Final = 15.0
-"""No command is begun with less of the budget left."""
+"""Least budget left to begin a command."""
 _MAX_TRIES: Final = 2
-"""What was cut off so often comes last, so that a command that hangs does not keep the others from being run."""
+"""Commands cut off this often come last, so that one that hangs does not keep the others from being run."""
 _TESTS_FAILED: Final = 1
-"""pytest's exit code where some did, which is a finding."""
+"""pytest's exit code for failed tests, which are a finding."""
 _PROGRAMS: Final = {"ampsweep": ["-m", "ampsweep.commands.main"], "pytest": ["-m", "pytest"], "python": []}
 _OUTCOMES: Final = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 
@@ -57,12 +57,12 @@ class Command:
 
     @property
     def file(self) -> Path | None:
-        """Its sweep; None of the tests."""
+        """The command's sweep file; None for the tests."""
         return next((ROOT / word for word in self.words if word.endswith(".yaml")), None)
 
     @property
     def name(self) -> str:
-        """That of its sweep's file, or `pytest`."""
+        """The name of the sweep's file, or `pytest`."""
         return self.words[0] if self.file is None else self.file.stem
 
     @property
@@ -71,7 +71,7 @@ class Command:
 
     @property
     def experiment(self) -> str:
-        """The name that its sweep gives its runs."""
+        """The name that the sweep gives its runs."""
         assert self.file is not None
         return str(yaml.safe_load(self.file.read_text(encoding="utf-8"))["parameters"]["name"]["value"])
 
@@ -94,10 +94,10 @@ class Campaign:
     """One call of this program.
 
     Args:
-        directory: of the campaign.
-        packed: where the packed files go after each command.
-        nanogpt: its checkout; None: none was brought.
-        ends_s: when the budget is spent, by `time.monotonic`.
+        directory: the campaign's directory.
+        packed: the directory for the packed files, written after each command.
+        nanogpt: a checkout of nanoGPT, if there is one.
+        ends_s: the time of `time.monotonic` at which the budget is spent.
     """
 
     def __init__(self, directory: Path, state: State, *, packed: Path, nanogpt: Path | None, ends_s: float) -> None:
@@ -105,7 +105,7 @@ class Campaign:
         self._nanogpt, self._ends_s = nanogpt, ends_s
 
     def run(self, commands: Sequence[Command]) -> None:
-        """Run what is not done; what failed, or was cut off again and again, comes last."""
+        """Run the commands that are not done; those that failed, or were cut off again and again, come last."""
         left = [command for command in commands if self._entry(command).status != "done"]
         try:
             for command in sorted(left, key=self._is_doubtful):
@@ -115,12 +115,12 @@ class Campaign:
             self.save()
 
     def remaining(self, commands: Sequence[Command]) -> list[str]:
-        """A line on each command that is not done: what it is, and why."""
+        """A line on each command that is not done, with the reason."""
         left = [(command.text, self._entry(command)) for command in commands]
         return [f"{text}: {entry.reason or 'not begun'}" for text, entry in left if entry.status != "done"]
 
     def save(self) -> None:
-        """Write the state, and pack."""
+        """Write the state, and pack the findings."""
         self._state.write(self._directory)
         pack(self._directory, self._packed)
 
@@ -162,7 +162,7 @@ class Campaign:
             print(f"{entry.status}: {entry.reason}", file=sys.stderr, flush=True)
 
     def _typed(self, command: Command) -> list[str]:
-        """The command line, with where its runs go and where nanoGPT lies."""
+        """The command line, with the directory of its runs and that of nanoGPT."""
         program, *words = (word.replace("NANOGPT", str(self._nanogpt)) for word in command.words)
         if command.is_sweep:
             runs = self._directory / RUNS
@@ -172,7 +172,7 @@ class Campaign:
         return [sys.executable, *_PROGRAMS[program], *words]
 
     def _keep(self, command: Command, ended: Ended) -> None:
-        """Of what a loop by hand or pytest printed, what is a finding; a command cut off has some of it."""
+        """Keep the findings among the lines that a loop by hand or pytest printed, even if it was cut off."""
         lines = [line for line in ended.out.splitlines() if line.strip()]
         if command.name == "pytest":
             self._state.tests = [line for line in lines if line.startswith(_OUTCOMES)] + lines[-1:]
@@ -191,7 +191,7 @@ class Campaign:
 
 
 def environment() -> Mapping[str, str]:
-    """Of every command: the suite can be imported, whether it is installed or not."""
+    """Environment of every command: the suite can be imported even if it is not installed."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 

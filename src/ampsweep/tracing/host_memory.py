@@ -14,10 +14,10 @@ from torch.autograd.profiler import profile
 
 @dataclass(slots=True)
 class HostPeak:
-    """The result of `measure_host_peak`, filled in when its context ends."""
+    """The result of `measure_host_peak`, filled in when that context ends."""
 
     peak_bytes: int | None = None
-    """The most bytes allocated at once inside, above those allocated before; None where it was not measured."""
+    """The most bytes allocated at once inside, above those allocated before; None if it was not measured."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def peak_resident_bytes() -> int:
 def _peak(profiled: profile) -> int:
     """The peak from the profiler's raw events, which are not documented.
 
-    The documented summary of them tells what an operator left allocated, but not what it took meanwhile.
+    The documented summary of these events has the bytes that an operator left allocated, but not its own peak.
     """
     assert profiled.kineto_results is not None
     events: list[Any] = [event for event in profiled.kineto_results.events() if event.name() == "[memory]"]

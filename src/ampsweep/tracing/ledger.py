@@ -37,13 +37,13 @@ class Lives:
 
 
 class Ledger:
-    """The lives of all storages under the tensors of one device that it is shown.
+    """The lives of all storages under the tensors of one device that are passed to it.
 
     It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
     for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte.
     Memory that torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
 
-    Without its history it knows only what is alive now, and can be kept through any number of steps.
+    Without its history it knows only the storages alive now, and can be kept through any number of steps.
     """
 
     def __init__(self, device: torch.device, *, keeps_history: bool = True, counted: type[Tensor] = Tensor) -> None:

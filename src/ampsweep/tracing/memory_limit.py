@@ -1,4 +1,4 @@
-"""A memory limit that makes a device behave like a smaller one: training runs out of memory where it would there."""
+"""A memory limit that emulates a smaller device: training runs out of memory where it would on that device."""
 
 from types import TracebackType
 from typing import Self

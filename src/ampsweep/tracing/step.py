@@ -1,4 +1,4 @@
-"""One training step traced in place: where its memory goes and in which dtypes it computes."""
+"""Trace of one training step, taken in place: its memory by category and its operations by dtype."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ class TracedStep:
     end_of_forward: dict[MemoryCategory, int]
     """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most."""
     kept: dict[MemoryCategory, int]
-    """Bytes by category that the step made and left behind: new optimizer state, its loss, and leaks."""
+    """Bytes by category that the step allocated and did not free: new optimizer state, its loss, and leaks."""
     held_bytes: int
     """Bytes of tensors that the step used but did not make."""
     num_operators: int
@@ -130,7 +130,7 @@ def trace_step(
 def trace_program(
     device: torch.device, *, counted: type[Tensor] = Tensor, scratch: Scratch | None = None
 ) -> Iterator[Trace]:
-    """Trace a program whose parameters and optimizers are not known beforehand: sizes are told, but not categories."""
+    """Trace a program whose parameters and optimizers are not known beforehand: with sizes, but without categories."""
     ledger = Ledger(device, counted=counted)
     trace, mode = Trace(ledger), OperatorTracer(ledger, scratch)
     try:

@@ -1,4 +1,4 @@
-"""`history.jsonl`, written: the rows of a run on disk, the truth for everything that shows them elsewhere."""
+"""Writing of `history.jsonl`: the rows of a run on disk, the single source for everything that shows them elsewhere."""
 
 import errno
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_line, repair_history, write_atomically
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The disk, the quota or the largest size of a file has no room left."""
+"""Error numbers that mean that the disk, the quota or the largest size of a file leaves no room."""
 
 
 class HistoryFile:
@@ -29,16 +29,16 @@ class HistoryFile:
         """Last step that an earlier process of this run logged."""
         self._file: FileIO | None = None
         self._waiting = b""
-        """Rows, or a part of one, that are not on file yet."""
+        """Rows, or a part of one, that are not in the file yet."""
         self._last_step = 0
 
     def start(self, directory: Path, *, resume_after: int | None) -> None:
-        """Open the file: a resumed run goes on with the rows that are whole, one that starts from nothing with none.
+        """Open the file: a resumed run keeps its intact rows, a run that starts from nothing has none.
 
         ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
 
         Raises:
-            RecordError: the file is none, or may not be read.
+            RecordError: the path is no file, or may not be read.
         """
         path = directory / HISTORY_NAME
         if resume_after is not None:

@@ -1,7 +1,7 @@
-"""The tracker of a run while it trains: the history file is the truth, and W&B follows it.
+"""The tracker of a run while it trains: it writes the history file, which W&B follows.
 
-A row is written to the history file and handed to nobody else. Whatever shows the run elsewhere reads it there, so that
-it can be late, lost and begun again without a row being missing, and costs a step nothing.
+A row is written to the history file and nowhere else. Whatever shows the run elsewhere reads the file, so that it can
+be late, lost and started again without missing a row, and costs a step nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ from ampsweep.tracking.wandb.run_settings import WandbPlace, resolve_mode
 
 
 class Follower(Protocol):
-    """Something that shows a run elsewhere, by its history file."""
+    """The protocol of something that shows a run elsewhere, by its history file."""
 
     def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-        """Begin to follow the run in ``directory``; ``reached`` is the last step that its history has already."""
+        """Begin to follow the run in ``directory``; ``reached`` is the last step already in its history."""
 
     def finish(self, record: RunRecord) -> None:
         """End the run with its final status, summary and proof. Does nothing the second time, or without a start."""
 
 
 class Tracker:
-    """Keeps a run: its rows in the history file, which a ``follower`` shows elsewhere, if there is one."""
+    """Writes a run's rows to the history file, and lets a ``follower``, if there is one, show them elsewhere."""
 
     def __init__(self, follower: Follower | None = None) -> None:
         self._history, self._follower = HistoryFile(), follower
@@ -47,7 +47,7 @@ class Tracker:
             self._follower.start(record, directory, self._history.reached)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
-        """Keep the metrics of one step, without the step axis. Steps only grow."""
+        """Write the metrics of one step, without the step axis. Steps only grow."""
         self._history.log(row, step)
 
     def finish(self, record: RunRecord) -> None:
@@ -72,10 +72,9 @@ def make_tracker(
 ) -> Tracker:
     """The tracker of a run, which W&B follows unless it is disabled.
 
-    ``group`` is the W&B group where neither the config nor a sweep names one. ``say`` takes lines for the user: which
-    mode W&B is in and how to sync, and later what became of a lost server; ``on_stop`` the reason why somebody ends the
-    run through W&B. W&B itself lives in the process at the address ``wandb``, or in one of the run's own where there is
-    none.
+    ``group`` is the W&B group if neither the config nor a sweep names one. ``say`` is called with lines for the user:
+    the mode of W&B and how to sync, and later the fate of a lost server; ``on_stop`` with the reason why somebody ends
+    the run through W&B. W&B runs in the process at the address ``wandb``, or without one in a process of the run's own.
 
     Raises:
         ValueError: what `check_tracking` refuses.
@@ -93,10 +92,10 @@ def make_tracker(
 
 
 def check_tracking(config: TrackingConfig, wandb: WandbAddress | None) -> None:
-    """Refuse what W&B would, before a run; asked of the process at the address ``wandb``, if there is one.
+    """Refuse a run that W&B would refuse, by asking the process at the address ``wandb``, if there is one.
 
-    That process asks the server, too, which may refuse the API key or the entity. One that cannot be had, or takes
-    longer to answer than a training should wait, refuses nothing.
+    That process also asks the server, which may refuse the API key or the entity. A server that cannot be reached, or
+    takes longer to answer than a training should wait, refuses nothing.
 
     Raises:
         ValueError: a tracking mode that is unknown or impossible here, a project, entity or tag W&B does not take, or

@@ -1,1 +1,1 @@
-"""The measurements behind the published results: what is run within a time budget, packed, and shown on a page."""
+"""The measurements behind the published results: run within a time budget, packed, and shown on a page."""

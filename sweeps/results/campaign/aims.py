@@ -1,4 +1,4 @@
-"""What the results were to reach, and whether they did."""
+"""The aims of the results, and whether they were reached."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from campaign.tables import signed_percent, thousands
 NO_WAITING_TEST: Final = "test_on_cuda_nothing_waits_between_two_flushes"
 
 Named = Iterable[tuple[str, float | None]]
-"""Figures, each with what it is of; None where it was not measured."""
+"""Figures, each with the name of what it measures; None if it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Aim:
 
 
 def aims(results: Results) -> Iterator[Aim]:
-    """All of them."""
+    """All aims, as lines of the table."""
     recipe = _arms(results, "recipe")
     times = [(arm.name, one.against.value) for arm in recipe if (one := arm.by_hand) is not None and one.against]
     yield _within(1.0, "recipe, step time of the suite against the loop by hand", _differences(times))
@@ -57,13 +57,13 @@ def aims(results: Results) -> Iterator[Aim]:
 
 
 def _arms(results: Results, experiment: str, *, compiled: bool = False) -> list[Arm]:
-    """The arms of all its workloads, or of those that are compiled."""
+    """The arms of all workloads of an experiment, or of the compiled ones only."""
     workloads = [one for one in results.workloads(experiment) if not compiled or one.record.identity.compile]
     return [arm for workload in workloads for arm in workload.arms]
 
 
 def _errors(results: Results, model: str) -> Named:
-    """Of the predictions for its eager runs; a search has its own."""
+    """Errors of the predictions for a model's eager runs, without searches, which have their own."""
     for record in results.records:
         identity, prediction = record.identity, record.prediction
         if identity.model == model and not identity.compile and record.batch_search is None:
@@ -71,7 +71,7 @@ def _errors(results: Results, model: str) -> Named:
 
 
 def _differences(ratios: Named) -> Named:
-    """Of one from the other, in percent."""
+    """Differences of ratios from 1, in percent."""
     return [(name, None if value is None else 100 * (value - 1)) for name, value in ratios]
 
 
@@ -80,7 +80,7 @@ def _within(limit_pct: float, what: str, differences: Named) -> Aim:
 
 
 def _worst(what: str, aim: str, figures: Named, margin: Callable[[float], float], form: Callable[[float], str]) -> Aim:
-    """The figure of the least margin: negative, it misses the aim."""
+    """The figure with the smallest margin; a negative margin misses the aim."""
     known = [(name, value) for name, value in figures if value is not None]
     if not known:
         return Aim(what, aim)

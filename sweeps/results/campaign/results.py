@@ -1,4 +1,4 @@
-"""What a campaign found, read from its packed files: each experiment as `ampsweep report` compares it."""
+"""The findings of a campaign, read from its packed files: each experiment as `ampsweep report` compares it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ BASELINE: Final = "fp32"
 
 @dataclass(frozen=True)
 class ByHand:
-    """One arm by hand, in a process a seed."""
+    """One arm of the loop by hand, with one process per seed."""
 
     rows: Sequence[Mapping[str, Any]]
-    """As by_hand.py printed them."""
+    """The rows that by_hand.py printed."""
     against: Estimate | None
-    """The suite's step time over that by hand: geometric mean over pairs of one seed."""
+    """The suite's step time over that of the loop by hand: geometric mean over pairs of one seed."""
 
     def median(self, key: str) -> float | None:
-        """Of `step_ms`, `wall_ms`, `peak_bytes` or `tokens_per_sec`; None where it was not measured."""
+        """Median of `step_ms`, `wall_ms`, `peak_bytes` or `tokens_per_sec`; None if it was not measured."""
         return known_median(row.get(key) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one arm in one workload and what they came to."""
+    """The runs of one arm in one workload, with their figures."""
 
     figures: ArmComparison
     runs: Sequence[Run]
@@ -50,18 +50,18 @@ class Arm:
         return [run for run in self.runs if run.measured and run.contamination is None]
 
     def median(self, key: str) -> float | None:
-        """Of a metric, over the runs whose speed counts; None where none of them measured it."""
+        """Median of a metric over the runs whose speed counts; None if none of them measured it."""
         return known_median(run.figure(key) for run in self.undisturbed)
 
     @property
     def vocab_size(self) -> int | None:
-        """Of a language model."""
+        """Tokens per second of a language model."""
         size: int | None = self.runs[0].record.config["model"].get("vocab_size")
         return size
 
     @cached_property
     def moved(self) -> Moved | None:
-        """What a step moves at least."""
+        """The bytes that a step moves at least."""
         return next((found for run in self.runs if (found := moved_bytes(run.record)) is not None), None)
 
     @cached_property
@@ -115,7 +115,7 @@ class Workload:
 
     @property
     def record(self) -> RunRecord:
-        """One of its runs': what the arms have in common."""
+        """The record of one of its runs, for the facts that the arms have in common."""
         return self.arms[0].runs[0].record
 
 
@@ -126,11 +126,11 @@ class Results:
     state: State
     compared: Mapping[str, Compared]
     directories: Mapping[str, Path]
-    """Of each experiment, its runs."""
+    """Directory with the runs of each experiment."""
 
     @staticmethod
     def load(packed: Path, directory: Path) -> "Results":
-        """Unpack and compare.
+        """Unpack and compare the runs of a campaign.
 
         Raises:
             ValueError: there is no campaign in `packed`, or its state is damaged.
@@ -145,11 +145,11 @@ class Results:
 
     @property
     def records(self) -> list[RunRecord]:
-        """All."""
+        """The records of all runs."""
         return [record for compared in self.compared.values() for _, record in compared.records]
 
     def workloads(self, experiment: str) -> list[Workload]:
-        """Those of an experiment, by arms; none where it was not measured."""
+        """The workloads of an experiment; empty if it was not measured."""
         compared = self.compared.get(experiment)
         if compared is None:
             return []
@@ -172,7 +172,7 @@ def num_warmup_steps(record: RunRecord) -> int:
 
 
 def _is_of(row: Mapping[str, Any], record: RunRecord) -> bool:
-    """Whether this was measured by hand beside the runs that the record is one of."""
+    """Tell whether this row of a loop by hand belongs to the arm of the record."""
     identity = record.identity
     facts = (identity.experiment, record.arm, identity.compile, record.config["model"].get("vocab_size"))
     return facts == tuple(row[key] for key in ("experiment", "arm", "compile", "vocab_size"))

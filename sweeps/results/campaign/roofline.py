@@ -1,4 +1,4 @@
-"""How fast a step could be at most: its matrix arithmetic at the device's dense peaks, and what it must move.
+"""The least time of a step: its matrix arithmetic at the device's dense peaks, and the bytes that it must move.
 
 A step's kernels run one after another, so that their times add up (Williams, Waterman and Patterson, "Roofline",
 CACM 52:4, 2009, one kernel at a time): matrix multiplications and convolutions at the peak of their dtype, and what
@@ -14,10 +14,10 @@ from ampsweep.record import RunRecord
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes read and written in a step by what passes over parameters and gradients."""
+    """Bytes read and written in a step by the passes over parameters and gradients."""
 
     casts: int
-    """Of float32 weights to autocast's copies, and of the copies' gradients to float32 ones."""
+    """Casts of float32 weights to autocast's copies, and of the copies' gradients to float32."""
     unscale: int
     clipping: int
     optimizer: int
@@ -40,7 +40,7 @@ class Bound:
 
 
 def moved_bytes(record: RunRecord) -> Moved | None:
-    """What a step of the run moves at least; None where no step was traced.
+    """The bytes that a step of the run moves at least; None if no step was traced.
 
     With P bytes of parameters and as many of gradients:
 

@@ -1,4 +1,4 @@
-"""What the campaign has done so far, and the two small files with it that leave the machine."""
+"""The state of a campaign, and the two small files with its findings that leave the machine."""
 
 import io
 import json
@@ -24,14 +24,14 @@ Status = Literal["done", "failed", "cut off", "not begun"]
 
 @dataclass(kw_only=True)
 class Entry:
-    """What became of a command."""
+    """The outcome of a command."""
 
     status: Status = "not begun"
     reason: str | None = None
-    """Why it is not done."""
+    """The reason why the command is not done."""
     num_tries: int = 0
     seconds: float = 0.0
-    """Of all tries."""
+    """Seconds of all tries."""
 
 
 @dataclass(kw_only=True)
@@ -40,25 +40,25 @@ class State:
 
     tiny: bool
     overrides: list[str]
-    """Given to every sweep of it."""
+    """Overrides given to every sweep of the campaign."""
     began_at: str
     """ISO 8601, UTC."""
     entries: dict[str, Entry] = field(default_factory=dict)
     by_hand: list[dict[str, Any]] = field(default_factory=list)
-    """What by_hand.py printed."""
+    """The rows that by_hand.py printed."""
     tests: list[str] = field(default_factory=list)
     """pytest's summary: a line a test, the last one with the counts."""
     commit: str | None = None
-    """Of the checkout, at the last call."""
+    """Commit of the checkout at the last call."""
     schema: int = 2
 
     def write(self, directory: Path) -> None:
-        """Write it into `directory`, whole or not at all."""
+        """Write the state into `directory`, atomically."""
         write_atomically(directory / NAME, json.dumps(asdict(self), indent=1) + "\n")
 
     @staticmethod
     def read(directory: Path) -> "State | None":
-        """That of `directory`; None where there is none.
+        """Read the state of the campaign in `directory`; None if there is none.
 
         Raises:
             ValueError: the file is no campaign's.
@@ -71,7 +71,7 @@ class State:
 
 
 def pack(directory: Path, packed: Path) -> None:
-    """Write what the campaign in `directory` has found to `packed`: its state, and of each run the record and history.
+    """Write the findings of the campaign in `directory` to `packed`: its state, and the record and history of each run.
 
     Records are without the machine's name and the places of files on it.
     """
@@ -91,7 +91,7 @@ def pack(directory: Path, packed: Path) -> None:
 
 
 def restore(packed: Path, directory: Path) -> int:
-    """Put what `packed` holds where the campaign in `directory` would have left it; the number of runs added.
+    """Unpack `packed` into `directory`, as the campaign would have left it; return the number of runs added.
 
     What is there already stays.
 

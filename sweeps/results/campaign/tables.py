@@ -1,4 +1,4 @@
-"""The tables of the page, as Markdown: what stands in a column about an arm, a row an arm."""
+"""The tables of the page as Markdown: columns of figures, with one row per arm."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from campaign.results import Arm, Workload
 from campaign.roofline import Bound, Moved
 
 Cell = Callable[[Arm], str | None]
-"""What stands in a column about an arm; None where it was not measured."""
+"""A function from an arm to the text of its cell in a column; None if it was not measured."""
 
 
 def told(form: Callable[[float], str], value: float | None) -> str | None:
@@ -53,7 +53,7 @@ def arms_table(workload: Workload, columns: dict[str, Cell]) -> list[str]:
 
 
 def bounds_against(workload: Workload, baseline: str) -> list[str]:
-    """A line on what the arms can gain at most: the baseline's bound over theirs."""
+    """A line on the largest gain that is possible for each arm: the baseline's bound over the arm's."""
     bounds = {arm.name: arm.bound.step_ms for arm in workload.arms if arm.bound is not None}
     if baseline not in bounds:
         return []

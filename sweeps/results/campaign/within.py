@@ -1,4 +1,4 @@
-"""A command that ends within a time: asked at first, then killed with all that it started."""
+"""Running a command within a time limit: at its end the command is asked to stop, then killed with its children."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ import psutil
 from ampsweep.record import write_atomically
 
 GRACE_S: Final = 8.0
-"""What a training has for its checkpoint once it was asked to end."""
+"""Time that a training has for its checkpoint once it was asked to end."""
 GONE_S: Final = 10.0
-"""What killed processes have to be gone: a driver may take seconds to free a device's memory."""
+"""Time that killed processes have to disappear: a driver may take seconds to free a device's memory."""
 _RUNNING: Final = "running"
 """File that names the process at work, so that a campaign that was killed leaves none behind."""
 
@@ -97,7 +97,7 @@ def _group(pid: int) -> int | None:
 
 
 def _is_at_work(process: psutil.Process) -> bool:
-    """Whether it runs yet; one that has ended and that nobody has asked for does not."""
+    """Tell whether a process is running; one that has ended and waits to be reaped is not."""
     try:
         at_work: bool = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

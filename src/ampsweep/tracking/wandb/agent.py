@@ -1,4 +1,4 @@
-"""`wandb agent`, which starts this process to train a point of its sweep, and may stop it."""
+"""Runs of a `wandb agent`, which starts this process to train a point of its sweep, and may stop it."""
 
 import ast
 import os
@@ -13,7 +13,7 @@ def is_agents_run() -> bool:
 
 
 def settle_stop(record: RunRecord) -> None:
-    """Make a run that its sweep has stopped, as early termination does, an outcome: it ended as it was to.
+    """Count a run that its sweep has stopped (early termination) as completed: it ended as intended.
 
     An agent stops a run by SIGTERM, as a cluster takes a machine away: `record.wandb` says whether it was the sweep.
     """

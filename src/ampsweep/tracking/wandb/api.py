@@ -1,4 +1,4 @@
-"""W&B's public API: asking a server about runs that exist. Unlike in a training, a server that fails is an error."""
+"""Questions to a server about existing runs by W&B's public API; unlike in a training, its failure is an error."""
 
 import tempfile
 import urllib.error
@@ -39,7 +39,7 @@ _OF_NO_RUN: Final[Mapping[str, str | None]] = {
 
 
 class WandbError(ValueError):
-    """One sentence why something asked of W&B cannot be done."""
+    """Raised, with one sentence, if W&B cannot do what it was asked for."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ _IN_SUMMARY: Final = (
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that whoever watches the project is to know at once."""
+    """A message that people who watch the project should get at once."""
 
     title: str
     text: str
@@ -64,11 +64,11 @@ def define_metrics(run: "wandb.Run") -> None:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The news of a run's end for W&B; to gather it takes time here, and none of the server's."""
+    """The facts about a run's end for W&B; gathering them takes time on this machine, none of the server's."""
 
     summary: dict[str, Any]
     outdated: frozenset[str]
-    """Keys that may be in the summary there, and are no figures of the run."""
+    """Keys that may be in W&B's summary but are no figures of the run."""
     alerts: tuple[Alert, ...]
     artifacts: "tuple[wandb.Artifact, ...]"
 

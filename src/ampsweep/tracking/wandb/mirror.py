@@ -1,4 +1,4 @@
-"""The mirror of a run on W&B, kept equal to its history file while it trains, for as long as W&B can be had."""
+"""The mirror of a run on W&B: it follows the run's history file while it trains, as long as W&B can be reached."""
 
 import itertools
 import os
@@ -53,7 +53,7 @@ class WandbMirror:
     """
 
     def __init__(self, client: "Connection[Any, Any]", run: WandbRun, start: Start, *, grace_s: float) -> None:
-        """``grace_s`` is how long a run that has ended waits for W&B to begin, however hopeless."""
+        """``grace_s``: the seconds that a run that has ended waits for W&B to begin, however hopeless."""
         self._client, self._sends, self._grace_s = client, Lock(), grace_s
         self._run, self._record, self._directory = run, start.record, start.directory
         self._over, self._since_s = Event(), time.monotonic()
@@ -61,7 +61,7 @@ class WandbMirror:
         self._lost: str | None = None
 
     def serve(self) -> None:
-        """Mirror the run until it has ended and W&B has what can be had in time."""
+        """Mirror the run until it has ended and W&B has as much of it as it takes in time."""
         Thread(target=self._hear, name="training", daemon=True).start()
         with self._locked() as is_ours:
             if is_ours:
@@ -75,7 +75,7 @@ class WandbMirror:
         self.send(Done(facts))
 
     def send(self, message: object) -> None:
-        """Tell the client, from any thread; nobody may be there to be told."""
+        """Send a message to the client, from any thread; the client may be gone."""
         with self._sends, suppress(OSError):
             self._client.send(message)
 
@@ -127,7 +127,7 @@ class WandbMirror:
             pause_s = min(2 * pause_s, _LAST_RETRY_S)
 
     def _attempt(self) -> None:
-        """Have the run on W&B from here to its end; raises `lost_errors`."""
+        """Keep the run on W&B up to date from here to its end. Raises `lost_errors`."""
         steps = [row[STEP] for row in read_history(self._directory)]
         with self._guarded_opening():
             self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))

@@ -1,4 +1,4 @@
-"""Outages: a W&B run that cannot be finished, because its server does not take what it is sent, is given up."""
+"""Outages: a W&B run is given up if it cannot be finished because its server does not accept what it is sent."""
 
 import time
 from contextlib import ExitStack
@@ -20,14 +20,14 @@ _LONGER_THAN_AN_ANSWER: Final = 4
 
 @dataclass(frozen=True)
 class Patience:
-    """The time that a server is waited for, in seconds."""
+    """The time to wait for a server, in seconds."""
 
     errors_s: float = 0.25
-    """While all it has are errors: a second try may do better."""
+    """Wait while it answers with errors only: a second try may do better."""
     silence_s: float = 0.6
-    """While nothing is heard of it: nothing of what is being sent moves, and it does not answer."""
+    """Wait while it is silent: nothing that is being sent moves, and it does not answer."""
     slow_s: float = 5.0
-    """The same at most, for a server that was slow before; and while it answers, but nothing moves."""
+    """Longest wait for a silent server that was slow before, and for one that answers while nothing moves."""
 
 
 COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
@@ -35,7 +35,7 @@ COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
 
 
 class GivenUpError(OSError):
-    """The server was given up; the text says why."""
+    """Raised when the server is given up; the text says why."""
 
     def __init__(self, why: str, *, is_silent: bool) -> None:
         super().__init__(why)

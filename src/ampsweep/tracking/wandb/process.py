@@ -66,12 +66,12 @@ class WandbAddress:
             raise ValueError(opened.refusal)
 
     def prepare(self, config: TrackingConfig) -> None:
-        """Have wandb-core started for a run that will come; not before that is certain, as it leaves files behind."""
+        """Let wandb-core start for a run that is certain to come; call it not before, because wandb-core leaves files."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Prepare(config))
 
     def publish(self, page: "ComparisonPage", place: WandbPlace, directory: Path) -> Published:
-        """Have a comparison put on W&B; waits until it is there, or until it is certain that it will not be."""
+        """Put a comparison on W&B; wait until it is there, or until it is certain that it will not be."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Publish(page, place, directory))
             published: Published = connection.recv()
@@ -79,7 +79,7 @@ class WandbAddress:
         return Published(failure="the W&B process ended")
 
     def connect(self) -> "Connection[Any, Any]":
-        """A connection to it; raises OSError or EOFError where it has ended."""
+        """Connect to the process. Raises OSError or EOFError if it has ended."""
         return Client(self.path, authkey=self.key)
 
 
@@ -208,7 +208,7 @@ class WandbClient:
             record.wandb = done.wandb
 
     def _listen(self) -> None:
-        """Hand on what the W&B process has to say, to whom it concerns."""
+        """Pass on the messages of the W&B process to the user, the record or the training."""
         with suppress(EOFError, OSError):
             while True:
                 match self._connection.recv():

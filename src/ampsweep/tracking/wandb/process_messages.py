@@ -18,21 +18,21 @@ SYNC_LATER: Final = "history.jsonl has every row, `ampsweep sync DIRECTORY` send
 
 @dataclass(frozen=True)
 class Prepare:
-    """To the W&B process: a run will come."""
+    """To the W&B process: prepare for a run that will come."""
 
     config: TrackingConfig
 
 
 @dataclass(frozen=True)
 class Check:
-    """To the W&B process: a run may come; it is to say whether it could be tracked so."""
+    """To the W&B process: check whether a run with these settings could be tracked."""
 
     config: TrackingConfig
 
 
 @dataclass(frozen=True)
 class Open:
-    """To the W&B process: a run is to be tracked so."""
+    """To the W&B process: open a run with these settings."""
 
     config: TrackingConfig
     group: str | None
@@ -40,7 +40,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """Its answer to `Check` and `Open`: the mode, a line that tells the user, the run's place; or why it refuses."""
+    """The answer to `Check` and `Open`: the mode, a line for the user and the run's place, or why it refuses."""
 
     mode: str = "disabled"
     line: str | None = None
@@ -50,7 +50,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Start:
-    """To the W&B process: the run begins. From here on it reads the rows in the directory's history file."""
+    """To the W&B process: the run begins; from now on read its rows in the directory's history file."""
 
     record: RunRecord
     directory: Path
@@ -77,7 +77,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Publish:
-    """To the W&B process: a comparison belongs there; wandb's own files go below the directory."""
+    """To the W&B process: publish a comparison; wandb's own files go below the directory."""
 
     page: "ComparisonPage"
     place: "WandbPlace"
@@ -86,7 +86,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Published:
-    """Its answer to `Publish`: the address, or why there is none."""
+    """The answer to `Publish`: the address, or the reason why there is none."""
 
     url: str = ""
     failure: str | None = None
@@ -94,6 +94,6 @@ class Published:
 
 @dataclass(frozen=True)
 class Done:
-    """Its answer to `Finish`: the facts for the record."""
+    """The answer to `Finish`: the facts for the record."""
 
     wandb: WandbFacts

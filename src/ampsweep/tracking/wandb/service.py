@@ -71,10 +71,10 @@ def _import_wandb() -> None:
 
 
 class _Service:
-    """Answers what clients send; see `process_messages`."""
+    """Answers the messages of clients; see `process_messages`."""
 
     def __init__(self, expected: Sequence[TrackingConfig]) -> None:
-        """``expected`` is how runs will be tracked, as far as known."""
+        """``expected``: the tracking settings of the runs to come, as far as known."""
         self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
         self._accesses: dict[str | None, WandbAccess | None] = {}
         for config in expected:
@@ -82,7 +82,7 @@ class _Service:
                 self._access(config)
 
     def serve(self, client: "Connection[Any, Any]") -> None:
-        """One client, to its end."""
+        """Serve one client until it ends."""
         opening: Prepare | Check | Open | Publish = client.recv()
         match opening:
             case Publish():
