@@ -33,7 +33,7 @@ class WandbCommand:
     def __init__(self, server: WandbServer, directory: Path, *paths: Path) -> None:
         self.server, self.directory = server, directory
         self._started: list[subprocess.Popen[str]] = []
-        for name in ("home", "tmp"):
+        for name in ("home", "t"):
             (directory / name).mkdir()
         (directory / "train.py").symlink_to(ROOT / "train.py")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "AMPSWEEP_"))}
@@ -42,7 +42,7 @@ class WandbCommand:
             **kept,
             **server.environment,
             "HOME": str(directory / "home"),
-            "TMPDIR": str(directory / "tmp"),  # where device locks are
+            "TMPDIR": str(directory / "t"),  # where device locks are, and sockets, whose paths have 107 characters at most
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(path),
             "OMP_NUM_THREADS": "1",
