@@ -66,7 +66,7 @@ class WandbAddress:
             raise ValueError(opened.refusal)
 
     def prepare(self, config: TrackingConfig) -> None:
-        """Let wandb-core start for a run that is certain to come; call it not before, because wandb-core leaves files."""
+        """Let wandb-core start for the next run, once that run is certain: wandb-core leaves files behind."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Prepare(config))
 
