@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what it shows: text is escaped unless it is markup already."""
+"""Safe HTML: text is escaped unless it is markup already."""
 
 import html
 import json

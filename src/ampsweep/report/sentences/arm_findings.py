@@ -184,7 +184,7 @@ def _parity_line(of: Parity) -> str:
 
 
 def _brief_parity(of: Parity) -> str:
-    """Tell of an inconclusive one if it may be worse, which is what matters for a choice."""
+    """Tell whether an inconclusive metric may be worse, which matters for a choice."""
     name = metric_words(of.metric)
     if of.verdict != "inconclusive":
         return f"{name} {of.verdict}"
@@ -203,7 +203,7 @@ def _gap(of: Parity) -> str:
 
 
 def _factor(of: Parity) -> float:
-    """A share is told in percentage points."""
+    """Format a gap; that of a share in percentage points."""
     return 100.0 if of.is_share else 1.0
 
 
