@@ -33,7 +33,7 @@ class Estimate:
         return replace(self, value=-self.value, low=low, high=high)
 
     def resolves(self, null: float) -> bool:
-        """True if the data distinguish the value from `null`: its interval excludes `null`, or it is exact and differs."""
+        """True if the data distinguish the value from `null`: the interval excludes it, or an exact value differs."""
         if self.exact:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]

@@ -72,7 +72,7 @@ def _found(directory: Path) -> Found:
 
 
 def _recorded_baseline(records: Sequence[tuple[Path, RunRecord]]) -> str:
-    """The report setting of the first run that recorded one."""
+    """The baseline of the first run that recorded one."""
     recorded = (record.config.get("report", {}).get("baseline") for _, record in records)
     return next((str(one) for one in recorded if one is not None), ReportConfig.baseline)
 

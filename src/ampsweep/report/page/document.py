@@ -140,7 +140,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
 
 
 def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
-    """The attributes by which filters hide a problem; none if its arm and seed are unknown."""
+    """The attributes by which filters hide a problem; none if its arm or workload is unknown."""
     if problem.arm is None or problem.compared is None:
         return {}
     return {"data_arm": problem.arm, "data_facts": facts_attribute(problem.compared.facts, keys)}

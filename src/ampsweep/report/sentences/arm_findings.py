@@ -184,7 +184,7 @@ def _parity_line(of: Parity) -> str:
 
 
 def _brief_parity(of: Parity) -> str:
-    """Tell whether an inconclusive metric may be worse, which matters for a choice."""
+    """A metric's verdict in a few words; of an inconclusive one they tell whether it may be worse."""
     name = metric_words(of.metric)
     if of.verdict != "inconclusive":
         return f"{name} {of.verdict}"
@@ -203,7 +203,7 @@ def _gap(of: Parity) -> str:
 
 
 def _factor(of: Parity) -> float:
-    """Format a gap; that of a share in percentage points."""
+    """The factor for figures of a metric: shares are shown in percentage points."""
     return 100.0 if of.is_share else 1.0
 
 
