@@ -63,7 +63,7 @@ class ComparisonNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All figures of a report."""
+    """The comparison of a set of runs: all figures of a report."""
 
     baseline: str
     margin_pct: float

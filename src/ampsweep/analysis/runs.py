@@ -64,7 +64,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """The end as tables tell it: the status, but `disproved` and `cut short` told apart from `completed`."""
+        """The end as tables name it: the status, with `disproved` and `cut short` set apart from `completed`."""
         if self.record.status != "completed":
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
@@ -140,7 +140,7 @@ class Run:
 
     @cached_property
     def pair_key(self) -> str:
-        """Equal for runs that differ in precision alone: the record's key, and one of the conditions it ran under."""
+        """A key equal for runs that differ in precision only: the record's key, and a hash of the run's conditions."""
         conditions = json.dumps(self.conditions, sort_keys=True)
         return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
 

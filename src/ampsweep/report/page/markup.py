@@ -64,7 +64,7 @@ def swatch(style: ArmStyle) -> Markup:
 
 
 def arm_name(arm: str, style: ArmStyle) -> Markup:
-    """The arm's name after its colour, so that colour is never alone in telling arms apart."""
+    """The arm's name after its colour, so that arms are never distinguished by colour alone."""
     return tag("span", join(swatch(style), name(arm)), class_="arm-name")
 
 

@@ -43,7 +43,7 @@ def lines(of: Judgements) -> tuple[str, str, str]:
 
 
 def summary(of: Judgements) -> str:
-    """All three in one clause; an n only where it is not that of the completed pairs."""
+    """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
     n = of.num_completed_pairs
     return ", ".join(
         [

@@ -124,7 +124,7 @@ class WandbProcess:
 
     @cached_property
     def address(self) -> WandbAddress:
-        """Its address, for any process of this machine; waits until it has started."""
+        """The address of the W&B process, for any process of this machine; waits until it has started."""
         assert self._process.stdout is not None
         return WandbAddress(self._process.stdout.readline().decode().rstrip("\n"), self._key)
 
