@@ -1,1 +1,1 @@
-"""From records to a comparison: pairs, statistics, conclusion. Pure functions of records, without torch."""
+"""The way from records to a comparison: pairs, statistics, conclusion. Pure functions of records, without torch."""

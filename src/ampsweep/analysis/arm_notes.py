@@ -1,4 +1,4 @@
-"""Notes on the runs of an arm that a reader of its figures must know: early ends, repeats, figures left out."""
+"""Notes on the runs of an arm, for readers of its figures: early ends, repeats, figures left out."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class ArmNote:
     status: str | None = None
     """The status of runs that are not completed."""
     cause: str | None = None
-    """The records' own words: an error, a contradiction, what else ran, or the value that is no figure."""
+    """Text from the records: an error, a contradiction, the contamination, or the value that is no figure."""
     unpaired: Unpaired | None = None
     metric: str | None = None
     num_runs: int | None = None
@@ -42,8 +42,8 @@ def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[A
     """The notes on one arm's `runs`, a cause once with all of its seeds.
 
     Args:
-        runs: of one arm and workload.
-        unpaired: run directory -> why that run is in no pair.
+        runs: the runs of one arm and workload.
+        unpaired: run directory -> the reason why that run is in no pair.
     """
     seeds: dict[ArmNote, list[int]] = defaultdict(list)
     repeats: Counter[tuple[str, int]] = Counter()

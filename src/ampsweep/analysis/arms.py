@@ -1,4 +1,4 @@
-"""The figures of one arm in a workload, against the baseline where there are pairs."""
+"""The figures of one arm in a workload, compared with the baseline by pairs."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 class WithinRun:
     """Spread of the steps of a run after warm-up, medians over the runs.
 
-    It says nothing of how far another run would be from these, so no interval and no verdict is made of it.
+    It does not tell how far another run would be from these, so no interval and no verdict is derived from it.
     """
 
     num_runs: int
@@ -38,8 +38,8 @@ class WithinRun:
 class ArmComparison:
     """One arm of a workload. A figure that was not measured is None.
 
-    Step time and peak memory are of completed runs, cut short or not; losses and accuracy of those not cut short. A run
-    whose proof contradicts its mode has no figure in it; one that is contaminated has no speed.
+    Step time and peak memory come from completed runs, cut short or not, losses and accuracy from those not cut short.
+    A run whose proof contradicts its mode contributes no figure, a contaminated run no speed.
     """
 
     arm: str
@@ -50,17 +50,17 @@ class ArmComparison:
     num_completed_pairs: int
     """Pairs in which both arms took all of their steps."""
     num_expected_pairs: int
-    """Pairs there would be had this arm and the baseline completed for every seed that either was run with."""
+    """Pairs that there would be if this arm and the baseline had completed for every seed that either was run with."""
     num_without_partner: int
     """Completed runs of this arm without a completed baseline run of their pair key."""
     num_contaminated: int
-    """Runs of this arm whose memory and loss count, but not their speed: something else may have changed it."""
+    """Runs of this arm whose memory and loss count, but not their speed, which something else may have changed."""
     statuses: dict[str, int]
     """Number of runs by how they ended: a status, or for some of the completed ones `cut short` or `disproved`."""
     step_ms: float | None
     """Median over uncontaminated runs of each run's median step time."""
     within_run: WithinRun | None
-    """The spread of the steps of a run; only where there are fewer than three uncontaminated runs."""
+    """The spread of the steps of a run; only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
@@ -68,9 +68,9 @@ class ArmComparison:
     predicted_memory_bytes: float | None
     """Median over runs of the peak that was predicted for them, those out of memory included."""
     prediction_error_pct: float | None
-    """Median over runs of the predicted peak less the measured one, in percent of it."""
+    """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
     memory_saved_bytes: Estimate | None
-    """Baseline's peak minus this arm's: negative where this arm needs more."""
+    """Baseline's peak minus this arm's: negative if this arm needs more."""
     memory_saved_pct: Estimate | None
     val_loss: Spread | None
     loss_gap: Estimate | None
@@ -94,10 +94,10 @@ def summarise_arm(
 
     Args:
         arm: the arm's label.
-        runs: its runs, at least one.
-        baseline_runs: the workload's runs of the baseline, the same ones for the baseline itself.
-        pairs: the arm's pairs with the baseline, none for the baseline itself.
-        unpaired: run directory -> why that run is in no pair.
+        runs: the arm's runs, at least one.
+        baseline_runs: the workload's runs of the baseline; for the baseline itself the same as `runs`.
+        pairs: the arm's pairs with the baseline; none for the baseline itself.
+        unpaired: run directory -> the reason why that run is in no pair.
     """
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     paired = {pair.pair_key for pair in pairs}
@@ -158,7 +158,7 @@ def _median(runs: Sequence[Run], key: str) -> float | None:
 
 
 def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:
-    """Mean and spread over pair keys (seeds), repeats of one averaged first: they are no further seeds."""
+    """Mean and spread over pair keys (seeds); repeats of a seed are averaged first, since they are no further seeds."""
     values: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         if (value := run.figure(key)) is not None:
@@ -172,7 +172,7 @@ def _statuses(runs: Sequence[Run]) -> dict[str, int]:
 
 
 def _within_run(runs: Sequence[Run]) -> WithinRun | None:
-    """The spread within `runs`, uncontaminated ones of one arm; None where they do not tell."""
+    """The spread within `runs`, which are uncontaminated ones of one arm; None if they did not measure it."""
     figures = [[value for key in _WITHIN_RUN if (value := run.figure(key)) is not None] for run in runs]
     found = [of_run for of_run in figures if len(of_run) == len(_WITHIN_RUN) and of_run[0] > 0]
     if not found:

@@ -13,13 +13,13 @@ from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
 from ampsweep.text import first_line
 
 MAX_SPEED_DOUBT: Final = 1.1
-"""A speed that is not told from the baseline's must at least be known to be within this factor of it."""
+"""Factor of the baseline's speed within which a speed must be known to lie if the two are not resolved."""
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 
 RefusalKind = Literal["unsupported", "disproved", "diverged", "mostly failing", "worse"]
 OpenKind = Literal["cut short", "too few pairs", "speed not known", "no final loss", "parity open", "too small"]
-"""The first thing that is missing to judge an arm by; `too small` is the workload."""
+"""The first thing that is missing to judge an arm by; `too small` concerns the workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +28,15 @@ class Refusal:
 
     kind: RefusalKind
     cause: str | None = None
-    """The first run's own words."""
+    """The text in the first run's record."""
     seeds: tuple[int, ...] = ()
-    """Seeds of the runs that say so."""
+    """Seeds of the runs with this text."""
     other_seeds: tuple[int, ...] = ()
-    """Seeds of runs that diverged with other words."""
+    """Seeds of runs that diverged with another text."""
     outcome: str | None = None
     num_such: int = 0
     num_runs: int = 0
-    """Runs with that `outcome`, of how many."""
+    """Number of the arm's runs, of which `num_such` have that `outcome`."""
     parity: Parity | None = None
     """The parity of the metric that is worse."""
 
@@ -66,7 +66,7 @@ class Candidate:
     pairs: tuple[Pair, ...]
     refusal: Refusal | None
     too_few_pairs: TooFewPairs | None
-    """None for an arm that has three completed pairs."""
+    """The reason why nothing is concluded; None for an arm with three completed pairs."""
 
     @property
     def arm(self) -> str:
@@ -74,13 +74,13 @@ class Candidate:
 
     @property
     def speed_is_known(self) -> bool:
-        """True if its speed is told from the baseline's, or known to be about the same."""
+        """True if its speed is resolved from the baseline's, or known to be about the same."""
         speedup = self.figures.speedup
         return speedup is not None and _is_known(speedup)
 
     @property
     def open(self) -> OpenKind | None:
-        """The first thing that is missing to judge it by; None where nothing is."""
+        """The first thing that is missing to judge the arm by; None if nothing is."""
         if self.too_few_pairs is not None:
             return "cut short" if "cut short" in self.figures.statuses else "too few pairs"
         if not self.speed_is_known:
@@ -106,7 +106,7 @@ def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | 
 
 
 def refusal(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Refusal | None:
-    """The first reason to refuse the arm of `runs`; None where there is none.
+    """Find the first reason to refuse the arm of `runs`; None if there is none.
 
     - every run is `unsupported`;
     - the proof of a run contradicts its mode;

@@ -58,12 +58,12 @@ class ComparisonNote:
     margin_pct: float | None = None
     recorded_margin_pct: float | None = None
     cause: str | None = None
-    """The records' own words."""
+    """Text from the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All figures of a report."""
+    """The comparison of a set of runs: all figures of a report."""
 
     baseline: str
     margin_pct: float
@@ -79,7 +79,7 @@ class Comparison:
         return (*self.workloads, *self.searches)
 
     def relative_to(self, directory: Path) -> "Comparison":
-        """The same with the run directories as seen from `directory`, so that the tree can be moved."""
+        """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
         base = directory.resolve()
         return replace(
             self,
@@ -106,7 +106,7 @@ def compare(
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
-        file_problems: what could not be read of the runs.
+        file_problems: files of the runs that could not be read, or not in full.
 
     Raises:
         ValueError: `margin_pct` is not positive.

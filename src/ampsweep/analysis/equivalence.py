@@ -1,4 +1,4 @@
-"""Two one-sided tests (TOST): whether a mean difference lies inside a margin, and how many pairs it takes to tell."""
+"""Two one-sided tests (TOST) of whether a mean difference lies inside a margin, and the number of pairs they need."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ from scipy.special import chdtri, ndtr, stdtrit
 Position = Literal["inside", "above", "below", "open"]
 
 ALPHA: Final = 0.05
-"""Chance of either one-sided test to find what is not there."""
+"""Chance of either one-sided test to find a difference inside the margin that is not."""
 POWER: Final = 0.8
 """Chance of an answer that a number of pairs is asked to give: the custom of planning a trial."""
 MAX_FURTHER_PAIRS: Final = 100

@@ -1,4 +1,4 @@
-"""Judgements on an arm's speed, memory and learning: a word each, with the figures it stands on."""
+"""Judgements on an arm's speed, memory and learning: a word for each, with its figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Judgements:
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
-    """Judge an arm that is not the baseline; `parities` has its final metrics."""
+    """Judge an arm other than the baseline; `parities` holds its final metrics."""
     return Judgements(
         speed=_speed(arm.speedup),
         speedup=arm.speedup,

@@ -1,4 +1,4 @@
-"""A run's losses against its training time and energy, from what its history logged."""
+"""Curves of a run's losses over its training time and energy, from the rows of its history."""
 
 import math
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from ampsweep.record import RunRecord
 TRAIN_LOSS: Final = "train/loss"
 ENERGY_J: Final = "device/energy_j"
 SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS, ENERGY_J)
-"""Metrics of the history that the curves are made of."""
+"""Metrics of the history from which the curves are made."""
 
 MIN_EVALUATIONS: Final = 5
-"""Fewer validation losses than these are no curve."""
+"""Fewest validation losses that make a curve."""
 SMOOTHED_SHARE: Final = 0.1
 MIN_SMOOTHED: Final = 10
 """Share of a run's training losses, and their least number, that one is averaged over, looking back."""
@@ -48,7 +48,7 @@ class LossCurve:
 
     @property
     def final(self) -> float:
-        """The loss it ends at."""
+        """The last loss of the curve."""
         return float(self.losses[-1])
 
     def reach(self, target: float) -> tuple[float, float | None] | None:
@@ -75,8 +75,8 @@ def loss_curves(record: RunRecord, series: Mapping[str, Series]) -> dict[str, Lo
     covers warm-up, it is the run's median step time.
 
     Args:
-        record: of a measured run.
-        series: of its history, the metrics `SERIES_KEYS` as far as it has them.
+        record: the record of a measured run.
+        series: those metrics of `SERIES_KEYS` that its history has.
     """
     median_ms = figure(record, STEP_MS)
     times = series.get(STEP_MS)

@@ -26,15 +26,15 @@ class Pair:
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
     def figures(self, key: str) -> tuple[float, float] | None:
-        """(baseline, arm) of summary metric `key`, each the mean over its repeats; None where either lacks it."""
+        """(baseline, arm) values of summary metric `key`, each the mean over its repeats; None if either lacks it."""
         return _both(_mean_figure(self.baseline_runs, key), _mean_figure(self.arm_runs, key))
 
     def speed_figures(self, key: str) -> tuple[float, float] | None:
-        """As `figures`, of the runs that are not contaminated: for whatever depends on time."""
+        """The same as `figures`, of uncontaminated runs only: for metrics that depend on time."""
         return self._of(lambda run: run.contamination is None).figures(key)
 
     def final_figures(self, key: str) -> tuple[float, float] | None:
-        """As `figures`, of the runs that took all of their steps."""
+        """The same as `figures`, of runs that took all of their steps only."""
         return self._of(lambda run: run.finished).figures(key)
 
     def _of(self, counts: Callable[[Run], bool]) -> "Pair":
@@ -72,7 +72,7 @@ class Unpaired:
     outcome: str | None = None
     """The end of the run itself, or of the baseline run with its pair key."""
     error: str | None = None
-    """The record's own words on a run that has no figures."""
+    """The record's error, for a run without figures."""
     differences: tuple[Difference, ...] = ()
     """The most telling ones from the nearest baseline run, three at most of `num_differences`."""
     num_differences: int = 0

@@ -1,4 +1,4 @@
-"""Parity: whether an arm learns the same as the baseline, within a margin that was chosen before the runs."""
+"""Parity: the verdict on whether an arm learns as well as the baseline, within a margin chosen before the runs."""
 
 import statistics
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Parity:
     not_worse: bool
     """True if the interval leaves out that the arm is worse by the margin: equivalent, better, or between the two."""
     is_share: bool
-    """The metric is a share that is better higher: its gaps are told in percentage points."""
+    """True if the metric is a share that is better higher; its gaps are in percentage points."""
     scale: float
     """The figure that `margin_pct` is a percentage of: the baseline's mean loss, or 1 for a share."""
 

@@ -1,6 +1,6 @@
-"""Reasons why speed and memory came out as they did, computed from records, each with the figures it stands on.
+"""Reasons for the speed and memory of the arms, computed from records, each with its figures.
 
-A fact that the records lack gives no reason. A reason says what is so, not how much it costs.
+A fact that the records lack gives no reason. A reason states a fact, not its cost.
 """
 
 import statistics
@@ -28,9 +28,9 @@ ReasonKind = Literal[
 ]
 
 MAX_MFU_PCT: Final = 20.0
-"""A step of which the arithmetic at full rate takes less than this is bound by something else."""
+"""Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
 MIN_UTILIZATION_PCT: Final = 80.0
-"""Samples in which any kernel ran: below this the device certainly waited. Above it, it may have."""
+"""Percent of samples in which any kernel ran: below this the device certainly waited, above it may have."""
 MIN_WAIT_SHARE: Final = 0.1
 MIN_FLOAT32_SHARE: Final = 0.05
 MIN_SKIPPED_SHARE: Final = 0.01
@@ -51,20 +51,20 @@ class Reason:
     kind: ReasonKind
     arm: str | None
     evidence: Mapping[str, float]
-    """The figures it stands on, by metric, config key, dtype or name."""
+    """The figures behind the reason, by metric, config key, dtype or name."""
     small_step: SmallStep | None = None
     """The sign of a reason `too_small`."""
     on_gpu: bool = False
     num_runs: int = 0
     """The arm's runs, of which some are contaminated."""
     cause: str | None = None
-    """The first contaminated run's own words."""
+    """The cause recorded by the first contaminated run."""
 
 
 def find_reasons(
     runs: Sequence[Run], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
-    """The reasons of a workload: first those of all of it, then arm by arm.
+    """Find the reasons of a workload: first those of the whole workload, then arm by arm.
 
     Args:
         runs: its runs; only those that may be compared count.
@@ -138,7 +138,7 @@ def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def wide_flops(flops: Mapping[str, float]) -> float:
-    """Those of `flops` by dtype that were computed in float32 or wider."""
+    """The part of `flops`, by dtype, that was computed in float32 or wider."""
     return sum(count for dtype, count in flops.items() if dtype in ("float32", "float64"))
 
 
@@ -150,7 +150,7 @@ def _skipped_steps(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _of_its_memory(arm: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
-    """Reasons by what autocast does to memory: float32 weights stay and are copied, activations shrink."""
+    """Reasons from autocast's effects on memory: float32 weights stay and are copied, activations shrink."""
     precision = run.record.config.get("precision", {})
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return

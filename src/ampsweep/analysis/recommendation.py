@@ -1,15 +1,15 @@
-"""The recommendation of an arm to train in, or what is missing to decide on one.
+"""The recommendation of an arm to train in, or the facts that are missing to decide on one.
 
 The rule:
-1. An arm is refused for what `candidates.refusal` lists.
-2. An arm is undecided while it has fewer than three completed pairs, while its speed is neither told from the
+1. An arm is refused for the reasons that `candidates.refusal` lists.
+2. An arm is undecided while it has fewer than three completed pairs, while its speed is neither resolved from the
    baseline's nor known to be within 10% of it, or while a final metric may still be worse than the baseline's by more
    than the margin. All others are eligible, and so is the baseline.
 3. Of several arms the fastest is found, and those that it does not beat by 2% in a way that their pairs resolve (the
    95% interval of their own ratio leaves out 1) count as equally fast. Of these the one with the smallest peak memory
    is chosen, or where others need at most 2% more, the nearest of them to the baseline.
 4. The eligible arm so chosen is recommended, unless an undecided arm might be chosen in its place: then nothing is
-   decidable yet, and what would decide is said.
+   decidable yet, and the steps that would decide it are given.
 5. Of a workload too small to judge speed by, nothing is recommended.
 
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
@@ -45,7 +45,7 @@ class ArmStanding:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """`arm` to train in, or why (`undecided`) that is not decidable yet: one of the two is None."""
+    """The `arm` to train in, or the reason (`undecided`) why that is not decidable yet; one of the two is None."""
 
     baseline: str
     arm: str | None
@@ -127,7 +127,7 @@ def _choose(baseline: ArmComparison, candidates: Sequence[Candidate]) -> Candida
 
 
 def _beats(one: Candidate | None, other: Candidate | None) -> bool:
-    """Tell if `one` is faster by enough, in the pairs that both have with the baseline (None)."""
+    """Tell whether `one` is faster by enough, in the pairs that both arms have with the baseline (None)."""
     mine, theirs = _speedups(one), _speedups(other)
     keys = [key for key in mine or theirs if (not mine or key in mine) and (not theirs or key in theirs)]
     if not keys:
@@ -143,7 +143,7 @@ def _speedups(one: Candidate | None) -> Mapping[str, float]:
 
 
 def _might_be_chosen(one: Candidate, chosen: Candidate | None, baseline: ArmComparison) -> bool:
-    """Tell if an undecided arm might take the place of the one chosen, by what is known of it so far."""
+    """Tell whether an undecided arm might take the place of the chosen one, by its facts so far."""
     speedup = one.figures.speedup
     if speedup is None or not (speedup.interval or speedup.exact):
         return chosen is None

@@ -29,7 +29,7 @@ class RunEntry:
     """The W&B page of the run, or W&B's local directory of one logged offline."""
 
     def relative_to(self, base: Path) -> "RunEntry":
-        """The same with its directory as `path_from` names it."""
+        """Copy the entry with its directory relative to another (see `path_from`)."""
         return replace(self, directory=path_from(base, self.directory))
 
 

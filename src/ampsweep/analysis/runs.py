@@ -1,4 +1,4 @@
-"""One run as the analysis sees it: its record and where it lies."""
+"""One run as the analysis sees it: its directory, its record, and the facts derived from them."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """The end as tables tell it: the status, but `disproved` and `cut short` told apart from `completed`."""
+        """The end as tables name it: the status, with `disproved` and `cut short` set apart from `completed`."""
         if self.record.status != "completed":
             return self.record.status
         return "disproved" if self.contradictions else "completed" if self.record.cut_short is None else "cut short"
@@ -76,12 +76,12 @@ class Run:
 
     @property
     def contamination(self) -> str | None:
-        """Anything else that may have changed its speed; None where nothing is known. Memory and loss stay valid."""
+        """The contamination that may have changed its speed; None if none is known. Memory and loss stay valid."""
         return self._reasons("contaminated")
 
     @property
     def unknown_contamination(self) -> str | None:
-        """The reason why nobody can tell if anything changed its speed; None where it was told, or not asked."""
+        """The reason why its contamination is unknown; None if it is known, or was not looked for."""
         return self._reasons("unknown")
 
     @property
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """The peak that was predicted for it, of what its device counts; None where nothing was."""
+        """The peak predicted for it, of the bytes that its device counts; None without a prediction."""
         prediction = self.record.prediction
         if prediction is None:
             return None
@@ -101,12 +101,12 @@ class Run:
 
     @property
     def prediction_error_pct(self) -> float | None:
-        """The predicted peak less the measured one, in percent of it; None where one of them is not known."""
+        """The predicted peak minus the measured one, in percent of the measured one; None unless both are known."""
         return None if self.record.prediction is None else self.record.prediction.error_pct
 
     @property
     def tracked_at(self) -> str | None:
-        """Its address on W&B, or the directory with its files for W&B; None where it was not tracked."""
+        """The run's address on W&B, or the directory with its files for W&B; None if it was not tracked."""
         return self.record.wandb.url or self.record.wandb.directory
 
     def _reasons(self, verdict: str) -> str | None:
@@ -140,7 +140,7 @@ class Run:
 
     @cached_property
     def pair_key(self) -> str:
-        """Equal for runs that differ in precision alone: the record's key, and one of the conditions it ran under."""
+        """A key equal for runs that differ in precision only: the record's key, and a hash of the run's conditions."""
         conditions = json.dumps(self.conditions, sort_keys=True)
         return f"{self.record.pair_key} {hashlib.sha256(conditions.encode()).hexdigest()[:8]}"
 

@@ -31,7 +31,7 @@ class SearchNote:
     outcome: str | None = None
     """The end of the run of that seed."""
     cause: str | None = None
-    """The first record's own words."""
+    """The error in the first record."""
     num_contaminated: int = 0
     num_runs: int = 0
     batch_sizes: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class ArmSearch:
     predicted_batch_size: int | None
     """The prediction before anything was tried; 0: not even one of 1."""
     times_baseline: float | None
-    """Only where memory bounds both."""
+    """The batch over the baseline's; only if memory bounds both."""
     bound: Bound | None
     limit: int | None
     """`max_batch.limit` of an arm that it bounds."""
@@ -70,11 +70,11 @@ class ArmSearch:
     predicted_memory_bytes: float | None
     """Median over runs of the peak that was predicted for their training with the answer."""
     prediction_error_pct: float | None
-    """Median over runs of the predicted peak less the measured one, in percent of it."""
+    """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
     why_unpredicted: str | None
     """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
-    """Those of the arm's first search, by batch size."""
+    """Probes of the arm's first search, by batch size."""
     notes: tuple[SearchNote, ...]
 
 

@@ -15,7 +15,7 @@ MIN_PAIRS: Final = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over `n` pairs, in the unit of its name, and its two-sided 95% interval where there is one."""
+    """A mean over `n` pairs, in the unit of its name, and its two-sided 95% interval if there is one."""
 
     value: float
     n: int
@@ -33,7 +33,7 @@ class Estimate:
         return replace(self, value=-self.value, low=low, high=high)
 
     def resolves(self, null: float) -> bool:
-        """True if the data tell the value from `null`: the interval leaves it out, or it is exact and another."""
+        """True if the data distinguish the value from `null`: the interval excludes it, or an exact value differs."""
         if self.exact:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]

@@ -1,4 +1,4 @@
-"""Bytes that an arm saves and adds, from the baseline's peak to its own, category by category."""
+"""The waterfall of peak memory: the bytes that an arm saves and adds against the baseline, by category."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ accelerator whatever else the allocator held."""
 
 @dataclass(frozen=True, kw_only=True)
 class WaterfallStep:
-    """Bytes of one category at either peak."""
+    """Bytes of one category at both peaks."""
 
     category: str
     baseline_bytes: int

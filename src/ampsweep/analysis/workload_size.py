@@ -1,4 +1,4 @@
-"""Signs that a workload is too small for its figures to say anything about larger ones."""
+"""Signs that a workload is too small for its figures to hold for larger ones."""
 
 import statistics
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def size_cautions(baseline_runs: Sequence[Run]) -> tuple[SizeCaution, ...]:
 
 
 def small_step(baseline_runs: Sequence[Run]) -> SmallStep | None:
-    """The sign that the workload is too small to judge speed by; None where nothing says that it is."""
+    """The sign that the workload is too small to judge speed by; None if there is none."""
     known = [
         (step_ms, operators)
         for run in baseline_runs
@@ -76,7 +76,7 @@ def small_step(baseline_runs: Sequence[Run]) -> SmallStep | None:
 
 
 def small_peak(baseline_runs: Sequence[Run]) -> SmallPeak | None:
-    """The sign that the workload is too small to judge memory by; None where nothing says that it is."""
+    """The sign that the workload is too small to judge memory by; None if there is none."""
     peaks = [peak * GIB for run in baseline_runs if run.measured and (peak := run.figure(PEAK_MEMORY)) is not None]
     median = statistics.median(peaks) if peaks else None
     return None if median is None or median >= MIN_PEAK_BYTES else SmallPeak(peak_bytes=median)

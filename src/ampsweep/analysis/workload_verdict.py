@@ -1,4 +1,4 @@
-"""The verdict on a workload: what each arm came to, and what to train in."""
+"""The verdict on a workload: the result of each arm, and the arm to train in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ArmVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer of a workload, and what it is made of."""
+    """The verdict on a workload, with the parts that it is made of."""
 
     recommendation: Recommendation
     arms: tuple[ArmVerdict, ...]

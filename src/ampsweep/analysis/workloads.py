@@ -1,4 +1,4 @@
-"""Workloads: what was computed on what, apart from precision and seed. Figures are compared only within one."""
+"""Workloads: groups of runs that differ in precision and seed only. Figures are compared only within one."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """The facts that tell it apart from the others; those that name it where it is the only one."""
+        """The facts that distinguish it from the others; if it is the only one, those that name it."""
         shown = self.varied or {key: self.facts.get(key) for key in _TITLE_FACTS}
         return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
 

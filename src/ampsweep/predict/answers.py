@@ -13,7 +13,7 @@ class ArmAnswer:
 
     arm: str
     largest: LargestBatch | None = None
-    """None where the largest batch was not asked for."""
+    """The largest batch that fits; None if it was not asked for."""
     against_baseline: Literal["baseline", "same", "unknown", "saves", "takes_more"] = "unknown"
     """`same`: at every batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
     saves_from: int | None = None

@@ -114,7 +114,7 @@ class MemoryByBatchSize:
     def largest(self, limit: int) -> LargestBatch:
         """The largest batch that fits into `limit` bytes; it and the next larger one are traced."""
         while True:
-            most = self._last(lambda size: self._can_be_told(size) and self.fits(size, limit))
+            most = self._last(lambda size: self._is_known(size) and self.fits(size, limit))
             if most and not self._has_batch(most):
                 return LargestBatch(self._last(self._has_batch), is_all_the_data=True)
             known = self._interpolation
@@ -123,7 +123,7 @@ class MemoryByBatchSize:
             if all(confirmed) or known is None:
                 return LargestBatch(most)
 
-    def _can_be_told(self, batch_size: int) -> bool:
+    def _is_known(self, batch_size: int) -> bool:
         return self._interpolation is not None or self._has_batch(batch_size)
 
     def _confirm(self, batch_size: int) -> bool:

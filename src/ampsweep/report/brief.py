@@ -1,4 +1,4 @@
-"""The comparison in few lines, for a terminal on which other things go on."""
+"""The comparison in a few lines, for the live display of a sweep."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ _UNBOUNDED: Final = 10_000
 
 @dataclass(frozen=True)
 class BriefComparison:
-    """The arms of each workload, no wider and no higher than there is room for.
+    """The arms of each workload, in the available width and height.
 
-    What has none is left out: columns by their rank, then uncertainties; workloads and arms, which are counted.
+    If there is no room, columns are left out by rank, then uncertainties, then workloads and arms, which are counted.
     """
 
     comparison: Comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As rich asks for it."""
+        """Yield the tables that fit (rich's protocol)."""
         workloads, room = self.comparison.workloads, options.max_height - 1  # a line for what is left out
         left_out: list[str] = []
         for index, workload in enumerate(workloads):
@@ -62,7 +62,7 @@ class BriefComparison:
         console: Console,
         options: ConsoleOptions,
     ) -> tuple[int, RenderableType]:
-        """The best of its tables that fits, between its title and what is recommended, with its number of lines."""
+        """The best of a workload's tables that fits, between title and recommendation, with its number of lines."""
         unbounded = options.update(width=_UNBOUNDED)
         height, table = 0, empty_table()
         for height, table in _tables(arms, columns_for(workload.arms)):

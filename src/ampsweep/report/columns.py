@@ -1,4 +1,4 @@
-"""The columns of a comparison table: header, unit, how a cell reads and how its figure was taken. Defined once."""
+"""The columns of a comparison table: header, unit, text of a cell, and the explanation of its figure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ABSENT: Final = "-"
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of a cell: the figure, and below or after it what qualifies it (interval, share, spread)."""
+    """The content of a cell: the figure, and below or after it a detail (interval, share, spread)."""
 
     value: str
     detail: str = ""
@@ -30,9 +30,9 @@ class Column:
     explanation: str = ""
     numeric: bool = True
     optional: bool = False
-    """Left out of a table in which no arm has it."""
+    """True if the column is left out of a table in which no arm has a value."""
     rank: int = 0
-    """The rank by which columns are given up where a table has no room: the highest first, those of 0 never."""
+    """The order in which columns are dropped if a table has no room: the highest rank first, rank 0 never."""
 
 
 def columns_for(arms: Sequence[ArmComparison]) -> list[Column]:

@@ -1,4 +1,4 @@
-"""From the records of one or more directories to their comparison, on disk and on the console."""
+"""The comparison of the runs in one or more directories, from their records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ampsweep.report.histories import Histories, read_histories
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison with what it was made from, as `write_comparison` takes them."""
+    """A comparison with the data it was made from, as `write_comparison` takes them."""
 
     comparison: Comparison
     records: Sequence[tuple[Path, RunRecord]]
@@ -27,10 +27,10 @@ def compare_directories(
 ) -> Compared:
     """Compare all runs below `directories`; baseline and margin are those the runs recorded, unless given.
 
-    What cannot be read is named in the comparison and left out.
+    Files that cannot be read are named in the comparison and left out.
 
     Raises:
-        UserError: a directory has no records, or none of all can be read.
+        UserError: a directory has no records, or no record can be read.
     """
     found = [_found(directory) for directory in directories]
     records = [entry for one in found for entry in one.records]
@@ -72,7 +72,7 @@ def _found(directory: Path) -> Found:
 
 
 def _recorded_baseline(records: Sequence[tuple[Path, RunRecord]]) -> str:
-    """As the first run that says so recorded it."""
+    """The baseline of the first run that recorded one."""
     recorded = (record.config.get("report", {}).get("baseline") for _, record in records)
     return next((str(one) for one in recorded if one is not None), ReportConfig.baseline)
 

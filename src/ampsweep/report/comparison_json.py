@@ -1,4 +1,4 @@
-"""`comparison.json`: the figures of a comparison and the sentences made of them, in a fixed order of keys."""
+"""`comparison.json`: the figures of a comparison and the sentences about them, in a fixed order of keys."""
 
 import json
 from dataclasses import asdict

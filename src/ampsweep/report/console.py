@@ -22,7 +22,7 @@ from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
-"""Least width, in characters, where there is no terminal whose width could be asked."""
+"""Least width, in characters, of output that goes to no terminal."""
 _UNBOUNDED: Final = 10_000
 
 
@@ -100,7 +100,7 @@ def _arms_as_rows(arms: Sequence[ArmComparison]) -> Table:
 
 
 def _arms_as_columns(arms: Sequence[ArmComparison]) -> Table:
-    """The same table turned, for a narrow terminal: the figures below each other, a column an arm."""
+    """The same table transposed, for a narrow terminal: one row per figure, one column per arm."""
     table = empty_table()
     name, *figures = columns_for(arms)
     assert name is ARM
@@ -125,7 +125,7 @@ def _verdict(workload: WorkloadComparison) -> Table:
 
 
 def empty_table() -> Table:
-    """A table as all of the console's are drawn."""
+    """A table in the console's common style."""
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 

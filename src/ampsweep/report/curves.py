@@ -1,4 +1,4 @@
-"""Curves as a page holds them: thinned without hiding a spike, their points in few characters."""
+"""Curves for a page: thinned without hiding a spike, with their points in few characters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _stretches(values: NDArray[Any], num: int, filler: float) -> NDArray[Any]:
 
 
 def _rounded(values: Array) -> Array:
-    """To 5 significant digits; whole numbers, and what is too small, stay as they are.
+    """Round to 5 significant digits; whole numbers, and very small ones, stay unchanged.
 
     Whole numbers of 5 digits are divided by powers of ten that a double holds exactly: the quotient is the double
     nearest to the short decimal, and is written as that.

@@ -1,4 +1,4 @@
-"""Everything a document shows of a comparison, arranged once for all renderers."""
+"""The dashboard: everything that a document shows of a comparison, arranged once for all renderers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ PanelShown = tuple[Panel, PanelFigure]
 
 @dataclass(frozen=True)
 class WorkloadPanels:
-    """One workload: the panels that have something to show, and why the others have not."""
+    """One workload: the panels that have something to show, and the reasons why the others have not."""
 
     data: WorkloadData
     shown: tuple[PanelShown, ...]
@@ -63,7 +63,7 @@ class Dashboard:
 
     @property
     def compared(self) -> list[ArmRuns]:
-        """Everything that was compared, with its runs."""
+        """All workloads and searches that were compared, with their runs."""
         return [*(one.data for one in self.workloads), *(one.data for one in self.searches)]
 
 

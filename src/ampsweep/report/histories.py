@@ -1,4 +1,4 @@
-"""Histories as curves, each file read once, and what could not be read of them."""
+"""Histories of runs as curves, each file read once, with the files that could not be read."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ class Histories:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The curves that the history of one run gives."""
+    """The curves of one run's history."""
 
     curves: dict[str, Curve]
     missing: str | None = None
     """The reason why there is no history; this and the next are clauses that follow its path."""
     damage: str | None = None
-    """The damage, where a part of it can be read."""
+    """The damage, if the rest of the file can be read."""
     is_torn: bool = False
     """True if the file ends within a line."""
     last_step: int | None = None
@@ -83,7 +83,7 @@ _NOT_THERE: Final = "is not there"
 
 
 class _Absent:
-    """Stands where a row lacks a metric; a row may say null."""
+    """Marks a metric that a row lacks; a row may hold null."""
 
 
 _ABSENT: Final = _Absent()

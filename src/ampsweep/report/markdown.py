@@ -132,7 +132,7 @@ def _method(comparison: Comparison) -> list[str]:
 
 
 def _panels(panels: Iterable[PanelShown]) -> list[str]:
-    """Panels whose figures are few enough for a table."""
+    """The panels whose figures are few enough for a table."""
     lines = []
     for panel, shown in panels:
         if shown.table is not None:
@@ -171,5 +171,5 @@ def _list(title: str, items: Sequence[str], *, level: int = 2) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """`text` that Markdown shows as it is: no markup, no second line."""
+    """Escape `text` so that Markdown shows it literally, in one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The panels of a comparison: each once, with the question it answers. Every renderer takes them from here.
+"""The panels of a comparison, each with the question it answers. All renderers take them from here.
 
 A renderer knows kinds, not panels: a further panel is a further entry of `PANELS`.
 """
@@ -37,7 +37,7 @@ SECTIONS: Final[dict[Section, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One picture. All of its metrics have one unit."""
+    """One picture, whose metrics all have the same unit."""
 
     key: str
     """Names it in files and links: lower case, unique."""
@@ -51,7 +51,7 @@ class Panel:
     log: bool = False
     """The axis of its metric is logarithmic."""
     note: str = ""
-    """A hint how to read it, where that is not plain."""
+    """A hint for reading the panel, if it needs one."""
 
     @property
     def unit(self) -> str:

@@ -49,7 +49,7 @@ def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Proble
 
 
 def _of_runs(data: ArmRuns, of_files: dict[str, list[FileProblem]]) -> Iterator[Problem]:
-    """Those of the runs of one workload, whose files' problems are taken out of `of_files`."""
+    """The problems of one workload's runs, whose files' problems are taken out of `of_files`."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for run, entry in data.listed:
         for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):

@@ -17,7 +17,7 @@ _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_se
 
 
 def print_run_summary(directory: Path, record: RunRecord, console: Console) -> None:
-    """Print what the run in `directory` came to; what was not measured has no line."""
+    """Print the result of the run in `directory`; figures that were not measured have no line."""
     for label, text in _lines(Run(directory, record)):
         console.print(Text(f"{label:<{_LABEL_WIDTH}}{text}"), soft_wrap=True)
 

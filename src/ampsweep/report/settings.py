@@ -1,4 +1,4 @@
-"""Settings that tell runs apart, and where they ran: configs and environments, the common part said once."""
+"""Settings and environments of runs: the differences between runs, with the common part listed once."""
 
 import json
 from collections import defaultdict

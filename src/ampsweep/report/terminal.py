@@ -1,4 +1,4 @@
-"""The console that the suite prints on: names and paths are text there, whatever they hold."""
+"""The console that the suite prints on, safe for names and paths with any characters."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 _TURNING: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Bidirectional classes of the characters that turn around what stands beside them."""
+"""Bidirectional classes of characters that reverse the text beside them."""
 
 
 class Terminal(Console):

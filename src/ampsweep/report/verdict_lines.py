@@ -59,7 +59,7 @@ def verdict_lines(workload: WorkloadComparison) -> list[VerdictLine]:
 
 
 def console_lines(workload: WorkloadComparison) -> Iterator[VerdictLine]:
-    """Those that neither the table nor its notes nor the conclusion, which stand beside them there, say as well."""
+    """The lines for the console: those that the table, its notes and the conclusion beside them do not have."""
     told = {caution(one) for one in workload.cautions}
     unsupported = {arm.arm for arm in workload.arms if list(arm.statuses) == ["unsupported"]}
     for line in verdict_lines(workload):

@@ -42,7 +42,7 @@ from ampsweep.training.trainer import Trainer
 
 Send = Callable[[object], None]
 
-_TOLD_EVERY_S = 0.2
+_PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
 a step."""
 
@@ -157,13 +157,13 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
 def _trainer(
     request: RunRequest, built: Built, device: torch.device, record: RunRecord, tracker: Tracker, send: Send
 ) -> Trainer:
-    told_s = -_TOLD_EVERY_S
+    sent_s = -_PROGRESS_EVERY_S
 
     def progress(trainer: Trainer) -> None:
-        nonlocal told_s
+        nonlocal sent_s
         now_s = time.perf_counter()
-        if now_s - told_s >= _TOLD_EVERY_S or trainer.step == trainer.num_steps:
-            told_s = now_s
+        if now_s - sent_s >= _PROGRESS_EVERY_S or trainer.step == trainer.num_steps:
+            sent_s = now_s
             send(_progress(trainer))
 
     def save(trainer: Trainer) -> None:

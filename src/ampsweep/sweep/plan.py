@@ -10,7 +10,7 @@ from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
 
 _MAX_SETTING: Final = 32
-_SAID_OTHERWISE: Final = ("precision", "hydra", "tracking", "into")
+_NOT_IN_SETTING: Final = ("precision", "hydra", "tracking", "into")
 """Overrides left out of a run's setting: the arm names the precision, the others change nothing that is computed."""
 _SHORT: Final = {"data.batch_size": "batch"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler")
@@ -74,7 +74,7 @@ def _varied(points: Sequence[Point]) -> list[str]:
     for point in points:
         for key, value in _choices(point).items():
             values.setdefault(key, set()).add(value)
-    found = [key for key, chosen in values.items() if len(chosen) > 1 and key.split(".")[0] not in _SAID_OTHERWISE]
+    found = [key for key, chosen in values.items() if len(chosen) > 1 and key.split(".")[0] not in _NOT_IN_SETTING]
     return sorted(found, key=lambda key: key == "seed")
 
 

@@ -53,7 +53,7 @@ class Instruments:
         self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
         self._memory = MemoryMonitor(device)
         self._growth = self._memory.growth()
-        self._sampler, self._neighbours = DeviceSampler(device), UseDuringRun(device)
+        self._sampler, self._others = DeviceSampler(device), UseDuringRun(device)
         self._compilations = CompilationWatch()
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale: ScaleMonitor | None = None
@@ -69,7 +69,7 @@ class Instruments:
         """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
         self._snapshot = snapshot
         self._traced: TracedStep | None = None
-        self._untold: TracedStep | None = None
+        self._unreported: TracedStep | None = None
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
 
@@ -85,7 +85,7 @@ class Instruments:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._neighbours.end()
+        self._others.end()
         self._compilations.end()
         self._sampler.__exit__(kind, error, trace)
         if self._snapshot is not None:
@@ -135,7 +135,7 @@ class Instruments:
         self._look_for_growth()
         self._energy.end(self._num_steps_seen)
         self._sampler.pause()
-        self._neighbours.pause()
+        self._others.pause()
         yield
         self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
         if self._growth is not None:
@@ -143,7 +143,7 @@ class Instruments:
         if self._num_steps_seen >= self._warmup_steps:
             self._energy.begin(self._num_steps_seen)
             self._sampler.resume()
-            self._neighbours.resume()
+            self._others.resume()
 
     def count_step(self) -> None:
         """Note an attempted step; call after the scaler's update, which tells a skipped step from an applied one."""
@@ -180,9 +180,9 @@ class Instruments:
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
         shared = self._overhead() | self._sampler.latest() | self._memory.row()
         rows = [window | shared for window in windows]
-        if rows and self._untold is not None:
-            rows[-1] |= self._memory.row(self._untold)
-            self._untold = None
+        if rows and self._unreported is not None:
+            rows[-1] |= self._memory.row(self._unreported)
+            self._unreported = None
         return rows
 
     def summary(self) -> dict[str, float]:
@@ -219,7 +219,7 @@ class Instruments:
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return self._neighbours.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
+        return self._others.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
@@ -241,7 +241,7 @@ class Instruments:
         return bool(self._optimizer.state) or self._num_steps_seen + 1 >= self._warmup_steps
 
     def _after_trace(self, traced: TracedStep) -> None:
-        self._traced = self._untold = traced
+        self._traced = self._unreported = traced
         self._flags = effective_flags(self._precision.device)
         tf32 = self._precision.config.tf32
         self._efficiency = Efficiency(self._precision.device, traced.model_flops, tf32=tf32)
@@ -273,7 +273,7 @@ class Instruments:
         if self._growth is not None:
             self._growth.begin()
         self._sampler.resume()
-        self._neighbours.after_warmup()
+        self._others.after_warmup()
 
     def _on_optimizer_step(self, *_: Any) -> None:
         self._applied_on_host += 1

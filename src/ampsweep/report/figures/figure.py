@@ -1,4 +1,4 @@
-"""The figure of a panel: Plotly's traces and layout, where it makes sense a table, and what a reader must know."""
+"""The figure of a panel: Plotly's traces and layout, perhaps a table, and remarks for the reader."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Trace = dict[str, Any]
 Layout = dict[str, Any]
 
 MAX_POINTS: Final = 300
-"""Points of a curve that a page of a few runs holds: about one for two or three pixels."""
+"""Most points of a curve on a page of a few runs: about one for two or three pixels."""
 BAR_HEIGHT_PX: Final = 38
 ROW_HEIGHT_PX: Final = 46
 
@@ -128,7 +128,7 @@ def rows_height(num_rows: int, row_px: int = BAR_HEIGHT_PX, *, legend: bool = Fa
 
 
 def _name(key: str) -> str:
-    """`perf/step_ms` as people say it: step time is named by its meaning, the rest by its key without unit."""
+    """A metric's name in prose: `perf/step_ms` is named by its meaning, the others by their key without the unit."""
     return _NAMES.get(key) or key.partition("/")[2].removesuffix("_gib").removesuffix("_pct").replace("_", " ")
 
 

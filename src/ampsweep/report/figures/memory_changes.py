@@ -1,4 +1,4 @@
-"""Kind `changes`: which bytes an arm saves and which it adds, category by category."""
+"""Kind `changes`: the bytes that an arm saves and adds, by category."""
 
 from collections.abc import Mapping, Sequence
 

@@ -26,7 +26,7 @@ from ampsweep.report.workload_data import ArmRuns
 from ampsweep.text import GIB
 
 Bar = tuple[str, bool]
-"""An arm, and whether the bar is what was predicted for it."""
+"""An arm, and True if the bar shows its prediction."""
 Parts = Mapping[str, float]
 """Metric key -> value, of those that are known."""
 
@@ -80,7 +80,7 @@ def _total(bar: Bar, bars: Mapping[Bar, Parts], unit: str) -> str:
 
 
 def category(key: str) -> str:
-    """`memory/optimizer_state_gib` as people say it."""
+    """The name of a category in prose: 'optimizer state' for `memory/optimizer_state_gib`."""
     return _bare(key).replace("_", " ")
 
 
@@ -89,7 +89,7 @@ def _bare(key: str) -> str:
 
 
 def _predicted(panel: Panel, data: ArmRuns, arm: str) -> Parts:
-    """Medians over runs of what was predicted for them, in GiB by metric key."""
+    """Medians over runs of their predictions, in GiB by metric key."""
     made = [run.record.prediction for run in data.runs_of(arm)]
     peaks = [
         {memory_key(category): num_bytes / GIB for category, num_bytes in one.peak.items()}

@@ -1,4 +1,4 @@
-"""The result of an arm as a figure, its uncertainty and a word, as verdicts show it."""
+"""Results of an arm on verdict cards: a figure, its uncertainty and a word."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ _TONES: Final = {
     "worse": _BAD,
     "same": _EVEN,
 }
-"""Sign and tone of the words that are an answer; the others leave the question open."""
+"""Sign and tone of words that answer the question; the other words leave it open."""
 
 
 def word(told: str) -> Markup:
@@ -35,7 +35,7 @@ def word(told: str) -> Markup:
 
 
 def speed(arm: ArmComparison) -> tuple[str, str]:
-    """Speedup over the baseline: the figure, and how sure it is."""
+    """Speedup over the baseline: the figure and its uncertainty."""
     if arm.speedup is None:
         return "-", ""
     value, ends = estimate(arm.speedup)

@@ -1,4 +1,4 @@
-"""The comparison as one self-contained HTML file: nothing of it is fetched from anywhere."""
+"""The comparison as one self-contained HTML file, which fetches nothing."""
 
 import base64
 import hashlib
@@ -140,7 +140,7 @@ def _problems(dashboard: Dashboard) -> Markup | None:
 
 
 def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
-    """The attributes by which filters hide a problem; none where it is not known whose it is."""
+    """The attributes by which filters hide a problem; none if its arm or workload is unknown."""
     if problem.arm is None or problem.compared is None:
         return {}
     return {"data_arm": problem.arm, "data_facts": facts_attribute(problem.compared.facts, keys)}
@@ -184,7 +184,7 @@ def _method(dashboard: Dashboard) -> Markup:
 
 
 def _policy(scripts: list[Markup]) -> str:
-    """Only the page's own scripts run, and nothing is fetched: what a browser enforces, not only what is intended."""
+    """The page's content security policy: a browser runs only the page's own scripts, and fetches nothing."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

@@ -14,7 +14,7 @@ _FIRST: Final = ("model", "model_size", "batch_size")
 
 
 def filter_keys(workloads: Sequence[WorkloadComparison]) -> list[str]:
-    """Facts to filter by: those that vary, but none that only says again what one before it says."""
+    """Facts to filter by: those that vary, without any that only repeats an earlier one."""
     keys = list(dict.fromkeys(key for workload in workloads for key in workload.facts))
     keys.sort(key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""HTML that cannot be broken by what it shows: text is escaped unless it is markup already."""
+"""Safe HTML: text is escaped unless it is markup already."""
 
 import html
 import json
@@ -64,7 +64,7 @@ def swatch(style: ArmStyle) -> Markup:
 
 
 def arm_name(arm: str, style: ArmStyle) -> Markup:
-    """The arm's name after its colour, so that colour is never alone in telling arms apart."""
+    """The arm's name after its colour, so that arms are never distinguished by colour alone."""
     return tag("span", join(swatch(style), name(arm)), class_="arm-name")
 
 

@@ -26,7 +26,7 @@ class Figures:
 def workload_panels(
     one: WorkloadPanels, index: int, dashboard: Dashboard, figures: Figures, keys: Sequence[str], *, open_: bool
 ) -> Markup:
-    """All panels of one workload by section, and why some are left out."""
+    """All panels of one workload by section, and the reasons why some are left out."""
     sections = []
     for section, heading in SECTIONS.items():
         panels = [item for item in one.shown if item[0].section == section]

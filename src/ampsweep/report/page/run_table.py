@@ -1,4 +1,4 @@
-"""The runs behind the figures, each with what tells it from the others and where it can be looked at."""
+"""The table of the runs behind the figures, each with its distinguishing settings and a link."""
 
 from urllib.parse import quote
 
@@ -56,7 +56,7 @@ def _settings(differing: str) -> Markup:
 
 
 def _directory(path: str) -> Markup:
-    """A link that works where the page lies beside the runs; elsewhere the path as it is."""
+    """A link that works if the page lies beside the runs; otherwise the plain path."""
     return (
         name(path) if path.startswith("/") else tag("a", name(path), href=f"./{quote(path, errors='surrogateescape')}/")
     )

@@ -12,7 +12,7 @@ from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_bat
 
 
 def search_cards(dashboard: Dashboard, figures: Figures) -> Markup | None:
-    """A card a search; nothing where there was none."""
+    """One card per search; nothing without searches."""
     if not dashboard.searches:
         return None
     keys = filter_keys(dashboard.comparison.workloads)

@@ -1,4 +1,4 @@
-"""The verdict card of a workload: what to train in, then speed, memory and parity of each arm, then why."""
+"""The verdict card of a workload: the recommendation, then speed, memory and parity of each arm, then the reasons."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from ampsweep.report.sentences import arm_findings, explaining, recommending
 
 
 def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
-    """The answer first, then what it stands on."""
+    """The card of one workload: the answer first, then its grounds."""
     workload, verdict = one.data.workload, one.data.workload.verdict
     figures = {arm.arm: arm for arm in workload.arms}
     return tag(

@@ -43,7 +43,7 @@ def lines(of: Judgements) -> tuple[str, str, str]:
 
 
 def summary(of: Judgements) -> str:
-    """All three in one clause; an n only where it is not that of the completed pairs."""
+    """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
     n = of.num_completed_pairs
     return ", ".join(
         [
@@ -184,7 +184,7 @@ def _parity_line(of: Parity) -> str:
 
 
 def _brief_parity(of: Parity) -> str:
-    """Tell of an inconclusive one if it may be worse, which is what matters for a choice."""
+    """A metric's verdict in a few words; of an inconclusive one they tell whether it may be worse."""
     name = metric_words(of.metric)
     if of.verdict != "inconclusive":
         return f"{name} {of.verdict}"
@@ -203,7 +203,7 @@ def _gap(of: Parity) -> str:
 
 
 def _factor(of: Parity) -> float:
-    """A share is told in percentage points."""
+    """The factor for figures of a metric: shares are shown in percentage points."""
     return 100.0 if of.is_share else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Problems of files and runs in words: what a comparison had to do without, and what follows from it."""
+"""Problems of files and runs in words: the data that a comparison lacks, and the consequences."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Bytes of memory in words: what changed by category, what was predicted."""
+"""Bytes of memory in words: changes by category, and predictions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -28,7 +28,7 @@ def predicted_peaks(arms: Sequence[ArmComparison]) -> str | None:
 
 
 def category(name: str) -> str:
-    """`optimizer_state` as people say it."""
+    """The name of a category in prose, such as 'optimizer state'."""
     return name.replace("_", " ")
 
 

@@ -112,7 +112,7 @@ def conclusions(workload: WorkloadComparison) -> list[ArmConclusion]:
 
 
 def conclusion(workload: WorkloadComparison) -> str:
-    """All that can be said of a workload, and what limits it, in one sentence."""
+    """The findings on all arms of a workload, and their limits, in one sentence."""
     baseline = workload.verdict.recommendation.baseline
     if not any(arm.is_baseline for arm in workload.arms):
         return f"No conclusion: there is no {baseline} run to compare with."

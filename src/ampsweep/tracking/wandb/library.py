@@ -123,7 +123,7 @@ def end_wandb() -> None:
 
 
 def kill_wandb_core() -> None:
-    """End the wandb-core of this process at once; whoever waits for its answer is told within milliseconds."""
+    """End the wandb-core of this process at once; code that waits for its answer gets an error within milliseconds."""
     for child in psutil.Process().children():
         with suppress(psutil.Error):
             if child.name().startswith("wandb-core"):
@@ -132,7 +132,7 @@ def kill_wandb_core() -> None:
 
 
 def abandon_wandb() -> None:
-    """`end_wandb` now, whatever wandb-core is busy with; whoever waits for an answer of it is told."""
+    """Run `end_wandb` now, whatever wandb-core is busy with; code that waits for its answer gets an error."""
     killer = Timer(_MOMENT_S, kill_wandb_core)  # not before: a wandb that has lost its wandb-core does not wait for it
     killer.start()
     end_wandb()

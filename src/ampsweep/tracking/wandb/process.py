@@ -66,7 +66,7 @@ class WandbAddress:
             raise ValueError(opened.refusal)
 
     def prepare(self, config: TrackingConfig) -> None:
-        """Let wandb-core start for a run that is certain to come; call it not before, because wandb-core leaves files."""
+        """Let wandb-core start for the next run, once that run is certain: wandb-core leaves files behind."""
         with suppress(EOFError, OSError), self.connect() as connection:
             connection.send(Prepare(config))
 
@@ -124,7 +124,7 @@ class WandbProcess:
 
     @cached_property
     def address(self) -> WandbAddress:
-        """Its address, for any process of this machine; waits until it has started."""
+        """The address of the W&B process, for any process of this machine; waits until it has started."""
         assert self._process.stdout is not None
         return WandbAddress(self._process.stdout.readline().decode().rstrip("\n"), self._key)
 
