@@ -42,7 +42,7 @@ class WandbCommand:
             **kept,
             **server.environment,
             "HOME": str(directory / "home"),
-            "TMPDIR": str(directory / "t"),  # where device locks are, and sockets, whose paths have 107 characters at most
+            "TMPDIR": str(directory / "t"),  # of device locks, and of sockets, whose paths may have 107 characters
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(path),
             "OMP_NUM_THREADS": "1",

@@ -6,6 +6,8 @@ Code, history, W&B, sweeps, reports and the README use these names and no others
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
+
 Better = Literal["lower", "higher", "neither"]
 
 
@@ -17,28 +19,6 @@ class Metric:
     unit: str
     meaning: str
     better: Better = "neither"
-
-
-MemoryCategory = Literal[
-    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
-]
-"""The content of bytes on a device."""
-
-MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_state": "optimizer state",
-    "activations": "activations",
-    "autocast_weights": "half-precision copies of weights",
-    "temporary": "temporaries",
-    "other": "everything else",
-}
-"""Every category with its meaning, in the order in which reports stack them."""
-
-
-def memory_key(category: str) -> str:
-    """The metric key of a memory category."""
-    return f"memory/{category}_gib"
 
 
 _METRICS = (

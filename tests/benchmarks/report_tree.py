@@ -17,7 +17,7 @@ from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.metrics import MEMORY_CATEGORIES, memory_key
+from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
 from ampsweep.record import HISTORY_NAME, RunRecord, history_line
 from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof

@@ -12,6 +12,7 @@ import ampsweep
 
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
+    {"memory_categories"},
     {"metrics", "text", "redaction", "argument_checks"},
     {"config", "record"},
     {"tracing"},
@@ -31,7 +32,7 @@ LIBRARIES = {
     "omegaconf": ("commands/", "config/", "search/largest_batch.py"),
 }
 """The places that may import a library; all others take what these make of it."""
-WITHOUT_TORCH = {"metrics", "text", "redaction", "config", "record", "launch", "analysis", "report"}
+WITHOUT_TORCH = {"memory_categories", "metrics", "text", "redaction", "config", "record", "launch", "analysis", "report"}
 
 
 def modules() -> dict[str, Path]:

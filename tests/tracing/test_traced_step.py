@@ -11,7 +11,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from ampsweep.metrics import MEMORY_CATEGORIES
+from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.tracing.operator_tracer import OperatorTracer
 from ampsweep.tracing.step import trace_step
 

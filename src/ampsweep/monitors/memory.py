@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.metrics import memory_key
+from ampsweep.memory_categories import memory_key
 from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.record.parts import MemoryUse
 from ampsweep.text import GIB

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ampsweep.config.identity import run_directory_name
-from ampsweep.metrics import memory_key
+from ampsweep.memory_categories import memory_key
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.tracing.ledger import Lives
 
 Integers = NDArray[np.int64]

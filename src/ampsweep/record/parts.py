@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self, TypedDict
 
-from ampsweep.metrics import MemoryCategory
+from ampsweep.memory_categories import MemoryCategory
 
 
 @dataclass(kw_only=True)

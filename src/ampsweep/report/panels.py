@@ -6,7 +6,8 @@ A renderer knows kinds, not panels: a further panel is a further entry of `PANEL
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.metrics import MEMORY_CATEGORIES, METRICS, memory_key
+from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
+from ampsweep.metrics import METRICS
 
 Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_batch"]
 """The way a panel shows its metrics:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ampsweep.metrics import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
-from ampsweep.metrics import MemoryCategory
+from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.flops import formulas
 from ampsweep.tracing.ledger import Ledger, tensors_in
 

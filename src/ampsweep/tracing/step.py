@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsweep.metrics import MemoryCategory
+from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.ledger import Ledger, Lives, tensors_in
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 
-from ampsweep.metrics import memory_key
+from ampsweep.memory_categories import memory_key
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,

@@ -1,0 +1,24 @@
+"""The categories of memory that a training step takes, and the metric key of each."""
+
+from typing import Final, Literal
+
+MemoryCategory = Literal[
+    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
+]
+"""The content of bytes on a device."""
+
+MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "autocast_weights": "half-precision copies of weights",
+    "temporary": "temporaries",
+    "other": "everything else",
+}
+"""Every category with its meaning, in the order in which reports stack them."""
+
+
+def memory_key(category: str) -> str:
+    """The metric key of a memory category."""
+    return f"memory/{category}_gib"
