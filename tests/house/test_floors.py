@@ -32,7 +32,17 @@ LIBRARIES = {
     "omegaconf": ("commands/", "config/", "search/largest_batch.py"),
 }
 """The places that may import a library; all others take what these make of it."""
-WITHOUT_TORCH = {"memory_categories", "metrics", "text", "redaction", "config", "record", "launch", "analysis", "report"}
+WITHOUT_TORCH = {
+    "memory_categories",
+    "metrics",
+    "text",
+    "redaction",
+    "config",
+    "record",
+    "launch",
+    "analysis",
+    "report",
+}
 
 
 def modules() -> dict[str, Path]:
