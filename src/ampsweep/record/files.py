@@ -48,6 +48,8 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(stream.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a write names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
