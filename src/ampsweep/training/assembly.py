@@ -8,6 +8,7 @@ import torch
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
@@ -32,8 +33,9 @@ def assemble_trainer(
     progress: Callable[[Trainer], None] = keep_nothing,
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
+    watchdog: Watchdog = UNWATCHED,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Trainer` for `log`, `progress`, `save`, and `Instruments` for `snapshot`."""
+    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     accumulate = config.trainer.grad_accum_steps
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
@@ -59,6 +61,7 @@ def assemble_trainer(
         log=log,
         progress=progress,
         save=save,
+        watchdog=watchdog,
     )
 
 
