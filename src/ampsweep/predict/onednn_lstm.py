@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 _PAGE: Final = 4096
 _LINE: Final = 64
