@@ -70,6 +70,15 @@ def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     assert ended.err.splitlines()[-1] == "RuntimeError: ended by sys.exit(5)"
 
 
+@pytest.mark.parametrize(("precision", "status", "code"), [("amp_fp16", "unsupported", 0), ("amp_bf16", "failed", 1)])
+def test_a_precision_without_a_kernel_is_unsupported(train, precision, status, code):
+    ended = train(*OWN, "+model.what=has_no_half_kernel", f"precision={precision}")
+    record = only_run().record
+    assert (record.status, ended.code) == (status, code)
+    assert "linalg.inv: Low precision dtypes not supported. Got Half" in record.error
+    assert ("cannot compute this model in float16: linalg.inv" in record.error) == (status == "unsupported")
+
+
 def test_wandb_is_told_of_the_failure(train):
     train("-m", *OWN[:-1], "tracking.mode=offline", "+model.what=raises")
     run = only_run()

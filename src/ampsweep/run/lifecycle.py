@@ -19,6 +19,7 @@ from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
@@ -135,10 +136,14 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         raise RuntimeError(record.error) from error
     except Exception as error:
         record.oom = out_of_memory(error, device, limit, trainer)
-        if record.oom is None:
+        refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
+        if record.oom is not None:
+            record.status, record.error = "oom", record.oom.sentence
+        elif refusal is not None:
+            record.status, record.error = "unsupported", refusal
+        else:
             record.status, record.error = "failed", one_line(error)
             raise
-        record.status, record.error = "oom", record.oom.sentence
     finally:
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
