@@ -70,13 +70,12 @@ def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     assert ended.err.splitlines()[-1] == "RuntimeError: ended by sys.exit(5)"
 
 
-@pytest.mark.parametrize(("precision", "status", "code"), [("amp_fp16", "unsupported", 0), ("amp_bf16", "failed", 1)])
-def test_a_precision_without_a_kernel_is_unsupported(train, precision, status, code):
-    ended = train(*OWN, "+model.what=has_no_half_kernel", f"precision={precision}")
+def test_a_precision_without_a_kernel_is_unsupported(train):
+    ended = train(*OWN, "+model.what=has_no_half_kernel", "precision=amp_fp16")
     record = only_run().record
-    assert (record.status, ended.code) == (status, code)
-    assert "linalg.inv: Low precision dtypes not supported. Got Half" in record.error
-    assert ("cannot compute this model in float16: linalg.inv" in record.error) == (status == "unsupported")
+    assert (record.status, ended.code) == ("unsupported", 0)
+    told = "cannot compute this model in float16: linalg.inv: Low precision dtypes not supported. Got Half"
+    assert record.error.endswith(told)
 
 
 def test_wandb_is_told_of_the_failure(train):
