@@ -150,6 +150,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
         try:
+            tracker.add_digests(record)
             record.write(directory)
             add_prediction(record, request, device)
         finally:  # on a full disk, too
@@ -207,7 +208,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
-        record.attempts, record.wandb = earlier.attempts, earlier.wandb
+        record.attempts, record.wandb, record.history = earlier.attempts, earlier.wandb, earlier.history
     precision = request.config.precision
     with built.precision.flags():
         own = own_code(request.config.model, request.config.data, request.config.task)
@@ -225,7 +226,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
-        repair = repair_history(request.directory)
+        repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
         attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
         for note in notes:
