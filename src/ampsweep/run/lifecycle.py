@@ -141,10 +141,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         with limit, trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
-    except SystemExit as error:  # of the user's own code, which has no word in how this process ends
-        record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
-        raise RuntimeError(record.error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of the user's own code, too
         record.oom = out_of_memory(error, device, limit, trainer)
         refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
         if record.oom is not None:
