@@ -65,6 +65,18 @@ _METRICS = (
         "memory of the process (CPU: resident set; GPU: as the driver sees it); in the summary its peak",
         "lower",
     ),
+    Metric(
+        "memory/num_retries",
+        "requests",
+        "allocations after warm-up for which the allocator first gave back what it kept unused, as the device was full",
+        "lower",
+    ),
+    Metric(
+        "memory/num_refused",
+        "requests",
+        "allocations of the run refused for lack of memory; where it went on, with a slower algorithm (cuDNN)",
+        "lower",
+    ),
     *(
         Metric(memory_key(category), "GiB", f"{what} at the peak of the traced step", "lower")
         for category, what in MEMORY_CATEGORIES.items()
