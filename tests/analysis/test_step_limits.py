@@ -55,6 +55,22 @@ def test_compiled_arms_are_not_judged_by_their_eager_operators():
     assert found["amp_bf16"].us_per_operator is None
 
 
+@pytest.mark.parametrize(("launch_ms", "limited"), [(0.74, True), (0.5, False)])
+def test_the_measured_time_of_launching_decides_where_it_is(launch_ms, limited):
+    """At 8 us an operator a fast host may still be ahead of its device."""
+    arm = with_figures("amp_bf16", step_ms=0.76, num_operators=95, figures={"perf/launch_ms": launch_ms})
+    found, _ = arms([run("fp32", step_ms=2.7, num_operators=66, **GPU), arm])
+    assert [(limit.kind, limit.launch_ms) for limit in found["amp_bf16"].limits] == [("launching", 0.74)] * limited
+
+
+def test_a_compiled_arm_is_judged_by_its_measured_launching():
+    facts = {"facts": {"device": "cuda:0", "compile": True}}
+    found, workload = arms([with_figures("fp32", step_ms=1.0, figures={"perf/launch_ms": 0.95}, **facts)])
+    (limit,) = found["fp32"].limits
+    assert (limit.launch_ms, limit.num_operators) == (0.95, None)
+    assert workload.cautions == (limit,)
+
+
 def test_waiting_for_data_limits_a_device_that_is_not_busy():
     waits = {"perf/data_wait_ms": 30.0}
     found, _ = arms(
@@ -84,3 +100,12 @@ def test_contaminated_runs_do_not_hide_a_short_step():
     found, _ = arms([run("fp32"), run("amp_bf16", step_ms=4.0), contaminated("amp_bf16", 1, step_ms=90.0)])
     (limit,) = found["amp_bf16"].limits
     assert limit.step_ms == 4.0
+
+
+def test_of_contaminated_runs_only_launching_is_told():
+    """Another's load stalls the loader, too: its waiting is not the arm's."""
+    directory, record = contaminated("amp_bf16", step_ms=4.0)
+    record.summary["perf/data_wait_ms"] = 6.0
+    found, workload = arms([run("fp32"), (directory, record)])
+    assert [limit.kind for limit in found["amp_bf16"].limits] == ["launching"]
+    assert "waiting_for_data" not in {reason.kind for reason in workload.verdict.reasons}

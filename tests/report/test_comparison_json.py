@@ -15,7 +15,8 @@ KEYS = {
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "
         "num_contaminated statuses num_timed num_unchecked step_ms num_operators us_per_operator limits "
-        "within_run speedup peak_memory_bytes predicted_memory_bytes prediction_error_pct memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
+        "within_run speedup peak_memory_bytes predicted_memory_bytes prediction_error_pct "
+        "memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
         "skipped_steps baseline_there notes"
     ),
     "workloads.arms.speedup": ESTIMATE,
@@ -23,7 +24,7 @@ KEYS = {
     "workloads.arms.memory_saved_pct": ESTIMATE,
     "workloads.arms.loss_gap": ESTIMATE,
     "workloads.arms.val_loss": "mean n sd",
-    "workloads.arms.limits": "kind num_operators step_ms us_per_operator min_us_per_operator text",
+    "workloads.arms.limits": "kind step_ms launch_ms num_operators us_per_operator min_us_per_operator text",
     "workloads.arms.statuses": "completed",
     "workloads.verdict": "recommendation arms reasons",
     "workloads.verdict.recommendation": "arm sentence evidence standings to_decide",

@@ -31,9 +31,16 @@ def test_cautions_name_what_is_too_small():
     )
 
 
+def test_measured_launching_is_told_with_its_time():
+    measured = SmallStep(step_ms=0.76, launch_ms=0.74, num_operators=95)
+    told = "takes the host 0.740 ms of a step of 0.760 ms"
+    assert caution(measured) == f"the workload is too small to judge speed by (launching its 95 operators {told})"
+    assert caution(replace(measured, num_operators=None)).endswith(f"(launching its operators {told})")
+
+
 def test_cautions_name_what_limits_the_baseline():
     told = "the baseline's own step is limited by"
-    assert caution(WaitForData(wait_ms=35.0, step_ms=100.0)) == f"{told} waiting for data, 35% of a step"
+    assert caution(WaitForData(wait_ms=35.0, step_ms=100.0)) == f"{told} waiting for data, 35.0 ms a step on average"
     assert caution(IdleDevice(idle_pct=40.0)) == f"{told} the host, as no kernel ran in 40% of the time"
 
 
@@ -60,12 +67,13 @@ def test_cautions_name_what_limits_the_baseline():
         (
             "waiting_for_data",
             {"evidence": {"perf/data_wait_ms": 30.0, "perf/step_ms": 100.0}},
-            "the host waits for data in 30% of a step",
+            "the host waits for data for 30.0 ms a step on average; the median step takes 100 ms",
         ),
         (
             "waiting_for_data",
             {"evidence": {"perf/data_wait_ms": 30.0, "perf/step_ms": 100.0}, "on_gpu": True},
-            "the host waits for data in 30% of a step, some of it perhaps while the device was busy",
+            "the host waits for data for 30.0 ms a step on average, some of it perhaps while the device was busy; the "
+            "median step takes 100 ms",
         ),
         (
             "float32_arithmetic",

@@ -81,7 +81,11 @@ NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
         (replace(FOUND, limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
         (
             replace(FOUND, limits=(LAUNCHING, WAITING)),
-            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30% of a step)",
+            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average)",
+        ),
+        (
+            replace(FOUND, limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
+            "1.49x [1.46, 1.53] the speed, n=3 (limited by launching operators, 0.740 ms of a step of 0.760 ms)",
         ),
         (
             replace(FOUND, limits=(IDLE,)),
@@ -103,7 +107,17 @@ NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
         ),
     ],
     ids=[
-        *("faster", "two pairs", "same", "unresolved", "contaminated", "launching", "launching and data", "host"),
+        *(
+            "faster",
+            "two pairs",
+            "same",
+            "unresolved",
+            "contaminated",
+            "launching",
+            "launching and data",
+            "measured",
+            "host",
+        ),
         *("unchecked", "much to say", "not measured", "all contaminated"),
     ],
 )
@@ -120,7 +134,7 @@ def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
 
 def test_launching_is_said_once_where_all_of_it_is_too_small():
     judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
-    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30% of a step), ")
+    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30.0 ms a step on average), ")
 
 
 @pytest.mark.parametrize(

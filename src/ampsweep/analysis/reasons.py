@@ -13,12 +13,12 @@ from ampsweep.analysis.causes import Cause, causes
 from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.analysis.step_limits import (
     DATA_WAIT_MS,
+    LAUNCH_MS,
     MIN_UTILIZATION_PCT,
     MIN_WAIT_SHARE,
     UTILIZATION_PCT,
     SmallStep,
     small_step,
-    timed_runs,
 )
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.record import RunRecord
@@ -126,7 +126,7 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
     utilization = _medians(runs, UTILIZATION_PCT)
     if on_gpu and any(share < MIN_UTILIZATION_PCT for share in utilization.values()):
         yield Reason(kind="idle_device", arm=arm, evidence=utilization)
-    wait = _medians(timed_runs(runs), DATA_WAIT_MS, STEP_MS)
+    wait = _medians([run for run in runs if run.contamination is None], DATA_WAIT_MS, STEP_MS)
     if len(wait) == 2 and wait[DATA_WAIT_MS] >= MIN_WAIT_SHARE * wait[STEP_MS]:
         yield Reason(kind="waiting_for_data", arm=arm, evidence=wait, on_gpu=on_gpu)
     yield from _float32_arithmetic(arm, runs)
@@ -143,7 +143,8 @@ def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
 
 
 def _of_small(small: SmallStep) -> dict[str, float]:
-    return {STEP_MS: small.step_ms, "num_operators": small.num_operators}
+    known = {STEP_MS: small.step_ms, LAUNCH_MS: small.launch_ms, "num_operators": small.num_operators}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:

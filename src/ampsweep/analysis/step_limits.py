@@ -13,6 +13,7 @@ from typing import Final, Literal
 from ampsweep.analysis.runs import STEP_MS, Run
 
 DATA_WAIT_MS: Final = "perf/data_wait_ms"
+LAUNCH_MS: Final = "perf/launch_ms"
 UTILIZATION_PCT: Final = "device/utilization_pct"
 
 MIN_US_PER_OPERATOR_CPU: Final = 50.0
@@ -27,24 +28,32 @@ MIN_UTILIZATION_PCT: Final = 80.0
 """Percent of samples in which any kernel ran: below this the device certainly waited, above it may have."""
 
 
+MIN_LAUNCH_SHARE: Final = 0.9
+"""Share of a step that the host takes to launch it (measured on an idle device), from which it is the host's time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SmallStep:
-    """A step too short for its number of operators: launching them counts."""
+    """A step too short for its operators: launching them counts, by the time it takes or else by their number."""
 
     kind: Literal["launching"] = "launching"
-    num_operators: int
     step_ms: float
-    us_per_operator: float
-    min_us_per_operator: float
+    launch_ms: float | None = None
+    num_operators: int | None = None
+    us_per_operator: float | None = None
+    min_us_per_operator: float | None = None
+    """The threshold; None where the measured `launch_ms` decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitForData:
-    """A step of which getting the data takes a good part."""
+    """Steps that wait for their data for long, on average. A few may wait for many: the mean may exceed the median."""
 
     kind: Literal["data"] = "data"
     wait_ms: float
+    """Mean over steps."""
     step_ms: float
+    """Median over steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +70,11 @@ StepLimit = SmallStep | WaitForData | IdleDevice
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
     """The limits of one arm's step, by its measured `runs`; a fact that the records lack shows none.
 
-    Contaminated runs count only if there are no others. On an accelerator the host may wait for data while the device
-    computes: that is no limit where the device is known to have been busy.
+    Of an arm of contaminated runs only launching is told: another's load makes a step longer, not shorter. On an
+    accelerator the host may wait for data while the device computes: that is no limit where the device is known to have
+    been busy.
     """
-    return tuple(_limits(timed_runs(runs)))
+    return tuple(_limits(runs, [run for run in runs if run.measured and run.contamination is None]))
 
 
 def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
@@ -75,7 +85,7 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
     """
     known = [
         (step_ms, operators)
-        for run in timed_runs(runs)
+        for run in _timed_runs(runs)
         if not run.record.identity.compile
         and (step_ms := run.figure(STEP_MS)) is not None
         and (operators := run.record.proof.num_operators) is not None
@@ -89,34 +99,36 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
 
 
 def small_step(runs: Sequence[Run]) -> SmallStep | None:
-    """The sign that launching operators limits the step of `runs`, all of one arm; None if there is none."""
-    known = operator_time(runs)
-    if known is None:
+    """The sign that launching operators limits the step of `runs`, all of one arm; None if there is none.
+
+    The time that the host takes to launch a step decides where it was measured, as it is that of this host; elsewhere
+    the time of a step for each of its operators does.
+    """
+    operators, step_ms, us_each = operator_time(runs) or (None, None, None)
+    launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)
+    if launch_ms is not None and median_ms is not None:
+        if launch_ms < MIN_LAUNCH_SHARE * median_ms:
+            return None
+        return SmallStep(step_ms=median_ms, launch_ms=launch_ms, num_operators=operators, us_per_operator=us_each)
+    if step_ms is None or us_each is None:
         return None
-    operators, step_ms, us_each = known
     on_cpu = runs[0].record.identity.device.startswith("cpu")
     least = MIN_US_PER_OPERATOR_CPU if on_cpu else MIN_US_PER_OPERATOR_ACCELERATOR
     if us_each >= least:
         return None
-    return SmallStep(num_operators=operators, step_ms=step_ms, us_per_operator=us_each, min_us_per_operator=least)
+    return SmallStep(step_ms=step_ms, num_operators=operators, us_per_operator=us_each, min_us_per_operator=least)
 
 
-def timed_runs(runs: Sequence[Run]) -> list[Run]:
-    """The runs whose step time counts; of an arm that was never left alone, all that were measured."""
+def _timed_runs(runs: Sequence[Run]) -> list[Run]:
     measured = [run for run in runs if run.measured]
     return [run for run in measured if run.contamination is None] or measured
 
 
-def on_accelerator(run: Run) -> bool:
-    return not run.record.identity.device.startswith("cpu")
-
-
-def _limits(runs: Sequence[Run]) -> Iterator[StepLimit]:
-    if not runs:
-        return
-    utilization = _median(runs, UTILIZATION_PCT) if on_accelerator(runs[0]) else None
+def _limits(runs: Sequence[Run], undisturbed: Sequence[Run]) -> Iterator[StepLimit]:
+    on_accelerator = any(not run.record.identity.device.startswith("cpu") for run in undisturbed)
+    utilization = _median(undisturbed, UTILIZATION_PCT) if on_accelerator else None
     is_busy = utilization is not None and utilization >= MIN_UTILIZATION_PCT
-    launching, data = small_step(runs), _wait_for_data(runs)
+    launching, data = small_step(runs), _wait_for_data(undisturbed)
     if launching is not None:
         yield launching
     if data is not None and not is_busy:

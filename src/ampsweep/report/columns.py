@@ -7,6 +7,7 @@ from typing import Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.statistics import Estimate, Spread
 from ampsweep.analysis.step_limits import (
+    MIN_LAUNCH_SHARE,
     MIN_US_PER_OPERATOR_ACCELERATOR,
     MIN_US_PER_OPERATOR_CPU,
     MIN_UTILIZATION_PCT,
@@ -156,7 +157,8 @@ COLUMNS: Final = (
         _limited_by,
         "limits of the arm's step that its arithmetic does not move: launching, if a step has less than "
         f"{MIN_US_PER_OPERATOR_CPU:.0f} us for each of its operators on a CPU, "
-        f"{MIN_US_PER_OPERATOR_ACCELERATOR:.0f} us on an accelerator; data, if waiting for it takes "
+        f"{MIN_US_PER_OPERATOR_ACCELERATOR:.0f} us on an accelerator (or if launching, where it was measured, "
+        f"takes {100 * MIN_LAUNCH_SHARE:.0f}% of a step); data, if waiting for it takes "
         f"{100 * MIN_WAIT_SHARE:.0f}% or more of a step and the device is not known to be busy meanwhile; host, if an "
         f"accelerator is idle in more than {100 - MIN_UTILIZATION_PCT:.0f}% of the time for neither reason. us/op: "
         "step time over operators",

@@ -42,9 +42,11 @@ def step_limit(of: StepLimit) -> str:
     """Name what limits a step, with its figure: 'launching operators, 8.0 us each'."""
     match of.kind:
         case "launching":
-            return f"launching operators, {number(of.us_per_operator, 2)} us each"
+            if of.launch_ms is not None:
+                return f"launching operators, {milliseconds(of.launch_ms)} of a step of {milliseconds(of.step_ms)}"
+            return f"launching operators, {number(of.us_per_operator or 0, 2)} us each"
         case "data":
-            return f"waiting for data, {100 * of.wait_ms / of.step_ms:.0f}% of a step"
+            return f"waiting for data, {milliseconds(of.wait_ms)} a step on average"
         case "host":
             return f"the host, as no kernel ran in {of.idle_pct:.0f}% of the time"
 

@@ -11,7 +11,7 @@ from ampsweep.analysis.step_limits import SmallStep
 from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, Caution, SmallPeak
 from ampsweep.report.sentences.arm_findings import step_limit
 from ampsweep.report.sentences.causing import causes
-from ampsweep.text import num_bytes, number, plural
+from ampsweep.text import milliseconds, num_bytes, number, plural
 
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
@@ -48,9 +48,9 @@ def reason(of: Reason, baseline: str) -> str:
             idle = 100 - figures["device/utilization_pct"]
             return f"no kernel ran on the device in {idle:.0f}% of the time: it waited for the host"
         case "waiting_for_data":
-            share = 100 * figures["perf/data_wait_ms"] / figures["perf/step_ms"]
+            waits, median = milliseconds(figures["perf/data_wait_ms"]), milliseconds(figures["perf/step_ms"])
             hidden = ", some of it perhaps while the device was busy" if of.on_gpu else ""
-            return f"the host waits for data in {share:.0f}% of a step{hidden}"
+            return f"the host waits for data for {waits} a step on average{hidden}; the median step takes {median}"
         case "float32_arithmetic":
             share = 100 * wide_flops(figures) / sum(figures.values())
             return f"{share:.0f}% of the matmul and convolution operations stayed in float32"
@@ -67,6 +67,11 @@ def reason(of: Reason, baseline: str) -> str:
 
 
 def _operators(of: SmallStep) -> str:
+    if of.launch_ms is not None:
+        number_of = "" if of.num_operators is None else f"{of.num_operators} "
+        launching = f"launching its {number_of}operators takes the host {milliseconds(of.launch_ms)}"
+        return f"{launching} of a step of {milliseconds(of.step_ms)}"
+    assert of.us_per_operator is not None, of
     return (
         f"{of.num_operators} operators in {number(of.step_ms)} ms, {number(of.us_per_operator, 2)} us each: under "
         f"{of.min_us_per_operator:.0f} us, launching them counts"
