@@ -1,5 +1,6 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
+from ampsweep.record.digests import RowsDigest, Stretch
 from ampsweep.record.files import RecordError, write_atomically
 from ampsweep.record.history import (
     HISTORY_NAME,
@@ -34,7 +35,9 @@ __all__ = [
     "History",
     "Identity",
     "RecordError",
+    "RowsDigest",
     "RunRecord",
+    "Stretch",
     "find_records",
     "history_line",
     "history_row",

@@ -19,6 +19,7 @@ from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
@@ -135,16 +136,21 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         raise RuntimeError(record.error) from error
     except Exception as error:
         record.oom = out_of_memory(error, device, limit, trainer)
-        if record.oom is None:
+        refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
+        if record.oom is not None:
+            record.status, record.error = "oom", record.oom.sentence
+        elif refusal is not None:
+            record.status, record.error = "unsupported", refusal
+        else:
             record.status, record.error = "failed", one_line(error)
             raise
-        record.status, record.error = "oom", record.oom.sentence
     finally:
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
         try:
+            tracker.add_digests(record)
             record.write(directory)
             add_prediction(record, request, device)
         finally:  # on a full disk, too
@@ -202,7 +208,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
         record.run_id, record.started_at = earlier.run_id, earlier.started_at
-        record.attempts, record.wandb = earlier.attempts, earlier.wandb
+        record.attempts, record.wandb, record.history = earlier.attempts, earlier.wandb, earlier.history
     precision = request.config.precision
     with built.precision.flags():
         own = own_code(request.config.model, request.config.data, request.config.task)
@@ -220,7 +226,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
         notes = resume(trainer, load_checkpoint(request.checkpoint))
-        repair = repair_history(request.directory)
+        repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
         attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
         for note in notes:

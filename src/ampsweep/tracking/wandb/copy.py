@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RunRecord, history_line
+from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RowsDigest, RunRecord, Stretch, history_line
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
 from ampsweep.tracking.wandb.content import RECORD_NAME
@@ -167,11 +167,15 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
     last_step = record.wandb.last_step or 0
     record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
     record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
-    record.write(directory)
-    with (directory / HISTORY_NAME).open("w", encoding="utf-8") as history:
+    digest, end = RowsDigest(), 0
+    with (directory / HISTORY_NAME).open("wb") as history:
         for row in run.scan_history(use_cache=False):
             if STEP in row:
-                history.write(history_line(_as_logged(row)))
+                line = history_line(_as_logged(row)).encode()
+                digest.update(line)
+                end += history.write(line)
+    record.history = [Stretch(end=end, blake2b=str(digest))] if end else []
+    record.write(directory)
     _Source.of(run).write(directory)
     return run.id, directory
 
