@@ -100,9 +100,7 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
     if prediction.target.kind == "cuda":
         asked = prediction.target.torch_version
         if (used := lists_of(asked)) != asked:
-            yield (
-                f"What autocast casts in torch {_dotted(asked)} is not known; the lists of torch {_dotted(used)} are used."
-            )
+            yield f"What autocast casts in torch {_dotted(asked)} is not known; the lists of {_dotted(used)} are used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
             "context (about 0.5 GiB) and cuDNN's workspaces for convolutions."
