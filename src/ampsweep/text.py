@@ -1,6 +1,7 @@
 """Formatting of numbers, bytes, durations and errors as text, with the same digits and units everywhere."""
 
 import math
+import re
 from typing import Final
 
 MIB: Final = 2**20
@@ -85,6 +86,11 @@ def first_line(text: str, limit: int = 200) -> str:
     """The first line of an error, cut to `limit` characters, without its final stop."""
     line = text.strip().splitlines()[0].strip().removesuffix(".") if text.strip() else ""
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def folder_name(text: str) -> str:
+    """The text as the name of one folder, on every system and inside the folder it is put in; equal ones may meet."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", text)[:100].lstrip(".") or "_"
 
 
 def one_line(error: BaseException) -> str:
