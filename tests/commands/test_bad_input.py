@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_damaged_is_refused(train, refused):
     checkpoint = only_run().directory / "checkpoints/last.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     said = refused(*MLP, f"resume={checkpoint}")
-    assert f"is damaged or no checkpoint; {checkpoint.with_name('previous.pt')} is the one before" in said
+    assert said.endswith("cannot be read: it is damaged or no checkpoint")
 
 
 def test_another_file_is_no_checkpoint(refused):

@@ -109,6 +109,14 @@ def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     assert told in ended.err.splitlines()[-1]
 
 
+def test_a_precision_without_a_kernel_is_unsupported(train):
+    ended = train(*OWN, "+model.what=has_no_half_kernel", "precision=amp_fp16")
+    record = only_run().record
+    assert (record.status, ended.code) == ("unsupported", 0)
+    told = "cannot compute this model in float16: linalg.inv: Low precision dtypes not supported. Got Half"
+    assert record.error.endswith(told)
+
+
 def test_wandb_is_told_of_the_failure(train):
     train("-m", *OWN[:-1], "tracking.mode=offline", "+model.what=raises")
     run = only_run()

@@ -21,7 +21,7 @@ from ampsweep.config.hydra_config import to_config
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.directories import checkpoint_of, finished, own_directory
+from ampsweep.run.directories import finished, has_checkpoint, own_directory
 from ampsweep.run.failure import RunFailedError, failed
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
@@ -110,7 +110,7 @@ class SweepJob:
             config,
             directory,
             group=config.tracking.group or group_of(config.name, sweep),
-            checkpoint=checkpoint_of(directory),
+            checkpoint=directory if has_checkpoint(directory) else None,
             wandb=self._wandb,
             prediction=self._predicted.of(config),
             predictor=PREDICT_RUN,

@@ -1,4 +1,4 @@
-"""The `ampsweep` command: predictions before runs, reports and W&B uploads after them, and sweep files run here.
+"""The `ampsweep` command: trainings, predictions before them, reports and uploads after them, and sweep files run here.
 
 Commands import their modules when they are called, because a report's statistics take a fifth of a second to import.
 """
@@ -21,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0, 1 where runs failed or still go on, 2 for wrong input)."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
-    return ended(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == ["train"]:  # it ends by itself, as `train.py` does
+        from ampsweep.commands.train import main as train
+
+        return train(given[1:])
+    return ended(lambda: _main(given))
 
 
 def _main(given: Sequence[str]) -> int:
@@ -57,9 +62,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="ampsweep", description="Predict, compare and send runs of train.py, and run sweep files.")
+    parser = _Parser(prog="ampsweep", description="Train, predict, compare and send runs, and run sweep files.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("train", help="train once, or sweep with -m: what `python train.py` does in the repository")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
     address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")

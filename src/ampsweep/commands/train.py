@@ -73,7 +73,7 @@ def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None
 def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.launch.device_lock import device_lock
-    from ampsweep.sweep.preflight_checks import check_single_run, checkpoint_file
+    from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
     from ampsweep.training.build.device import resolve_device
 
     config = points.points[0].config
@@ -89,14 +89,15 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         directory, resume = resumed_run(config, display.say)
         address = None if wandb is None else wandb.address
         prepared, checked = check_single_run(config, device, address)
-        checkpoint = None if resume is None else checkpoint_file(config, resume)
+        if resume is not None:
+            check_checkpoint(config, resume)
         directory = directory or new_directory(config) / run_directory_name(config)
         if address is not None:
             address.prepare(config.tracking)
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
-        job = SingleJob(prepared, checkpoint, display, address)
+        job = SingleJob(prepared, resume, display, address)
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
         if job.failure is not None:
             raise job.failure

@@ -56,15 +56,13 @@ class Points:
 
 
 def conf_dir() -> Path:
-    """Find the repository's `conf/`.
+    """Find the suite's `conf/`.
 
     Raises:
-        UserError: the package was installed without its repository.
+        UserError: it is gone.
     """
     if not hydra_config.CONF.is_dir():
-        raise UserError(
-            f"{hydra_config.CONF} does not exist; install ampsweep from its repository with pip install -e ."
-        )
+        raise UserError(f"{hydra_config.CONF} does not exist; install ampsweep again from its repository")
     return hydra_config.CONF
 
 

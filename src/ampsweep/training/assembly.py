@@ -16,6 +16,9 @@ from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
+WARMUP_SECONDS: Final = 2.0
+"""Time of warm-up on an accelerator: its clocks rise from idle in up to a second of work, and then its temperature."""
+
 _VAL_BATCHES: Final = 2
 """Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
 
@@ -43,6 +46,7 @@ def assemble_trainer(
         built.optimizer,
         built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
+        warmup_seconds=_warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
         is_fused=is_fused(built.optimizer),
@@ -63,6 +67,12 @@ def assemble_trainer(
         save=save,
         watchdog=watchdog,
     )
+
+
+def _warmup_seconds(config: Config, device: torch.device) -> float:
+    if config.trainer.warmup_seconds is not None:
+        return config.trainer.warmup_seconds
+    return 0.0 if device.type == "cpu" else WARMUP_SECONDS
 
 
 class ShortValidation:
