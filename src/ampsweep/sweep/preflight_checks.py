@@ -12,6 +12,7 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
+from ampsweep.launch.device_lock import check_lock
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
@@ -147,6 +148,7 @@ def _checked_data(config: Config, device: torch.device) -> Data:
 def _check(config: Config, wandb: WandbAddress | None) -> Checked:
     try:
         device = resolve_device(config.device)
+        check_lock(str(device))
         _check_services(config, device, wandb)
         return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
     except UserError as error:
