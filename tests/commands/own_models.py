@@ -168,3 +168,17 @@ class Lookup(nn.Linear):
 
     def forward(self, images: Tensor) -> Tensor:
         return {}["features"]
+
+
+class Crashing(nn.Module):
+    """Crashes while it is built."""
+
+    def __init__(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Endless(nn.Module):
+    """Is never built."""
+
+    def __init__(self) -> None:
+        time.sleep(1000)

@@ -247,6 +247,20 @@ def test_what_is_not_there_is_told_before_wandb_and_torch(setting, sweep, refuse
     assert refused(*sweep, "tracking.mode=offline", "trainer.steps=4", *setting)
 
 
+def test_a_model_that_crashes_the_checks_is_named(refused):
+    said = refused("-m", *OWN, "model._target_=own_models.Crashing")
+    assert said == "model=Crashing with data=digits cannot be checked: killed by SIGSEGV"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
+def test_a_model_that_is_never_built_is_refused_in_time(sweep, refused):
+    time_limit = ("trainer.max_seconds=0.5", "trainer.grace_seconds=0.5")
+    said = refused(*sweep, *OWN, *time_limit, "model._target_=own_models.Endless")
+    assert "checking the run before it begins did not end within 5.5 s (trainer.max_seconds=0.5" in said
+    assert "own_models.py, line " in said
+
+
 def test_an_own_model_needs_a_target(refused):
     assert refused(*OWN) == "model._target_ must be given a value"
 

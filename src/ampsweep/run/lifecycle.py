@@ -62,7 +62,7 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
-_BUILDING_GRACES: Final = 10
+BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
@@ -117,7 +117,7 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
         with suppress(OSError):  # no room, or no directory any more
