@@ -260,7 +260,7 @@ class _Known:
     allocation: Allocation
     storage_bytes: int
     used: list[_Span] | None = None
-    """What counts of it, in order and apart; None: all of it."""
+    """The bytes of it that count, in order and apart; None: all of it."""
     is_delivered: bool = False
     """It holds a batch, whose tensors count instead of it."""
 
