@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.flops import formulas
+from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
@@ -42,7 +42,7 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
         self._scratch = scratch
-        self._formulas = formulas()
+        self._formulas, self._recomputations = formulas(), recomputations()
         self._phase = ModuleTracker()
         self._in_backward = False
         self.num_operators = 0
@@ -71,6 +71,8 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops[inputs[0].dtype] += flops
             if self._in_backward and _is_recomputation():
                 self.recomputed_flops[inputs[0].dtype] += flops
+            elif operator in self._recomputations:
+                self.recomputed_flops[inputs[0].dtype] += self._recomputations[operator](*args, **(kwargs or {}))
         for tensor in tensors_in(result):
             if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self.outputs[tensor.dtype] += 1
