@@ -89,7 +89,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _allocator_has_refused() -> bool:
     """Tell whether torch's CUDA allocator has refused a request in this process; one that was told ended the run."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     devices = range(torch.cuda.device_count())
     return any(torch.cuda.memory_stats_as_nested_dict(device).get("num_ooms", 0) for device in devices)
