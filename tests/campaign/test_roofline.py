@@ -51,7 +51,7 @@ def test_the_recipes_step_under_amp_moves_1800_megabytes(recipe):
 
 
 @pytest.mark.slow
-def test_only_a_fused_optimizer_that_unscales_writes_gradients_back(recipe):
+def test_an_optimizer_that_unscales_writes_gradients_back(recipe):
     scaled = {"mode": "amp_fp16", "dtype": "float16", "autocast": True, "scaler": True}
     assert moved_bytes(recipe(**scaled, max_grad_norm=1.0)).optimizer == 12 * WEIGHTS
     by_loop = recipe(**scaled)

@@ -51,7 +51,7 @@ def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflo
     ("name", "ai_tops"),
     [("5090", 3352), ("5080", 1801), ("5070 Ti", 1406), ("5070", 988), ("5060 Ti", 759), ("5060", 614)],
 )
-def test_half_precision_is_a_sixteenth_of_what_is_advertised(name, ai_tops):
+def test_half_precision_is_a_sixteenth_of_the_advertised(name, ai_tops):
     """FP4 with sparsity and half the accumulator: 2 times for each of FP4, FP8, sparsity and a float16 sum."""
     peak = dense_peak(f"NVIDIA GeForce RTX {name}", {"bfloat16": 1}, tf32=False)
     assert peak.tflops_per_sec == pytest.approx(ai_tops / 16, rel=2e-3)

@@ -3,12 +3,14 @@
 import pytest
 from synthetic_records import contaminated, failed, out_of_memory, searched
 
+from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.search_comparison import SearchNote
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.report.sentences.batch_limits import bound, heading, largest_batches, search_lines, search_note
 
+HOT = Cause(text="the GPU was hot", num_runs=1, seeds=(2,))
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}
 REFUSED = Probe(batch_size=5, outcome="refused", error="data=digits: the batch is larger than the data.")
 BEGUN = {"batch_search": BatchSearch(limit=65536, first=1, stride=1), "facts": {"model_size": None}}
@@ -79,7 +81,7 @@ def test_why_there_is_no_larger_batch(entry, text):
     [
         (SearchNote(kind="not completed", seed=1, outcome="failed", cause="KeyError: x"), "seed 1 failed: KeyError: x"),
         (
-            SearchNote(kind="contaminated", num_contaminated=1, num_runs=3, cause="the GPU was hot"),
+            SearchNote(kind="contaminated", num_contaminated=1, num_runs=3, causes=(HOT,)),
             "contaminated, hence no throughput of 1 of 3 runs: the GPU was hot",
         ),
         (SearchNote(kind="different answers", batch_sizes=(4, 6)), "its searches differ: batches 4, 6"),

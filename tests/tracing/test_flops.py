@@ -65,7 +65,7 @@ def test_attention_in_parts_multiplies_four_times_backward():
     assert flops(Attention(is_causal=True, dropout=0.1), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 4) * matmul}
 
 
-def test_the_models_own_arithmetic_is_the_same_with_any_attention():
+def test_model_arithmetic_is_the_same_with_any_attention():
     """Fused attention multiplies queries and keys again in backward, which is no progress of the model."""
     x = torch.randn(2, 4, 16, 8)
     fused, in_parts = (traced(Attention(is_causal=True, dropout=dropout), x) for dropout in (0.0, 0.1))

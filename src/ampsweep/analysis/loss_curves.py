@@ -8,8 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.arms import STEP_MS, VAL_LOSS
-from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, figure
+from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, figure
 from ampsweep.record import RunRecord
 
 TRAIN_LOSS: Final = "train/loss"

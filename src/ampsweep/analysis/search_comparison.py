@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.arms import PEAK_MEMORY
+from ampsweep.analysis.causes import Cause, causes
 from ampsweep.analysis.run_entry import RunEntry, run_entry
-from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
+from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.record.batch_search import BatchSearch, Probe
@@ -33,7 +33,9 @@ class SearchNote:
     outcome: str | None = None
     """The end of the run of that seed."""
     cause: str | None = None
-    """The error in the first record."""
+    """The error in the record."""
+    causes: tuple[Cause, ...] = ()
+    """The causes that contaminated runs recorded."""
     num_contaminated: int = 0
     num_runs: int = 0
     batch_sizes: tuple[int, ...] = ()
@@ -204,11 +206,11 @@ def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNo
         for run in runs
         if run.record.error and answers and not run.measured and run.outcome != "oom"
     ]
-    disturbed = [reason for run in runs if run.measured and (reason := run.contamination) is not None]
+    disturbed = [(run.seed, reason) for run in runs if run.measured and (reason := run.contamination) is not None]
     if disturbed:
-        num_contaminated, cause = len(disturbed), disturbed[0]
+        found, num_contaminated = causes(disturbed), len(disturbed)
         notes.append(
-            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), cause=cause)
+            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), causes=found)
         )
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
