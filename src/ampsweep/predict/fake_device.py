@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.kernel_sizes import scratch_bytes
+from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
@@ -88,14 +88,14 @@ class FakeDevice:
         kept = [*self._kept]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else ())
-        data = [*self._data]
-        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch_bytes)
+        data, scratch = [*self._data], scratch_of(self.target)
+        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
         """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
-        return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)
+        return trace_program(CPU, counted=FakeTensor, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

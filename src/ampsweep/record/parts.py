@@ -51,7 +51,7 @@ class ModeProof(Part):
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """The part of `flops` that activation checkpointing computed a second time."""
+    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
