@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from ampsweep.own_code_place import place_of
+
 MIB: Final = 2**20
 GIB: Final = 2**30
 BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
@@ -119,10 +121,23 @@ def _with_ranges(texts: Sequence[str]) -> str:
     return _FIGURE.sub(range_of, texts[0])
 
 
+def folder_name(text: str) -> str:
+    """The text as the name of one folder, on every system and inside the folder it is put in; equal ones may meet."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", text)[:100].lstrip(".") or "_"
+
+
 def one_line(error: BaseException) -> str:
-    """The message of an error, after its type, unless it is a ValueError, whose message is a sentence."""
-    text = " ".join(str(error).split())[:300]
-    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    """The message of an error, after its type, with the place in the user's own code that raised it, if one did.
+
+    A ValueError's message is a sentence and goes without its type.
+    """
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # whose text has a place already
+    text = " ".join(message.split())[:300]
+    told = text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    if isinstance(error, SystemExit):
+        told = f"ended by sys.exit({error.code!r})"
+    place = place_of(error)
+    return told if place is None else f"{told} ({place})"
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:

@@ -71,6 +71,10 @@ class Broken(Digits):
     def runs_out_of_memory(self) -> None:
         torch.empty(10**15)
 
+    def has_no_half_kernel(self) -> None:
+        with torch.autocast("cpu", enabled=False):
+            torch.linalg.inv(torch.zeros(2, 2, dtype=torch.float16))
+
     def diverges(self) -> None:
         for parameter in self.parameters():
             parameter.data.fill_(torch.nan)

@@ -103,3 +103,14 @@ def test_the_lines_below_the_table_name_each_arm():
     )
     assert [line.split(": ")[0] for line in lines] == ["fp32", "amp_bf16", "fp32, amp_bf16", "amp_bf16"]
     assert lines[2] == "fp32, amp_bf16: nothing was predicted: aten.nonzero depends on values"
+
+
+def test_a_throughput_near_the_limit_is_told_as_such():
+    entry, calm = searched("amp_bf16", 6, out_of_memory(7)), searched("fp32", 4, out_of_memory(5))
+    calm[1].summary |= {"memory/num_refused": 0, "memory/num_retries": 0}
+    entry[1].summary |= {"memory/num_refused": 12, "memory/num_retries": 1}
+    lines = [line for line in search_lines(found(calm, entry)) if "throughput" in line]
+    assert lines == [
+        "amp_bf16: the allocator refused 12 requests, so that slower algorithms ran, and gave back unused memory for 1 "
+        "request: a somewhat smaller batch may have a higher throughput"
+    ]

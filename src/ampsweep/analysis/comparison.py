@@ -32,7 +32,7 @@ class WorkloadComparison:
     runs: tuple[RunEntry, ...]
 
 
-FileProblemKind = Literal["not readable", "no history", "damaged history", "not finite"]
+FileProblemKind = Literal["not readable", "no history", "changed history", "damaged history", "not finite"]
 
 
 @dataclass(frozen=True, kw_only=True)

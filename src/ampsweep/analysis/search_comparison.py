@@ -14,10 +14,12 @@ from ampsweep.record.batch_search import BatchSearch, Probe
 from ampsweep.text import GIB, first_line
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
+NUM_REFUSED: Final = "memory/num_refused"
+NUM_RETRIES: Final = "memory/num_retries"
 
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
-SearchNoteKind = Literal["not completed", "contaminated", "different answers"]
+SearchNoteKind = Literal["not completed", "contaminated", "different answers", "short of memory"]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
@@ -37,6 +39,9 @@ class SearchNote:
     num_contaminated: int = 0
     num_runs: int = 0
     batch_sizes: tuple[int, ...] = ()
+    num_refused: int = 0
+    num_retries: int = 0
+    """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,4 +214,8 @@ def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNo
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
         notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))
+    short = [(round(run.figure(NUM_REFUSED) or 0), round(run.figure(NUM_RETRIES) or 0)) for run in runs if run.measured]
+    num_refused, num_retries = max(short, default=(0, 0))
+    if num_refused or num_retries:
+        notes.append(SearchNote(kind="short of memory", num_refused=num_refused, num_retries=num_retries))
     return notes

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ampsweep.predict.onednn_lstm import with_two_bias_gradients, with_workspace
 from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
@@ -31,6 +32,8 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     known = {norm: _statistics(dtype_of, position) for norm, position in _NORMS.items()}
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
+    if target.kind == "cpu":
+        known |= {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
     return known
 
 

@@ -10,6 +10,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.support import Abilities
+from ampsweep.predict.autocast_dispatch import INSTALLED_TORCH
 
 KINDS: Final = ("cpu", "cuda")
 
@@ -25,7 +26,7 @@ class TargetDevice:
     kind: Literal["cpu", "cuda"]
     capability: tuple[int, int] = _AMPERE
     """CUDA compute capability: (8, 0) is an A100, (9, 0) an H100, (7, 5) a T4."""
-    torch_version: tuple[int, int] = (2, 13)
+    torch_version: tuple[int, int] = INSTALLED_TORCH
     """Major and minor version of the torch that will train."""
 
     @property
@@ -63,7 +64,7 @@ def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
     capability = _capability(config) if kind == "cuda" else _AMPERE
-    version = _pair("predict.torch", config.torch or ".".join(torch.__version__.split(".")[:2]))
+    version = INSTALLED_TORCH if config.torch is None else _pair("predict.torch", config.torch)
     return TargetDevice("cuda" if kind == "cuda" else "cpu", capability, version)
 
 

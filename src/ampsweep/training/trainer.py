@@ -16,7 +16,7 @@ from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.training.batches import as_model_input
-from ampsweep.training.ending import Ending, Stop, divergence
+from ampsweep.training.ending import DivergenceWatch, Ending, Stop
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
@@ -71,6 +71,7 @@ class Trainer:
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
         self._rows = UnreadRows(precision.device)
+        self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
@@ -159,6 +160,7 @@ class Trainer:
         evaluates = finishes or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
         logs = last or self._due(config.log_every)
+        num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
             with self.instruments.own_time:
@@ -167,6 +169,8 @@ class Trainer:
         diverged = None
         if self._rows and (last or evaluates or saves or self._rows.full or now_s >= self._flush_due_s):
             diverged, self._flushed_s, self._flush_due_s = self._flush(), now_s, math.inf
+        if diverged is None and finishes:
+            diverged = self._numbers.at_end(num_skipped)
         if diverged is None and saves:
             with self.instruments.aside():
                 self._save(self)
@@ -186,7 +190,7 @@ class Trainer:
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
             for step, values in self._rows.take():
-                diverged = divergence(step, values)
+                diverged = self._numbers.row(step, values)
                 if "train/loss" in values:
                     values |= next(figures)
                 self.values |= values

@@ -54,6 +54,17 @@ def search_note(of: SearchNote) -> str:
             return f"contaminated, hence no throughput of {share}: {causes(of.causes)}"
         case "different answers":
             return f"its searches differ: batches {', '.join(map(str, of.batch_sizes))}"
+        case "short of memory":
+            return _short_of_memory(of)
+
+
+def _short_of_memory(of: SearchNote) -> str:
+    clauses = []
+    if of.num_refused:
+        clauses.append(f"refused {plural(of.num_refused, 'request')}, so that slower algorithms ran")
+    if of.num_retries:
+        clauses.append(f"gave back unused memory for {plural(of.num_retries, 'request')}")
+    return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
 
 
 def search_notes(of: Sequence[SearchNote]) -> str:
