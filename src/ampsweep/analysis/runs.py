@@ -13,6 +13,11 @@ from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
 
+STEP_MS: Final = "perf/step_ms"
+PEAK_MEMORY: Final = "memory/peak_allocated_gib"
+VAL_LOSS: Final = "val/loss"
+VAL_ACCURACY: Final = "val/accuracy"
+
 SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30
 """No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""

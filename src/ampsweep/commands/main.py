@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ampsweep import __version__
+from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
-from ampsweep.redaction import hide
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -23,28 +22,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
     given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == ["train"]:
+    if given[:1] == ["train"]:  # it ends by itself, as `train.py` does
         from ampsweep.commands.train import main as train
 
         return train(given[1:])
-    try:
-        if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
-            from ampsweep.commands.predict import predict_command
+    return ended(lambda: _main(given))
 
-            return predict_command(given[1:])
-        arguments = _arguments(given)
-        if arguments.command == "report":
-            with paused_garbage_collection():
-                from ampsweep.commands.report import report_command
 
-                return report_command(arguments)
-        return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
-    except UserError as error:
-        print(f"error: {hide(str(error))}", file=sys.stderr)
-        return WRONG_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return SOME_FAILED
+def _main(given: Sequence[str]) -> int:
+    if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
+        from ampsweep.commands.predict import predict_command
+
+        return predict_command(given[1:])
+    arguments = _arguments(given)
+    if arguments.command == "report":
+        with paused_garbage_collection():
+            from ampsweep.commands.report import report_command
+
+            return report_command(arguments)
+    return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

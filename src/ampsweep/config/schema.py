@@ -176,6 +176,9 @@ class TrainerConfig:
     """Training stops after the step in which this much time has passed since the first step began."""
     warmup_steps: int = 10
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
+    warmup_seconds: float | None = None
+    """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
+    whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
     max_grad_norm: float | None = 1.0
     log_every: int = 10

@@ -90,6 +90,8 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib"):
         yield from _positive(f"trainer.{name}", getattr(trainer, name))
     yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
+    if trainer.warmup_seconds is not None:
+        yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
 
 
 def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:

@@ -157,6 +157,8 @@ class Attempt(Part):
     notes: list[str] | None = None
     """Sentences on the differences that resuming made."""
     from_step: int | None = None
+    warmup_steps: int | None = None
+    """Steps of this process that its warm-up took; all of them, if it ended before its warm-up."""
     stopped_by: str | None = None
 
 

@@ -20,7 +20,16 @@ from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import refusal_by_kernel
-from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
+from ampsweep.record import (
+    CHECKPOINTS,
+    FILE_NAME,
+    HISTORY_NAME,
+    LAST,
+    SNAPSHOT_NAME,
+    RunRecord,
+    remove_leftovers,
+    repair_history,
+)
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
 from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, tracker_of
@@ -36,7 +45,7 @@ from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.build.own_code import own_code
-from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.checkpoint import find_checkpoint, require_same_model, set_aside
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
@@ -115,6 +124,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
     directory = request.directory
+    remove_leftovers(*(directory / name for name in (FILE_NAME, HISTORY_NAME, f"{CHECKPOINTS}/{LAST}")))
     record = _begin_record(request, built, device)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
@@ -131,10 +141,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         with limit, trainer.instruments:
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
-    except SystemExit as error:  # of the user's own code, which has no word in how this process ends
-        record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
-        raise RuntimeError(record.error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of the user's own code, too
         record.oom = out_of_memory(error, device, limit, trainer)
         refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
         if record.oom is not None:
@@ -225,10 +232,15 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
-        notes = resume(trainer, load_checkpoint(request.checkpoint))
+        found = find_checkpoint(request.checkpoint)
+        require_same_model(found.checkpoint, found.path, trainer.model, component_name(request.config.model))
+        if found.note is not None and request.checkpoint == request.directory:
+            set_aside(request.directory)
+        notes = [] if found.note is None else [found.note]
+        notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
-        attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
+        attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))
     attempt.from_step = trainer.step

@@ -27,7 +27,7 @@ from ampsweep.training.build.built import build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import locate
 from ampsweep.training.build.optimizer import decide_fused
-from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
+from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, require_same_model
 from ampsweep.training.out_of_memory import out_of_memory
 
 
@@ -78,20 +78,19 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
     return prepared, checked
 
 
-def checkpoint_file(config: Config, path: Path) -> Path:
-    """Find the checkpoint file that `path` stands for, and check that it is of the config's model.
+def check_checkpoint(config: Config, path: Path) -> None:
+    """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
     Raises:
-        UserError: the file is missing, damaged or of another model.
+        UserError: it is missing, damaged or of another model.
     """
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
     try:
-        file = find_checkpoint(path)
-        require_same_model(load_checkpoint(file), file, model, component_name(config.model))
+        found = find_checkpoint(path)
+        require_same_model(found.checkpoint, found.path, model, component_name(config.model))
     except CheckpointError as error:
         raise UserError(f"resume={path}: {error}") from error
-    return file
 
 
 def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:

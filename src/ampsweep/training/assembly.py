@@ -15,6 +15,9 @@ from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
+WARMUP_SECONDS: Final = 2.0
+"""Time of warm-up on an accelerator: its clocks rise from idle in up to a second of work, and then its temperature."""
+
 _VAL_BATCHES: Final = 2
 """Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
 
@@ -41,6 +44,7 @@ def assemble_trainer(
         built.optimizer,
         built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
+        warmup_seconds=_warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
         is_fused=is_fused(built.optimizer),
@@ -60,6 +64,12 @@ def assemble_trainer(
         progress=progress,
         save=save,
     )
+
+
+def _warmup_seconds(config: Config, device: torch.device) -> float:
+    if config.trainer.warmup_seconds is not None:
+        return config.trainer.warmup_seconds
+    return 0.0 if device.type == "cpu" else WARMUP_SECONDS
 
 
 class ShortValidation:
