@@ -20,7 +20,7 @@ Correction = Callable[[Any, Sequence[Any]], Any]
 
 _NORMS: Final = {aten.native_layer_norm: 2, aten.native_batch_norm: 1, aten.native_group_norm: 1}
 """Normalizations, with the position of the weight among their arguments."""
-_LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2}
+_LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2, aten.binary_cross_entropy: 3}
 """Losses, with the position of the reduction."""
 _LOSSES_OF_FULL_SIZE: Final = (1, 12)
 """Version of torch since which a reduced loss keeps the storage of its unreduced values."""
