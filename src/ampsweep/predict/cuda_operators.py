@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ampsweep.predict.cuda_autocast import cuda_autocast_kernels
+from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
@@ -42,6 +43,8 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
             library.impl(name, kernel, "AutocastCPU")
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("rms_norm", _rms_norm, "AutogradCPU")
+        for name, kernel in recurrent_kernels():
+            library.impl(name, kernel, "AutogradCPU")
         library.impl("scaled_dot_product_attention", CudaAttention(target.capability), "AutogradCPU")
     try:
         yield

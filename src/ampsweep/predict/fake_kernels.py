@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
@@ -87,6 +88,8 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.vouching.note(func, self._module())
         self._depth += 1
         try:
+            if func is torch.ops.aten._cudnn_rnn_backward.default:
+                return cudnn_rnn.backward(args)
             result = super().dispatch(func, types, args, kwargs)
         except _UNTRACEABLE as error:
             if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not _in_backward():

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.onednn_lstm import with_two_bias_gradients, with_workspace
 from ampsweep.predict.target_device import TargetDevice
 
@@ -33,8 +34,8 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
     if target.kind == "cpu":
-        known |= {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
-    return known
+        return known | {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
+    return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
 
 
 def scratch_bytes(operator: Any, args: Sequence[Any], result: Any) -> int:
@@ -100,6 +101,7 @@ def _up(value: int, multiple: int) -> int:
 _SCRATCH: Final[dict[Any, Callable[[Sequence[Any]], int]]] = {
     aten._scaled_dot_product_flash_attention_backward: _flash_backward,
     aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
+    aten._cudnn_rnn: cudnn_rnn.scratch_bytes,
     aten.mse_loss: _loss,
     aten.smooth_l1_loss: _loss,
 }
