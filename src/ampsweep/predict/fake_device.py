@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
+from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.kernel_sizes import scratch_bytes
+from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
@@ -75,6 +76,8 @@ class FakeDevice:
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
+            if self.target.kind == "cuda":
+                flatten_weights(model)
         return model
 
     def trace_step(
@@ -88,14 +91,14 @@ class FakeDevice:
         kept = [*self._kept]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else ())
-        data = [*self._data]
-        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch_bytes)
+        data, scratch = [*self._data], scratch_of(self.target)
+        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
         """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
-        return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)
+        return trace_program(CPU, counted=FakeTensor, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.flops import formulas
+from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
@@ -39,7 +39,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
     def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
         super().__init__(ledger)
         self._scratch = scratch
-        self._formulas = formulas()
+        self._formulas, self._recomputations = formulas(), recomputations()
         self._phase = ModuleTracker()
         self._in_backward = False
         self.num_operators = 0
@@ -71,6 +71,8 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
             self.flops[inputs[0].dtype] += flops
             if self._in_backward and _is_recomputation():
                 self.recomputed_flops[inputs[0].dtype] += flops
+            elif operator in self._recomputations:
+                self.recomputed_flops[inputs[0].dtype] += self._recomputations[operator](*args, **(kwargs or {}))
         for tensor in () if is_view else tensors_in(result):
             if self.ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self.outputs[tensor.dtype] += 1

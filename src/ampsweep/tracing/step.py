@@ -33,7 +33,7 @@ class TracedStep:
     flops: dict[str, int]
     """Operations of matrix multiplications, convolutions and attention by the dtype of their operands."""
     recomputed_flops: dict[str, int]
-    """The part of `flops` that activation checkpointing did a second time."""
+    """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int]
     """Number of new floating-point tensors that operators returned, by dtype."""
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import Data
+from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.tracing.feeding import fed
@@ -45,6 +46,7 @@ class Trainer:
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
+        watchdog: limits the time of an evaluation by itself.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class Trainer:
         log: Callable[[Mapping[str, float], int], None],
         progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
+        watchdog: Watchdog = UNWATCHED,
     ) -> None:
         self.model, self.data, self.task, self.precision = model, data, task, precision
         self.optimizer, self.schedule, self.instruments = optimizer, schedule, instruments
         self.config, self.num_steps = config, num_steps
-        self._log, self._progress, self._save = log, progress, save
+        self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
         self.step = 0
         self.next_batch = 0
         self.values: dict[str, float] = {}
@@ -145,7 +148,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Compute the validation metrics."""
-        with self.instruments.aside():
+        with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
     def _clip(self) -> Tensor:
