@@ -120,9 +120,13 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """Facts of the workload: the identity without arm and seed, and without a batch that was searched."""
+        """Facts of the workload: the identity without arm and seed, and without a batch that was searched.
+
+        A run killed before it had chosen its device has that of its config: `auto`, which names none.
+        """
         left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
-        return {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        return facts | {"device": None} if facts["device"] == "auto" else facts
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:

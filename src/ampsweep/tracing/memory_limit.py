@@ -41,7 +41,7 @@ class MemoryLimit:
 
     def __enter__(self) -> Self:
         if self._counter is not None:
-            self._counter.__enter__()  # type: ignore[no-untyped-call]
+            self._counter.__enter__()
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(self.bytes / _total(self._device), self._device)
         return self
@@ -50,7 +50,7 @@ class MemoryLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._counter is not None:
-            self._counter.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+            self._counter.__exit__(kind, error, trace)
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
