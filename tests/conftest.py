@@ -24,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 with measure_host_peak():
     pass
 
+pytest_plugins = ["time_limit"]
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from ampsweep.config.schema import component_name
 from ampsweep.predict.answers import sentences
+from ampsweep.predict.autocast_lists import lists_of
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
+from ampsweep.report.sentences.unvouched import unvouched
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import num_bytes
 
@@ -31,6 +33,8 @@ def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
         console.print(Text(f"{arm}: {reason}"))
     for line in said(prediction):
         console.print(Text(line))
+    for line in unvouched(prediction.unvouched):
+        console.print(Text(line))
     for line in _reservations(prediction):
         console.print(Text(line, style="dim"))
 
@@ -39,7 +43,8 @@ def said(prediction: WorkloadPrediction) -> list[str]:
     """The answers in sentences."""
     if not prediction.arms:
         return []
-    return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib)]
+    doubts = {one.doubt for one in prediction.unvouched}
+    return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib, doubts)]
 
 
 def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
@@ -97,9 +102,12 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
     if any(arm.interpolation is None for arm in prediction.arms):
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if prediction.target.kind == "cuda":
+        asked = prediction.target.torch_version
+        if (used := lists_of(asked)) != asked:
+            yield f"What autocast casts in torch {_dotted(asked)} is not known; the lists of {_dotted(used)} are used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
-            "context (about 0.5 GiB) and cuDNN's workspaces for convolutions."
+            "context (about 0.5 GiB)."
         )
     else:
         yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
@@ -107,15 +115,19 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
 
 def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
     target = prediction.target
-    cuda = {"capability": list(target.capability), "workspace_bytes": sum(target.workspaces)}
+    cuda = {
+        "capability": list(target.capability),
+        "workspace_bytes": sum(target.workspaces),
+        "autocast_of_torch": _dotted(lists_of(target.torch_version)),
+    }
     return {
         "target": target.kind,
-        "torch": ".".join(map(str, target.torch_version)),
+        "torch": _dotted(target.torch_version),
         **(cuda if target.kind == "cuda" else {}),
         "baseline": prediction.baseline,
         "modes": [_arm(prediction, arm) for arm in prediction.arms],
         "unsupported": prediction.unsupported,
-        "sentences": said(prediction),
+        "sentences": [*said(prediction), *unvouched(prediction.unvouched)],
     }
 
 
@@ -132,9 +144,14 @@ def _arm(prediction: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
         "largest_batch": None if answer.largest is None else answer.largest.batch_size,
         "saves_from_batch": answer.saves_from,
         "is_measured": arm.is_measured,
+        "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],
     }
 
 
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
 def _memory(memory: StepMemory) -> dict[str, Any]:
-    return {key: value for key, value in asdict(memory).items() if value is not None}
+    return {key: value for key, value in asdict(memory).items() if value is not None and key != "unvouched"}

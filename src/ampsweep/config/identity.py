@@ -17,7 +17,7 @@ from ampsweep.text import folder_name
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
-_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
+_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -64,6 +64,8 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    if config.trainer.warmup_seconds is None:  # as in records from before there was this setting
+        del settings["trainer"]["warmup_seconds"]
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:

@@ -59,8 +59,10 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
         if keep_as is not None and path.exists():
             path.replace(keep_as)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a write names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

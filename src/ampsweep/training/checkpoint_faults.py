@@ -59,8 +59,8 @@ def _of_optimizer(content: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(state, dict) or not isinstance(groups, list) or not groups:
         yield "its optimizer has no state or no parameters"
         return
-    ids = [group.get("params") if isinstance(group, dict) else None for group in groups]
-    if not all(isinstance(one, list) for one in ids):
+    ids = [group["params"] for group in groups if isinstance(group, dict) and isinstance(group.get("params"), list)]
+    if len(ids) < len(groups):
         yield "its optimizer has a group without parameters"
         return
     known = {one for group in ids for one in group if type(one) is int}
