@@ -269,6 +269,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))
