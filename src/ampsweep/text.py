@@ -121,6 +121,11 @@ def _with_ranges(texts: Sequence[str]) -> str:
     return _FIGURE.sub(range_of, texts[0])
 
 
+def folder_name(text: str) -> str:
+    """The text as the name of one folder, on every system and inside the folder it is put in; equal ones may meet."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", text)[:100].lstrip(".") or "_"
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error, after its type, with the place in the user's own code that raised it, if one did.
 

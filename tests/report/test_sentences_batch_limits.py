@@ -27,7 +27,7 @@ def test_the_answer_of_every_arm_within_a_limit():
         searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, config=LIMITED),
     )
     assert largest_batches(search) == (
-        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput)."
+        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1)."
     )
     assert heading(search) == f"{search.title}, within 64.0 MiB"
 
@@ -36,7 +36,7 @@ def test_answers_that_memory_does_not_bound():
     search = found(searched("fp32", 4, REFUSED), searched("amp_bf16", 6, None))
     assert largest_batches(search) == (
         "On this device: fp32 up to batch 4, as larger ones are refused, amp_bf16 up to batch 6 or more "
-        "(1.00x the throughput)."
+        "(1.00x the throughput, n=1)."
     )
     assert heading(search) == search.title
 

@@ -114,9 +114,8 @@ def compare_search(
     arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
-    shown = workload.varied or {key: workload.facts.get(key) for key in _TITLE_FACTS}
     return SearchComparison(
-        title=", ".join(f"{key} {value}" for key, value in shown.items() if value is not None),
+        title=workload.title_of(_TITLE_FACTS),
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,

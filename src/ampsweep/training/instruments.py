@@ -174,6 +174,10 @@ class Instruments:
         """The scaler's metrics, on the device; empty without scaler."""
         return {} if self._scale is None else self._scale.tensors()
 
+    def num_last_skipped(self) -> int:
+        """Number of steps since the last row that were skipped one after the other up to now; waits for the device."""
+        return 0 if self._scale is None else self._scale.num_last_skipped()
+
     def wait(self) -> None:
         """Wait until the device has finished the latest step."""
         self._clock.wait()

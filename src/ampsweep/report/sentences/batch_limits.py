@@ -89,5 +89,5 @@ def _answer(arm: ArmSearch) -> str:
     ends: dict[Bound | None, str] = {"refused": ", as larger ones are refused", "limit": " or more"}
     ratios = [] if arm.times_baseline is None else [ratio(arm.times_baseline)]
     if arm.throughput_ratio is not None:
-        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput")
+        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput, n={arm.throughput_ratio.n}")
     return f"up to batch {arm.batch_size}{ends.get(arm.bound, '')}" + (f" ({', '.join(ratios)})" if ratios else "")
