@@ -62,6 +62,15 @@ class Broken(Digits):
     def leaves(self) -> None:
         os._exit(7)
 
+    def crashes(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def aborts(self) -> None:
+        os.abort()
+
+    def hangs(self) -> None:
+        time.sleep(1000)
+
     def exits(self) -> None:
         sys.exit(5)
 
@@ -70,6 +79,10 @@ class Broken(Digits):
 
     def runs_out_of_memory(self) -> None:
         torch.empty(10**15)
+
+    def has_no_half_kernel(self) -> None:
+        with torch.autocast("cpu", enabled=False):
+            torch.linalg.inv(torch.zeros(2, 2, dtype=torch.float16))
 
     def diverges(self) -> None:
         for parameter in self.parameters():

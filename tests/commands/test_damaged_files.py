@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 
 import pytest
@@ -33,9 +34,10 @@ def run_of(swept, arm, seed=0):
 
 
 def change(run, **changes):
-    """Change values of a record at dotted keys."""
+    """Change values of a record at dotted keys, as of a version that wrote no digest."""
     path = run.directory / "run.json"
     content = json.loads(path.read_text())
+    content.pop("digest", None)
     for dotted, value in changes.items():
         *parents, key = dotted.split(".")
         node = content
@@ -80,6 +82,22 @@ def test_each_trouble_is_named_once_everywhere(copied, report):
     assert len(omissions) == len(expected)
     assert "0 of 2 pairs completed" not in out
     assert "1 of 2 pairs completed" in " ".join(out.split()), "what is whole is compared"
+
+
+def test_a_changed_digit_is_told_and_left_out(copied, report):
+    record, rows = run_of(copied, "amp_bf16", 1).directory / "run.json", run_of(copied, "fp32", 0).directory
+    record.write_text(re.sub(r'"val/loss": \d', '"val/loss": 7', record.read_text()))
+    history = rows / "history.jsonl"
+    lines = history.read_text().splitlines(keepends=True)
+    history.write_text("".join([*lines[:-1], lines[-1].replace('"train/loss": ', '"train/loss": 1')]))
+    code, out, err = report(copied.directory)
+    assert (code, err) == (0, "")
+    said = " ".join(out.split())
+    reason = "has been changed since it was written: it does not match its digest"
+    assert f"Missing: {record.parent.name}/run.json {reason}; left out" in said
+    assert f"Missing: {rows.name}/history.jsonl {reason}; no curves, no time to a loss" in said
+    omissions = json.loads((copied.directory / "comparison.json").read_text())["omissions"]
+    assert sorted(one["kind"] for one in omissions) == ["changed history", "not readable"]
 
 
 def test_where_nothing_can_be_read_there_is_one_sentence(copied, report):

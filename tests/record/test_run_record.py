@@ -168,7 +168,9 @@ def test_a_record_that_is_rewritten_says_what_it_said(tmp_path):
     path = written(tmp_path, **parts) / "run.json"
     before = json.loads(path.read_text())
     RunRecord.read(tmp_path).write(tmp_path)
-    assert json.loads(path.read_text()) == before
+    after = json.loads(path.read_text())
+    del after["digest"]
+    assert after == before
 
 
 def test_what_is_known_takes_the_place_of_what_was_null(tmp_path):

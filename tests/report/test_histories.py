@@ -6,7 +6,7 @@ import math
 import pytest
 from synthetic_records import failed, run
 
-from ampsweep.record import HISTORY_NAME, history_line
+from ampsweep.record import HISTORY_NAME, RowsDigest, Stretch, history_line
 from ampsweep.report.histories import read_curves, read_histories
 
 LOSS = "train/loss"
@@ -117,6 +117,22 @@ def test_a_completed_run_has_a_history_to_its_last_step(tmp_path, left, why):
     assert omissions(tmp_path) == damage
     assert omissions(tmp_path, cut_short="trainer.max_seconds=1 reached") == ([] if left else damage)
     assert omissions(tmp_path, status="interrupted") == []
+
+
+def test_changed_rows_are_told_and_not_drawn(tmp_path):
+    write(tmp_path, *rows(1, 2, 3, 4))
+    path = tmp_path / HISTORY_NAME
+    stretches = [Stretch(end=path.stat().st_size, blake2b=str(RowsDigest(path.read_bytes())))]
+    assert omissions(tmp_path, history=stretches) == []
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.25", b"0.26"))
+    changed = [("changed history", "has been changed since it was written: it does not match its digest")]
+    assert omissions(tmp_path, history=stretches) == changed
+    assert omissions(tmp_path, history=stretches, status="interrupted") == changed
+    assert read_curves(tmp_path, [LOSS], stretches).curves == {}
+    path.write_bytes(whole + history_line({"step": 5, LOSS: 0.0}).encode())
+    assert omissions(tmp_path, history=stretches, status="interrupted") == [], "a killed process wrote it"
+    assert omissions(tmp_path, history=stretches) == [("changed history", "has been added to since its run ended")]
 
 
 def test_a_torn_end_is_damage_only_where_the_run_came_to_its_end(tmp_path):

@@ -1,10 +1,20 @@
-"""The abilities that a precision mode needs of a device: checked before a run; a missing one is never worked around."""
+"""The abilities that a precision mode needs of a device: checked before a run; a missing one is never worked around.
 
+Which kernels a model needs is known only when it calls them: those without the mode's dtype are told by their errors.
+"""
+
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.text import first_line
+
+_NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
+_NO_PRIMITIVE: Final = re.compile(r"could not create a primitive(?: descriptor)?\b[^.]*")
+"""How oneDNN says that it has no implementation; it does not say for which dtype."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +50,21 @@ def abilities_of(device: torch.device) -> Abilities:
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     tf32 = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
     return Abilities(torch.cuda.get_device_name(device), tf32=tf32, bfloat16=bfloat16, autocast=autocast)
+
+
+def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str) -> str | None:
+    """One sentence for the error of a kernel that does not compute in the mode's half precision; None for any other.
+
+    A mode that computes in float32 alone is refused by none.
+    """
+    dtype = config.dtype if config.autocast else config.parameters
+    if not isinstance(error, RuntimeError) or dtype not in _NAMES_IN_ERRORS:
+        return None
+    text, name = str(error), _NAMES_IN_ERRORS[dtype]
+    told = _NO_PRIMITIVE.search(text) or re.search(
+        rf"not implemented for '{name}'|dtypes not supported\. Got {name}\b|Unsupported dtype {name}\b", text
+    )
+    if told is None:
+        return None
+    what = told[0] if told.re is _NO_PRIMITIVE else first_line(text)
+    return f"{device} cannot compute this model in {dtype}: {what}"

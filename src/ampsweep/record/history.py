@@ -5,11 +5,12 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.metrics import STEP
+from ampsweep.record.digests import Stretch, change_of
 from ampsweep.record.files import RecordError, read_file, write_atomically
 
 HISTORY_NAME: Final = "history.jsonl"
@@ -33,6 +34,8 @@ class History:
     """Line number -> a clause on why the line is no row."""
     is_torn: bool = False
     """True if the file ends within a line, as after the death of the process; that line is no row."""
+    change: str | None = None
+    """A clause if the file does not match its digests: any of its rows may be wrong."""
 
     @property
     def damage(self) -> str | None:
@@ -48,7 +51,9 @@ class History:
     def without(self, damaged: dict[int, str]) -> "History":
         """A copy in which further lines count as damaged and have no row."""
         kept = [(line, row) for line, row in zip(self.lines, self.rows, strict=True) if line not in damaged]
-        return History([row for _, row in kept], [line for line, _ in kept], self.damaged | damaged, self.is_torn)
+        return History(
+            [row for _, row in kept], [line for line, _ in kept], self.damaged | damaged, self.is_torn, self.change
+        )
 
 
 def history_line(row: Row) -> str:
@@ -69,27 +74,30 @@ def number(value: Any) -> Any:
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def read_history(directory: Path) -> list[Row]:
+def read_history(directory: Path, stretches: Sequence[Stretch] = ()) -> list[Row]:
     """Read the rows of a run's `history.jsonl`; none if there is no file.
 
     A last line torn by a killed process is left out.
 
     Raises:
-        RecordError: the file holds anything other than rows.
+        RecordError: the file holds anything other than rows, or does not match its digests, `stretches`, or is gone.
     """
     try:
-        history = salvage_history(directory)
+        history = salvage_history(directory, stretches)
     except FileNotFoundError:
+        if stretches:
+            raise RecordError(directory / HISTORY_NAME, "is not there") from None
         return []
-    if history.damage is not None:
-        raise RecordError(directory / HISTORY_NAME, history.damage)
+    if (fault := history.damage or history.change) is not None:
+        raise RecordError(directory / HISTORY_NAME, fault)
     return [{key: number(value) for key, value in row.items()} for row in history.rows]
 
 
-def salvage_history(directory: Path) -> History:
+def salvage_history(directory: Path, stretches: Sequence[Stretch] = (), *, is_ended: bool = False) -> History:
     """Read a run's `history.jsonl` as far as it can be read: of a damaged file the intact rows.
 
     Values are those of JSON (see `number`). If steps do not always grow, the fewest rows are left out that make them.
+    The file is compared with its digests, which the record has (see `change_of`).
 
     Raises:
         RecordError: the path is no file, or may not be read.
@@ -97,10 +105,12 @@ def salvage_history(directory: Path) -> History:
     """
     content = read_file(directory / HISTORY_NAME)
     end, is_torn = content.rfind(b"\n"), bool(content) and not content.endswith(b"\n")
-    if end < 0:
-        return History([], is_torn=is_torn)
     whole = content[:end]
-    return _all_rows(whole, is_torn) or _rows_of(whole.split(b"\n"), is_torn)
+    if end < 0:
+        history = History([], is_torn=is_torn)
+    else:
+        history = _all_rows(whole, is_torn) or _rows_of(whole.split(b"\n"), is_torn)
+    return replace(history, change=change_of(content, stretches, is_ended=is_ended)) if stretches else history
 
 
 @dataclass(frozen=True)
@@ -113,17 +123,18 @@ class Repair:
     """A sentence about damaged lines that were dropped."""
 
 
-def repair_history(directory: Path) -> Repair:
+def repair_history(directory: Path, stretches: Sequence[Stretch] = ()) -> Repair:
     """Repair a run's `history.jsonl`, atomically, so that rows can be appended; intact rows are not rewritten.
 
-    A last line torn by a killed process is cut. If anything else is damaged, the original file is kept beside it.
+    A last line torn by a killed process is cut. If anything else is damaged, the original file is kept beside it. Rows
+    that do not match their digests, `stretches`, cannot be told apart: all are kept, and readers find them again.
 
     Raises:
         RecordError: the path is no file, or may not be read.
     """
     path = directory / HISTORY_NAME
     try:
-        history = salvage_history(directory)
+        history = salvage_history(directory, stretches)
     except FileNotFoundError:
         return Repair(0)
     if history.damage is not None or history.is_torn:
@@ -134,7 +145,7 @@ def repair_history(directory: Path) -> Repair:
         write_atomically(path, "".join(f"{lines[number - 1]}\n" for number in history.lines))
     last_step = history.rows[-1][STEP] if history.rows else 0
     if history.damage is None:
-        return Repair(last_step)
+        return Repair(last_step, None if history.change is None else f"{path} {history.change}; its rows do not count")
     kept = f"what is whole is gone on with, the file as it was is {_DAMAGED_NAME}"
     return Repair(last_step, f"{path} {history.damage}; {kept}")
 

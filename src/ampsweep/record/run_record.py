@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from ampsweep.record.batch_search import BatchSearch
+from ampsweep.record.digests import CHANGED, Stretch, is_as_sealed, sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import (
@@ -89,6 +90,8 @@ class RunRecord:
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
     """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading: the
     code that uses a figure checks it."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
     prediction: StepPrediction | None = None
     """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none
@@ -96,12 +99,14 @@ class RunRecord:
     batch_search: BatchSearch | None = None
     """The search that found the batch size, if one did; the run's identity has the batch size that was found."""
     attempts: list[Attempt] = field(default_factory=list)
+    history: list[Stretch] = field(default_factory=list, compare=False)
+    """Digests of the rows that are in the history when the record is written: facts about the file, not the run."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
     def write(self, directory: Path) -> None:
-        """Write `run.json` into `directory`, without secrets and atomically: readers see the old or the new record."""
+        """Write `run.json` into `directory`, without secrets, with its digest, and atomically."""
         text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)
-        write_atomically(directory / FILE_NAME, text + "\n")
+        write_atomically(directory / FILE_NAME, sealed(text + "\n"))
 
     def as_json(self) -> dict[str, Any]:
         """Copy the record into the JSON object that goes to disk, secrets included."""
@@ -122,7 +127,7 @@ class RunRecord:
         """Read the record of the run in `directory`.
 
         Raises:
-            RecordError: the file is no record, incomplete, or of another schema.
+            RecordError: the file is no record, incomplete, changed since it was written, or of another schema.
             FileNotFoundError: there is no such file.
         """
         path = directory / FILE_NAME
@@ -197,4 +202,6 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise RecordError(path, f"is of a newer version of ampsweep (record schema {schema}; this one reads {SCHEMA})")
     if schema < SCHEMA:
         raise RecordError(path, f"has record schema {schema}; this version reads schema {SCHEMA}")
+    if not is_as_sealed(content, parsed):
+        raise RecordError(path, CHANGED)
     return parsed

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ampsweep.analysis.arms import VAL_LOSS
 from ampsweep.analysis.comparison import FileProblem, FileProblemKind
 from ampsweep.analysis.loss_curves import TRAIN_LOSS
+from ampsweep.analysis.runs import VAL_LOSS
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, number, salvage_history
+from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, Stretch, number, salvage_history
 from ampsweep.report.curves import Array, Curve
 
 _MAX_INT: Final = 2**63
@@ -38,6 +38,8 @@ class RunCurves:
     curves: dict[str, Curve]
     missing: str | None = None
     """The reason why there is no history; this and the next are clauses that follow its path."""
+    change: str | None = None
+    """The reason why no row can be trusted, though all can be read."""
     damage: str | None = None
     """The damage, if the rest of the file can be read."""
     is_torn: bool = False
@@ -53,7 +55,7 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
     omissions: list[FileProblem] = []
     partial: set[Path] = set()
     for directory, record in dict(records).items():
-        found = read_curves(directory, wanted)
+        found = read_curves(directory, wanted, record.history, is_ended=record.status in _ENDED)
         curves[directory] = found.curves
         path = (directory / HISTORY_NAME).as_posix()
         for kind, reason in _omissions(found, record):
@@ -63,10 +65,15 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
     return Histories(curves, tuple(omissions), frozenset(partial))
 
 
-def read_curves(directory: Path, keys: Sequence[str]) -> RunCurves:
-    """The curves of `keys` from the history in a run's directory; a key the run never logged is absent."""
+def read_curves(
+    directory: Path, keys: Sequence[str], stretches: Sequence[Stretch] = (), *, is_ended: bool = False
+) -> RunCurves:
+    """The curves of `keys` from the history in a run's directory; a key the run never logged is absent.
+
+    A history that can be read in full but does not match its digests has none (see `salvage_history`).
+    """
     try:
-        history = salvage_history(directory)
+        history = salvage_history(directory, stretches, is_ended=is_ended)
     except FileNotFoundError:
         return RunCurves({}, missing=_NOT_THERE)
     except RecordError as error:
@@ -76,10 +83,14 @@ def read_curves(directory: Path, keys: Sequence[str]) -> RunCurves:
         history = history.without(wrong)
         columns = _columns(history, keys)
     last_step = history.rows[-1][STEP] if history.rows else None
+    if history.change is not None and history.damage is None and not (is_ended and history.is_torn):
+        return RunCurves({}, change=history.change, last_step=last_step)
     return RunCurves(_curves(history, columns), damage=history.damage, is_torn=history.is_torn, last_step=last_step)
 
 
 _NOT_THERE: Final = "is not there"
+_ENDED: Final = ("completed", "diverged")
+"""Statuses of runs whose process wrote all that there is to be written."""
 
 
 class _Absent:
@@ -140,6 +151,9 @@ def _omissions(found: RunCurves, record: RunRecord) -> Iterator[tuple[FileProble
     if found.missing is not None:
         if record.attempts or found.missing != _NOT_THERE:
             yield "no history", found.missing
+        return
+    if found.change is not None:
+        yield "changed history", found.change
         return
     is_completed = record.status == "completed"
     if damage := found.damage or (_early_end(found, record) if is_completed else None):

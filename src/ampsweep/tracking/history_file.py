@@ -1,13 +1,13 @@
 """Writing of `history.jsonl`: the rows of a run on disk, the single source for everything that shows them elsewhere."""
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, history_line, repair_history, write_atomically
+from ampsweep.record import HISTORY_NAME, RowsDigest, Stretch, history_line, repair_history, write_atomically
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers that mean that the disk, the quota or the largest size of a file leaves no room."""
@@ -28,14 +28,25 @@ class HistoryFile:
         self.reached = 0
         """Last step that an earlier process of this run logged."""
         self._file: FileIO | None = None
+        self._earlier: tuple[Stretch, ...] = ()
+        self._begin = self._end = 0
+        """The bytes of this process's stretch."""
+        self._digest = RowsDigest()
         self._waiting = b""
         """Rows, or a part of one, that are not in the file yet."""
         self._last_step = 0
 
-    def start(self, directory: Path, *, resume_after: int | None) -> None:
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The digests of all rows in the file; those of earlier processes are as `start` was given them."""
+        own = Stretch(end=self._end, blake2b=str(self._digest))
+        return [*self._earlier, own] if self._end != self._begin else [*self._earlier]
+
+    def start(self, directory: Path, *, resume_after: int | None, stretches: Sequence[Stretch] = ()) -> None:
         """Open the file: a resumed run keeps its intact rows, a run that starts from nothing has none.
 
         ``resume_after`` is the last step of the checkpoint that the run continues from; None without one.
+        ``stretches`` are the digests of rows from before.
 
         Raises:
             RecordError: the path is no file, or may not be read.
@@ -43,6 +54,10 @@ class HistoryFile:
         path = directory / HISTORY_NAME
         if resume_after is not None:
             self.reached = repair_history(directory).last_step
+            self._earlier = tuple(stretches)
+            content = path.read_bytes() if path.exists() else b""
+            self._begin, self._end = stretches[-1].end if stretches else 0, len(content)
+            self._digest = RowsDigest(content[self._begin :])
         elif path.exists():
             write_atomically(path, "")
         self._last_step = resume_after or 0
@@ -83,4 +98,7 @@ class HistoryFile:
     def _write(self) -> None:
         assert self._file is not None
         while self._waiting:  # an unbuffered write may take a part, on a nearly full disk
-            self._waiting = self._waiting[self._file.write(self._waiting) :]
+            num_written = self._file.write(self._waiting)
+            self._digest.update(self._waiting[:num_written])
+            self._end += num_written
+            self._waiting = self._waiting[num_written:]

@@ -32,6 +32,7 @@ class Tracker:
 
     def __init__(self, follower: Follower | None = None) -> None:
         self._history, self._follower = HistoryFile(), follower
+        self._has_started = False
 
     def start(self, record: RunRecord, directory: Path, *, resume_after: int | None) -> None:
         """Begin the run that lives in ``directory``, which exists.
@@ -42,13 +43,20 @@ class Tracker:
         Raises:
             RecordError: the history is no file, or may not be read.
         """
-        self._history.start(directory, resume_after=resume_after)
+        self._history.start(directory, resume_after=resume_after, stretches=record.history)
+        self._has_started = True
+        self.add_digests(record)
         if self._follower is not None:
             self._follower.start(record, directory, self._history.reached)
 
     def log(self, row: Mapping[str, float], step: int) -> None:
         """Write the metrics of one step, without the step axis. Steps only grow."""
         self._history.log(row, step)
+
+    def add_digests(self, record: RunRecord) -> None:
+        """Note in the record the digests of the rows so far; without a start it keeps those that it has."""
+        if self._has_started:
+            record.history = self._history.stretches
 
     def finish(self, record: RunRecord) -> None:
         """Close the history, then have the follower end the run with its final status, summary and proof.
@@ -59,6 +67,7 @@ class Tracker:
         try:
             self._history.finish()
         finally:
+            self.add_digests(record)
             if self._follower is not None:
                 self._follower.finish(record)
 

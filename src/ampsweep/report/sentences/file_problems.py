@@ -11,6 +11,7 @@ _MAX_PATHS: Final = 3
 _OF_FILES: Final = {
     "not readable": "left out",
     "no history": "no curves, no time to a loss",
+    "changed history": "no curves, no time to a loss",
     "damaged history": "its curves are of what is left, no time to a loss",
     "not finite": "gaps in its curves",
 }

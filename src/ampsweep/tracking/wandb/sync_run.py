@@ -58,7 +58,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
         WandbError: the server refuses the run or is lost; to be done again, then.
     """
     place, noted = place_of(record, group), replace(record.wandb)
-    rows = read_history(directory)
+    rows = read_history(directory, record.history)
     steps = [row[STEP] for row in rows]
     try:
         with sending_lock(directory).acquire(timeout=ASK_S):
