@@ -21,6 +21,7 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.record.parts import Attempt, ModeProof
 from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.library import CLOSED
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.process import WandbAddress
 
@@ -176,7 +177,7 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(
 ) -> None:
     train(record, tmp_path, shared, mode="offline")
     with online.server.failing(Fault(on="file_stream", status=0, is_heard=True)):
-        assert syncing(tmp_path).startswith(f"WandbError: {tmp_path}: W&B: retrying: ")
+        assert syncing(tmp_path).startswith(f"WandbError: {tmp_path}: W&B: {CLOSED}")
     assert "num_sent=" in syncing(tmp_path)
     assert online.run(record).rows == read_history(tmp_path)
     assert NOTHING in syncing(tmp_path)

@@ -15,7 +15,14 @@ from ampsweep.record import RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
-from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_errors, mark_as_sent
+from ampsweep.tracking.wandb.library import (
+    NO_ANSWER,
+    CoreLimit,
+    abandon_wandb,
+    error_clause,
+    lost_errors,
+    mark_as_sent,
+)
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
@@ -23,6 +30,9 @@ from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
+
+_OPENING_S: Final = 90.0
+"""The time without any progress after which a run that is being sent is given up; wandb has 60 s of its own for it."""
 
 _METADATA: Final = "wandb-metadata.json"
 _FILES: Final = (_METADATA, "requirements.txt")
@@ -109,9 +119,13 @@ def _send(
     run = WandbRun(settings, "online", COMMAND_PATIENCE)
     record.wandb = WandbFacts(last_step=0) | record.wandb
     record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
-    run.open(record, directory, [row[STEP] for row in rows], there=there)
-    num_sent = sum([run.log({key: value for key, value in row.items() if key != STEP}, row[STEP]) for row in rows])
-    run.save_files(_machine(record, directory))
+    num_sent = 0
+    with CoreLimit(_OPENING_S, NO_ANSWER) as limit:
+        run.open(record, directory, [row[STEP] for row in rows], there=there)
+        for row in rows:
+            limit.moved()
+            num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
+        run.save_files(_machine(record, directory))
     run.close(record, directory)
     return num_sent
 
