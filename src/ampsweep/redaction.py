@@ -65,12 +65,13 @@ def hide(text: str, beside: object = None) -> str:
     return _hide(text, _secrets([beside, text]))
 
 
-def hidden(value: T) -> T:
+def hidden(value: T, beside: object = None) -> T:
     """Copy ``value``, a tree of lists and dicts, with `hide` applied to texts and `***` for values with secret names.
 
-    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too.
+    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too. So
+    are those named in ``beside``.
     """
-    redacted: T = _hidden(value, _secrets(value))
+    redacted: T = _hidden(value, _secrets([value, beside]))
     return redacted
 
 

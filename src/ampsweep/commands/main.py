@@ -15,6 +15,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
 from ampsweep.redaction import hide
+from ampsweep.text import escaped
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return report_command(arguments)
         return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
     except UserError as error:
-        print(f"error: {hide(str(error))}", file=sys.stderr)
+        print(f"error: {escaped(hide(str(error), beside=given))}", file=sys.stderr)
         return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

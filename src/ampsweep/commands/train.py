@@ -25,6 +25,7 @@ from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.text import escaped
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with sigterm_as_interrupt(), paused_garbage_collection():
             return _run(parse(arguments, CONFIG_NAME), arguments)
     except UserError as error:
-        print(f"error: {hide(str(error))}", file=sys.stderr)
+        print(f"error: {escaped(hide(str(error), beside=arguments))}", file=sys.stderr)
         return WRONG_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

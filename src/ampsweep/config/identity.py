@@ -12,6 +12,7 @@ from typing import Any
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.redaction import hide
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
@@ -58,7 +59,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
     readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
-    safe = re.sub(r"[^A-Za-z0-9_.+=-]", "_", readable)
+    safe = re.sub(r"[^A-Za-z0-9_.+=-]", "_", hide(readable, beside=resolved_values(config)))
     return f"{safe[:100]}-{config_hash(config)[:8]}"
 
 
