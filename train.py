@@ -2,7 +2,7 @@
 
 import sys
 
-from ampsweep.commands.train import main
+from ampsweep.commands.entry import run_command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("ampsweep.commands.train:main"))

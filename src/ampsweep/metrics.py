@@ -35,12 +35,24 @@ _METRICS = (
     Metric("perf/step_ms_iqr", "ms", "interquartile range of the step time after warm-up", "lower"),
     Metric("perf/step_ms_p95", "ms", "95th percentile of the step time after warm-up", "lower"),
     Metric("perf/data_wait_ms", "ms", "mean host time a step spent on getting its data", "lower"),
+    Metric(
+        "perf/launch_ms",
+        "ms",
+        "median host time of launching a step that finds the device idle, without getting its data (accelerators only)",
+        "lower",
+    ),
+    Metric(
+        "perf/device_lag_ms",
+        "ms",
+        "median time by which the device ends a step after the host has launched it; near zero, the device waits for "
+        "the host (accelerators only)",
+    ),
     Metric("perf/samples_per_sec", "1/s", "training samples per second", "higher"),
     Metric("perf/tokens_per_sec", "1/s", "training tokens per second", "higher"),
     Metric(
         "perf/tflops_per_sec",
         "TFLOP/s",
-        "model arithmetic done: matmul, convolution, attention; without what activation checkpointing does again",
+        "model arithmetic done: matmul, convolution, attention; without what backward computes again",
         "higher",
     ),
     Metric("perf/mfu_pct", "%", "model arithmetic done, as share of the device's dense peak for its dtypes", "higher"),
@@ -51,6 +63,18 @@ _METRICS = (
         "memory/process_gib",
         "GiB",
         "memory of the process (CPU: resident set; GPU: as the driver sees it); in the summary its peak",
+        "lower",
+    ),
+    Metric(
+        "memory/num_retries",
+        "requests",
+        "allocations after warm-up for which the allocator first gave back what it kept unused, as the device was full",
+        "lower",
+    ),
+    Metric(
+        "memory/num_refused",
+        "requests",
+        "allocations of the run refused for lack of memory; where it went on, with a slower algorithm (cuDNN)",
         "lower",
     ),
     *(

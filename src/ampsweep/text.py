@@ -1,8 +1,13 @@
 """Formatting of numbers, bytes, durations and errors as text, with the same digits and units everywhere."""
 
 import math
+import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
+
+from ampsweep.own_code_place import place_of
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -11,6 +16,11 @@ BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**4
 MAX_DECIMALS: Final = 6
 _TURNING: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 """Bidirectional classes of characters that reverse the text beside them."""
+_FIGURE: Final = re.compile(
+    r"(?<![\w.+-])(?:\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<=step )\d+|\d+(?= ?(?:%|GiB|MiB|KiB|ms\b|s\b)))(?!\.?\w)"
+)
+"""A measured figure within a text: it has decimals, an exponent or a unit, or is a step. Other whole numbers (a
+process, a device, the cores there are) name something. No part of a version or a path is one."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -90,10 +100,47 @@ def first_line(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
+def merge_figures(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """The different texts, each with its positions in `texts`, those that differ in measured figures only as one.
+
+    >>> merge_figures(["0.6 of 2 cores busy", "a GPU was hot", "1.0 of 2 cores busy"])
+    [('0.6 to 1.0 of 2 cores busy', [0, 2]), ('a GPU was hot', [1])]
+    """
+    positions: dict[str, list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        positions[_FIGURE.sub("0.0", text)].append(index)
+    return [(_with_ranges([texts[index] for index in which]), which) for which in positions.values()]
+
+
+def _with_ranges(texts: Sequence[str]) -> str:
+    """The first of texts that differ in their figures only, with ranges where they do."""
+    columns = iter(list(zip(*(_FIGURE.findall(text) for text in texts), strict=True)))
+
+    def range_of(_: re.Match[str]) -> str:
+        column = next(columns)
+        low, high = min(column, key=float), max(column, key=float)
+        return low if float(low) == float(high) else f"{low} to {high}"
+
+    return _FIGURE.sub(range_of, texts[0])
+
+
+def folder_name(text: str) -> str:
+    """The text as the name of one folder, on every system and inside the folder it is put in; equal ones may meet."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", text)[:100].lstrip(".") or "_"
+
+
 def one_line(error: BaseException) -> str:
-    """The message of an error, after its type, unless it is a ValueError, whose message is a sentence."""
-    text = " ".join(str(error).split())[:300]
-    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    """The message of an error, after its type, with the place in the user's own code that raised it, if one did.
+
+    A ValueError's message is a sentence and goes without its type.
+    """
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # whose text has a place already
+    text = " ".join(message.split())[:300]
+    told = text if type(error) is ValueError and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    if isinstance(error, SystemExit):
+        told = f"ended by sys.exit({error.code!r})"
+    place = place_of(error)
+    return told if place is None else f"{told} ({place})"
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:

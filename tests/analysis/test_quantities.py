@@ -2,7 +2,7 @@ import pytest
 
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.report.estimate_text import estimate
-from ampsweep.text import first_line, loss, num_bytes, number, percent, signed
+from ampsweep.text import first_line, loss, merge_figures, num_bytes, number, percent, signed
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,22 @@ def test_the_first_line_of_an_error_is_short():
     assert first_line("  CUDA out of memory.\nTraceback") == "CUDA out of memory"
     assert first_line("\n") == ""
     assert len(first_line("x" * 1000)) == 200
+
+
+@pytest.mark.parametrize(
+    ("texts", "merged"),
+    [
+        (["0.6 of 2 cores busy", "1.0 of 2 cores busy"], ["0.6 to 1.0 of 2 cores busy"]),
+        (["1.0 of 2 cores", "1.0 of 2 cores"], ["1.0 of 2 cores"]),
+        (["1.0 of 2 cores", "1.0 of 4 cores"], ["1.0 of 2 cores", "1.0 of 4 cores"]),
+        (["slowed in 12% of them", "slowed in 9% of them"], ["slowed in 9 to 12% of them"]),
+        (["the loss is nan at step 7", "the loss is nan at step 40"], ["the loss is nan at step 7 to 40"]),
+        (["2.00 GiB, 512 MiB free", "4.00 GiB, 64 MiB free"], ["2.00 to 4.00 GiB, 64 to 512 MiB free"]),
+        (["the scale is 1e-08", "the scale is 2e-10"], ["the scale is 2e-10 to 1e-08"]),
+        (["process 12 computed", "process 14 computed"], ["process 12 computed", "process 14 computed"]),
+        (["torch 2.12.0", "torch 2.13.0"], ["torch 2.12.0", "torch 2.13.0"]),
+        (["seed1.5a", "seed2.5a"], ["seed1.5a", "seed2.5a"]),
+    ],
+)
+def test_texts_that_differ_in_measured_figures_are_one(texts, merged):
+    assert [text for text, _ in merge_figures(texts)] == merged

@@ -115,4 +115,13 @@ def test_skipped_steps_are_a_reason_when_they_are_many():
 def test_what_else_changed_the_speed_of_runs_is_told():
     found = reasons([run("fp32"), contaminated("fp32", 1, "the GPU was hot"), run("amp_bf16")])
     reason = found["fp32", "contaminated"]
-    assert (reason.evidence["num_runs"], reason.num_runs, reason.cause) == (1, 2, "the GPU was hot")
+    assert (reason.evidence["num_runs"], reason.num_runs) == (1, 2)
+    assert [cause.text for cause in reason.causes] == ["the GPU was hot"]
+
+
+def test_causes_that_differ_in_figures_are_told_as_one():
+    busy = [contaminated("amp_bf16", s, f"others kept {c} of 2 cores busy") for s, c in enumerate((0.6, 1.0, 1.0))]
+    hot = contaminated("amp_bf16", 3, "the GPU was hot")
+    reason = reasons([run("fp32"), hot, *busy])["amp_bf16", "contaminated"]
+    told = [(cause.text, cause.num_runs, cause.seeds) for cause in reason.causes]
+    assert told == [("others kept 0.6 to 1.0 of 2 cores busy", 3, (0, 1, 2)), ("the GPU was hot", 1, (3,))]

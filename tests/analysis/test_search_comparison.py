@@ -95,7 +95,7 @@ def test_what_slowed_an_arm_down_takes_its_throughput_alone():
     assert arms["amp_bf16"].throughput_ratio is None
     (note,) = arms["amp_bf16"].notes
     assert (note.kind, note.num_contaminated, note.num_runs) == ("contaminated", 1, 1)
-    assert note.cause == "other processes kept 1.0 of 2 cores busy"
+    assert note.causes[0].text == "other processes kept 1.0 of 2 cores busy"
 
 
 def test_searches_are_in_no_other_comparison():

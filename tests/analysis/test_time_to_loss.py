@@ -6,6 +6,7 @@ from synthetic_records import run
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.loss_curves import LossCurve, loss_curves
+from ampsweep.record.parts import Attempt
 
 STEPS = 200
 
@@ -108,3 +109,12 @@ def test_losses_that_are_no_numbers_are_left_out():
 def test_few_losses_make_no_curve():
     few = history(evaluate_every=50)
     assert "val/loss" not in loss_curves(run("fp32")[1], few)
+
+
+def test_warmup_is_that_of_each_process():
+    logged, (_, record) = history(10.0), run("fp32", 0, step_ms=10.0, config={"trainer": {"warmup_steps": 10}})
+    logged["perf/step_ms"].values[10:13] = 500.0  # of a process that went on from step 100
+    record.attempts = [Attempt(from_step=0, warmup_steps=10), Attempt(from_step=100, warmup_steps=25)]
+    assert loss_curves(record, logged)["train/loss"].seconds[-1] == pytest.approx(2.0)
+    record.attempts = [Attempt(from_step=0), Attempt(from_step=100)]  # of an earlier version
+    assert loss_curves(record, logged)["train/loss"].seconds[-1] == pytest.approx(2.0 + 30 * 0.49)

@@ -41,7 +41,6 @@ def users_machine(directory: Path, home: Path, temporary: Path) -> Iterator[None
             patch.setenv(name, str(home))
         patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("HYDRA_FULL_ERROR", "1")  # as main leaves it
         patch.setenv("TMPDIR", str(temporary))  # where device locks are
         patch.setattr(tempfile, "tempdir", str(temporary))
         patch.chdir(directory)

@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_damaged_is_refused(train, refused):
     checkpoint = only_run().directory / "checkpoints/last.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
     said = refused(*MLP, f"resume={checkpoint}")
-    assert f"is damaged or no checkpoint; {checkpoint.with_name('previous.pt')} is the one before" in said
+    assert said.endswith("cannot be read: it is damaged or no checkpoint")
 
 
 def test_another_file_is_no_checkpoint(refused):
@@ -168,12 +168,12 @@ OWN_MODELS = {
     "nosuch.Net": "does not import: ModuleNotFoundError: No module named 'nosuch'",
     "own_models.Nothing": "does not import: AttributeError",
     "own_models": "is a module, not a class or function",
-    "raising.Net": "does not import: RuntimeError: a library is missing",
-    "misspelt.Net": "does not import: SyntaxError",
-    "exiting.Net": "does not import: SystemExit: 3",
+    "raising.Net": "does not import: RuntimeError: a library is missing (own/raising.py, line 1)",
+    "misspelt.Net": "does not import: SyntaxError: invalid syntax (own/misspelt.py, line 1)",
+    "exiting.Net": "does not import: ended by sys.exit(3) (own/exiting.py, line 2)",
     "own_models.NotAModule": "gave a NotAModule, not a torch.nn.Module",
     "own_models.Unwilling": "KeyError: 'no such layer'",
-    "own_models.Leaving": "SystemExit: 5",
+    "own_models.Leaving": "ended by sys.exit(5) (",
     "own_models.Gated": "missing 2 required positional arguments: 'at' and 'gate'",
     "own_models.Empty": "has no parameters to train",
     "own_models.Colour": "cannot be trained on data=digits with task=classification: RuntimeError: ",
@@ -288,3 +288,11 @@ def test_a_record_of_another_version_is_named(tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 99}))
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "run.json is of a newer version of ampsweep (record schema 99; this one reads 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mred/", "a\x9b31m/", "a‮b/", "a\x07/"])
+def test_names_do_not_steer_the_terminal(train, name):
+    ended = train(*MLP, f"name='{name}'")
+    assert ended.code == 2
+    shown = name.encode("unicode_escape").decode()
+    assert ended.err == f"error: name={shown}: must be the name of one folder, without slashes\n"

@@ -1,5 +1,8 @@
 """A run that fails is a record; the sweep goes on and says so by its exit code."""
 
+from pathlib import Path
+
+import own_models
 import pytest
 from command_line import all_runs, only_run, only_sweep
 from wandb_file import read_wandb_file
@@ -17,6 +20,9 @@ OWN = (
 FAILURES = {
     "raises": ("failed", "RuntimeError: my model broke"),
     "is_killed": ("failed", "killed by SIGKILL"),
+    "crashes": ("failed", "killed by SIGSEGV"),
+    "aborts": ("failed", "killed by SIGABRT"),
+    "hangs": ("failed", "step 3 did not end within trainer.max_seconds=3 and trainer.grace_seconds=2"),
     "leaves": ("failed", "ended with exit code 7"),
     "exits": ("failed", "sys.exit(5)"),
     "runs_out_of_memory": ("oom", "out of memory in forward of step 3: 3638 TiB asked for with "),
@@ -24,12 +30,21 @@ FAILURES = {
 }
 """What a user's model does in its third step, and what then stands in its record."""
 
-DIES_AT_ONCE = {"is_killed", "leaves"}
+
+def place_of_statement(statement):
+    """The first place of a statement in `own_models`, as a sentence names it."""
+    lines = Path(own_models.__file__).read_text(encoding="utf-8").splitlines()
+    number = next(number for number, line in enumerate(lines, start=1) if line.strip().startswith(statement))
+    return f"{own_models.__file__}, line {number}"
+
+
+DIES_AT_ONCE = {"is_killed", "leaves", "crashes", "aborts"}
+TIME = ("trainer.max_seconds=3", "trainer.grace_seconds=2")
 
 
 @pytest.mark.slow
 def test_the_sweep_goes_on_after_each_kind_of_failure(train):
-    ended = train("-m", *OWN, f"+model.what={','.join(FAILURES)}")
+    ended = train("-m", *OWN, *TIME, f"+model.what={','.join(FAILURES)}")
     assert ended.code == 1
     runs = all_runs()
     assert [run.record.config["model"]["what"] for run in runs] == list(FAILURES)
@@ -51,23 +66,47 @@ def test_the_sweep_goes_on_after_each_kind_of_failure(train):
     assert "killed by SIGKILL" in (only_sweep() / "comparison.md").read_text()
 
 
-def test_a_single_run_that_fails_shows_the_users_own_line(start):
+def test_a_single_failure_names_the_users_own_line(start):
     ended = start(*OWN, "+model.what=raises").finish()
     run = only_run()
-    assert (run.record.status, run.record.error) == ("failed", "RuntimeError: my model broke")
+    told = f"RuntimeError: my model broke ({place_of_statement('raise RuntimeError')})"
+    assert (run.record.status, run.record.error) == ("failed", told)
     assert [row["step"] for row in run.history] == [1, 2]
     assert ended.code == 1
     assert ended.out == ""
-    assert "own_models.py" in ended.err
-    assert ended.err.splitlines()[-1] == "RuntimeError: my model broke"
+    kept = run.directory / "error.txt"
+    assert ended.said == [f"error: {run.directory.name} failed: {told}; its error in full: {kept.resolve()}"]
+    assert 'raise RuntimeError("my model broke")' in kept.read_text()
+
+
+def test_hydra_full_error_shows_the_traceback_as_well(train, monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    ended = train(*OWN, "+model.what=raises")
+    assert ended.code == 1
+    assert 'raise RuntimeError("my model broke")' in ended.err
+    assert ended.err.splitlines()[-1].startswith("error: ")
+    refused = train(*OWN, "model._target_=own_models.Unwilling")
+    assert 'raise KeyError("no such layer")' in refused.err
+    assert refused.code == 2
+
+
+def test_a_failure_tells_no_secret(train):
+    keyed = ("model._target_=own_models.Keyed", "+model.api_key=not-to-be-told-1234", "+model.breaks=true")
+    ended = train(*OWN, *keyed)
+    assert ended.code == 1
+    run = only_run()
+    assert "the service does not take ***" in run.record.error
+    assert "the service does not take ***" in (run.directory / "error.txt").read_text()
+    assert "not-to-be-told-1234" not in ended.err
 
 
 def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     ended = start(*OWN, "+model.what=exits").finish()
     record = only_run().record
-    assert (record.status, record.error) == ("failed", "ended by sys.exit(5)")
+    told = f"ended by sys.exit(5) ({place_of_statement('sys.exit')})"
+    assert (record.status, record.error) == ("failed", told)
     assert ended.code == 1
-    assert ended.err.splitlines()[-1] == "RuntimeError: ended by sys.exit(5)"
+    assert told in ended.err.splitlines()[-1]
 
 
 def test_a_precision_without_a_kernel_is_unsupported(train):
@@ -84,5 +123,5 @@ def test_wandb_is_told_of_the_failure(train):
     tracked = read_wandb_file(run.directory / run.record.wandb.directory)
     assert tracked.exit_code == 1
     assert tracked.summary["status"] == "failed"
-    assert tracked.summary["error"] == "RuntimeError: my model broke"
+    assert tracked.summary["error"].startswith("RuntimeError: my model broke (")
     assert tracked.history == run.history

@@ -171,6 +171,43 @@ def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     assert (directory / "history.jsonl.damaged").read_bytes() == damaged
 
 
+def damaged_checkpoint(directory):
+    last = directory / "checkpoints/last.pt"
+    content = last.read_bytes()
+    last.write_bytes(content[: len(content) // 2])
+    last.with_name(".last.pt.01234567").write_bytes(b"of a process that was killed while it wrote")
+    return last
+
+
+def assert_went_on_from_the_one_before(run, last, err):
+    note = f"checkpoint {last} cannot be read: it is damaged or no checkpoint; going on from previous.pt, of step 2"
+    attempt = run.record.attempts[-1]
+    assert (run.record.status, attempt.from_step, attempt.notes) == ("completed", 2, [note])
+    assert attempt.checkpoint == str(last.with_name("previous.pt"))
+    assert note in err
+    assert [row["step"] for row in run.history] == [1, 2, 3, 4]
+    assert {path.name for path in last.parent.iterdir()} == {"last.pt", "previous.pt", "last.pt.damaged"}
+
+
+def test_auto_goes_on_from_the_checkpoint_before_a_damaged_one(train):
+    command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
+    assert train(*command).code == 0
+    last = damaged_checkpoint(stopped().resolve())
+    ended = train(*command, "resume=auto")
+    assert ended.code == 0
+    assert_went_on_from_the_one_before(only_run(), last, ended.err)
+
+
+@pytest.mark.slow
+def test_into_goes_on_from_the_checkpoint_before_a_damaged_one(train):
+    command = ("-m", *MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
+    assert train(*command).code == 0
+    last = damaged_checkpoint(stopped().resolve())
+    ended = train(*command, f"into={last.parents[2]}")
+    assert ended.code == 0
+    assert_went_on_from_the_one_before(only_run(), last, ended.err)
+
+
 def test_a_record_that_cannot_be_read_is_passed_over(train):
     command = (*MLP, "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0

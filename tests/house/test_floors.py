@@ -12,7 +12,7 @@ import ampsweep
 
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
-    {"memory_categories"},
+    {"memory_categories", "own_code_place"},
     {"metrics", "text", "redaction", "argument_checks"},
     {"config", "record"},
     {"tracing"},
@@ -34,6 +34,7 @@ LIBRARIES = {
 """The places that may import a library; all others take what these make of it."""
 WITHOUT_TORCH = {
     "memory_categories",
+    "own_code_place",
     "metrics",
     "text",
     "redaction",

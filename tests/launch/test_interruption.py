@@ -64,7 +64,8 @@ def wait_for_end(pid, within_s):
 
 def stopped_by(name, *, interrupted):
     """The end of a child that a signal of this name made return."""
-    return {"exitcode": 0, "result": name, "error": None, "interrupted": interrupted, "oom_killed": False}
+    told = {"error": None, "sentence": None}
+    return {"exitcode": 0, "result": name, **told, "interrupted": interrupted, "oom_killed": False}
 
 
 def test_ctrl_c_reaches_parent_and_child_and_is_one_request(start):
@@ -80,25 +81,13 @@ def test_a_signal_to_the_parent_alone_is_passed_on(start):
     parent = start("train_until_stopped")
     parent.hear()
     parent.signal(signal.SIGTERM)
-    assert parent.hear() == {
-        "exitcode": 0,
-        "result": "SIGTERM",
-        "error": None,
-        "interrupted": True,
-        "oom_killed": False,
-    }
+    assert parent.hear() == stopped_by("SIGTERM", interrupted=True)
 
 
 def test_a_signal_to_the_child_alone_spares_the_parent(start):
     parent = start("train_until_stopped")
     os.kill(parent.hear(), signal.SIGTERM)
-    assert parent.hear() == {
-        "exitcode": 0,
-        "result": "SIGTERM",
-        "error": None,
-        "interrupted": False,
-        "oom_killed": False,
-    }
+    assert parent.hear() == stopped_by("SIGTERM", interrupted=False)
 
 
 def test_a_signal_to_every_process_spares_the_fork_server(start):
@@ -106,13 +95,7 @@ def test_a_signal_to_every_process_spares_the_fork_server(start):
     parent.hear()
     for process in [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]:
         process.send_signal(signal.SIGTERM)
-    assert parent.hear() == {
-        "exitcode": 0,
-        "result": "SIGTERM",
-        "error": None,
-        "interrupted": True,
-        "oom_killed": False,
-    }
+    assert parent.hear() == stopped_by("SIGTERM", interrupted=True)
 
 
 def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):

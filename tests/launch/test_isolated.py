@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import isolated_targets as targets
 import joblib
@@ -17,6 +18,18 @@ from ampsweep.launch.isolated import run_isolated
 from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
+
+
+def place_in_targets(statement):
+    """The place of a statement of `isolated_targets`, as a sentence names it."""
+    file = Path(targets.__file__)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, line in enumerate(lines, start=1) if line.strip().startswith(statement)]
+    place = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f"{place}, line {number}"
+
+
+LEAVES = place_in_targets("sys.exit(code)")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,6 +100,7 @@ def test_an_exception_comes_back_as_its_traceback():
     assert end.result is None
     assert end.error.startswith("Traceback")
     assert end.error.endswith("ArithmeticError: scale is nought\n")
+    assert end.sentence == f"ArithmeticError: scale is nought ({place_in_targets('raise ArithmeticError')})"
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_of_the_run():
@@ -98,8 +112,8 @@ def test_a_result_that_cannot_be_sent_is_an_error_of_the_run():
 @pytest.mark.parametrize(
     ("target", "code", "error"),
     [
-        (target("leave"), 3, "ended by sys.exit(3)"),
-        (target("leave"), 0, "ended by sys.exit(0)"),
+        (target("leave"), 3, f"ended by sys.exit(3) ({LEAVES})"),
+        (target("leave"), 0, f"ended by sys.exit(0) ({LEAVES})"),
         (target("vanish"), 7, "ended with exit code 7 before it returned"),
         (target("vanish"), 0, "ended with exit code 0 before it returned"),
     ],

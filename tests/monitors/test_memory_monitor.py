@@ -10,7 +10,8 @@ from devices import needs_cuda
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.memory import AllocatorGrowth, MemoryMonitor
+from ampsweep.monitors.memory import AllocatorGrowth, Counted, MemoryMonitor
+from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.tracing.host_memory import peak_resident_bytes
 from ampsweep.tracing.step import TracedStep, trace_step
 
@@ -49,17 +50,17 @@ def test_on_the_cpu_nobody_watches_an_allocator():
 class Allocator:
     """Has taken some bytes from its device, and counts who asks."""
 
-    num_bytes = num_asked = 0
+    num_bytes = num_asked = num_retried = 0
 
-    def taken_bytes(self):
+    def read(self):
         self.num_asked += 1
-        return self.num_bytes
+        return Counted(0, 0, self.num_bytes, self.num_retried, 0)
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 70, 150])
 def test_a_step_that_made_the_allocator_grow_is_suspected(step):
     allocator = Allocator()
-    growth, suspects = AllocatorGrowth(allocator.taken_bytes), []
+    growth, suspects = AllocatorGrowth(allocator.read), []
     for ended in range(1, 200):
         allocator.num_bytes += MIB * (ended == step)
         num_slowed = growth.step_ended()
@@ -70,14 +71,14 @@ def test_a_step_that_made_the_allocator_grow_is_suspected(step):
 
 def test_an_allocator_at_rest_is_seldom_asked():
     allocator = Allocator()
-    growth = AllocatorGrowth(allocator.taken_bytes)
+    growth = AllocatorGrowth(allocator.read)
     assert not any(growth.step_ended() for _ in range(1000))
     assert allocator.num_asked < 40
 
 
 def test_after_a_growth_each_step_is_looked_at_again():
     allocator = Allocator()
-    growth = AllocatorGrowth(allocator.taken_bytes)
+    growth = AllocatorGrowth(allocator.read)
     for _ in range(100):
         growth.step_ended()
     allocator.num_bytes += MIB
@@ -89,7 +90,7 @@ def test_after_a_growth_each_step_is_looked_at_again():
 
 def test_a_look_tells_of_the_steps_since_the_last_one():
     allocator = Allocator()
-    growth = AllocatorGrowth(allocator.taken_bytes)
+    growth = AllocatorGrowth(allocator.read)
     for _ in range(65):
         growth.step_ended()
     allocator.num_bytes += MIB
@@ -98,10 +99,21 @@ def test_a_look_tells_of_the_steps_since_the_last_one():
 
 def test_what_was_taken_between_steps_makes_none_of_them_slow():
     allocator = Allocator()
-    growth = AllocatorGrowth(allocator.taken_bytes)
+    growth = AllocatorGrowth(allocator.read)
     allocator.num_bytes += MIB
     growth.begin()
     assert growth.step_ended() == 0
+
+
+def test_on_a_full_device_growing_is_no_exception():
+    allocator = Allocator()
+    growth = AllocatorGrowth(allocator.read)
+    for _ in range(5):
+        allocator.num_bytes += MIB
+        allocator.num_retried += 1
+        assert growth.look() == growth.step_ended() == 0
+    allocator.num_bytes += MIB
+    assert growth.look() > 0
 
 
 def peak_after_holding(num_bytes, results):
@@ -196,6 +208,36 @@ def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     assert held.nbytes / GIB <= summary["memory/peak_allocated_gib"] < 1
     assert summary["memory/peak_reserved_gib"] >= summary["memory/peak_allocated_run_gib"]
     assert summary["memory/parameters_gib"] * GIB == 4 * (8 * 8 + 8)
+    assert set(summary) <= set(METRICS)
+
+
+class Statistics:
+    """A CUDA device's allocator, as far as the monitor asks it."""
+
+    def __init__(self):
+        self.counts = {"num_alloc_retries": 7, "num_ooms": 2}
+
+    def empty_cache(self):
+        pass
+
+    def reset_peak_memory_stats(self, device):
+        pass
+
+    def memory_stats_as_nested_dict(self, device):
+        sizes = {"peak": 3 * GIB, "allocated": 5 * GIB}
+        return {"allocated_bytes": {"all": sizes}, "reserved_bytes": {"all": sizes}, **self.counts}
+
+
+def test_requests_for_which_there_was_no_room_are_counted(monkeypatch):
+    allocator = Statistics()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: allocator)
+    monkeypatch.setattr(NvmlDevice, "open", lambda device: None)
+    monitor = MemoryMonitor(torch.device("cuda", 0))
+    allocator.counts = {"num_alloc_retries": 8, "num_ooms": 5}
+    monitor.after_warmup()
+    allocator.counts["num_alloc_retries"] = 12
+    summary = monitor.summary()
+    assert (summary["memory/num_retries"], summary["memory/num_refused"]) == (4, 3)
     assert set(summary) <= set(METRICS)
 
 

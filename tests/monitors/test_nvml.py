@@ -23,7 +23,7 @@ class Library:
     class NVMLError(Exception):
         pass
 
-    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_DEVICE_MIG_ENABLE = 0, 1, 1
+    NVML_SUCCESS, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_DEVICE_MIG_ENABLE = 0, 0, 1, 1
     nvmlClocksThrottleReasonSwPowerCap, nvmlClocksThrottleReasonHwSlowdown = 4, 8  # noqa: N815
     nvmlClocksThrottleReasonSwThermalSlowdown, nvmlClocksThrottleReasonHwThermalSlowdown = 32, 64  # noqa: N815
     nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 128  # noqa: N815
@@ -98,18 +98,22 @@ def test_without_nvml_or_the_gpu_in_it_nothing_is_told(names, loads, install):
     assert library.num_open == 0
 
 
-def sampled(install, **answers):
+def sampled(install, *, counted_s=1.1, **answers):
     library = install(f"GPU-{UUID}", **answers)
     with DeviceSampler(DEVICE, interval_s=0.01) as sampler:
         sampler.resume()
-        time.sleep(0.05)
+        time.sleep(counted_s)
         library.answers["nvmlDeviceGetTotalEnergyConsumption"] = 9000
     assert library.num_open == 0
-    return sampler.summary()
+    return sampler
+
+
+def instant_power(milliwatts, status=0):
+    return [SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=milliwatts))]
 
 
 def test_what_it_tells_has_the_units_of_the_metrics(install):
-    summary = sampled(
+    sampler = sampled(
         install,
         nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=97),
         nvmlDeviceGetMemoryInfo=SimpleNamespace(used=3 * GIB),
@@ -119,6 +123,7 @@ def test_what_it_tells_has_the_units_of_the_metrics(install):
         nvmlDeviceGetClockInfo=1980,
         nvmlDeviceGetCurrentClocksThrottleReasons=4,
     )
+    summary = sampler.summary()
     expected = {
         "device/utilization_pct": 97,
         "device/memory_used_gib": 3,
@@ -134,4 +139,41 @@ def test_what_it_tells_has_the_units_of_the_metrics(install):
 
 
 def test_what_a_gpu_does_not_support_is_absent(install):
-    assert sampled(install, nvmlDeviceGetPowerUsage=70_000) == {"device/power_w": pytest.approx(70)}
+    sampler = sampled(install, nvmlDeviceGetPowerUsage=70_000)
+    assert sampler.summary() == {"device/power_w": pytest.approx(70)}
+    assert sampler.absent() == {}
+
+
+def test_power_is_that_of_the_moment_where_the_gpu_tells_it(install):
+    averaged = {"nvmlDeviceGetPowerUsage": 90_000}
+    of_moment = sampled(install, counted_s=0.3, nvmlDeviceGetFieldValues=instant_power(650_000), **averaged)
+    assert of_moment.summary() == {"device/power_w": pytest.approx(650)}
+    refused = sampled(install, nvmlDeviceGetFieldValues=instant_power(0, status=3), **averaged)
+    assert refused.summary() == {"device/power_w": pytest.approx(90)}
+
+
+def test_a_mean_over_time_that_does_not_count_is_no_figure(install):
+    told = {
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=3),
+        "nvmlDeviceGetPowerUsage": 90_000,
+        "nvmlDeviceGetClockInfo": 1980,
+    }
+    short = sampled(install, counted_s=0.4, **told)
+    assert short.summary() == {"device/clock_mhz": pytest.approx(1980)}
+    assert short.absent().keys() == {"device/utilization_pct", "device/power_w"} <= METRICS.keys()
+    assert "mean over up to 1 s" in short.absent()["device/power_w"]
+    assert short.latest()["device/power_w"] == 90
+
+
+def test_a_reading_counts_when_all_it_covers_does(install):
+    library = install(f"GPU-{UUID}", nvmlDeviceGetPowerUsage=90_000)
+    with DeviceSampler(DEVICE, interval_s=0.01) as sampler:
+        for power_mw in (90_000, 500_000):  # of idle time before, and of the steps
+            library.answers["nvmlDeviceGetPowerUsage"] = 90_000
+            sampler.resume()
+            time.sleep(0.5)
+            library.answers["nvmlDeviceGetPowerUsage"] = power_mw
+            time.sleep(0.7 if power_mw > 90_000 else 0.2)
+            sampler.pause()
+            time.sleep(0.02)
+    assert sampler.summary() == {"device/power_w": pytest.approx(500)}

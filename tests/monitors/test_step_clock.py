@@ -7,13 +7,17 @@ import pytest
 import torch
 from devices import needs_cuda
 
+from ampsweep.monitors import step_clock
 from ampsweep.monitors.step_clock import StepClock
 
 CPU = torch.device("cpu")
 
 
-def clock(warmup_steps=0, tokens_per_step=None):
-    return StepClock(CPU, warmup_steps, samples_per_step=8, tokens_per_step=tokens_per_step)
+def clock(tokens_per_step=None, *, is_warm=True):
+    clock = StepClock(CPU, samples_per_step=8, tokens_per_step=tokens_per_step)
+    if is_warm:
+        clock.end_warmup()
+    return clock
 
 
 def take_step(clock, seconds):
@@ -51,9 +55,11 @@ def test_work_without_tokens_has_no_token_throughput():
 
 
 def test_warmup_is_in_the_rows_and_not_in_the_summary():
-    c = clock(warmup_steps=2)
+    c = clock(is_warm=False)
     for seconds in (0.05, 0.05, 0.001, 0.001):
         take_step(c, seconds)
+        if seconds > 0.01:
+            c.end_warmup()
     assert window(c)["perf/step_ms"] > 20
     assert c.summary()["perf/step_ms"] < 40
 
@@ -88,7 +94,7 @@ def test_a_traced_step_is_in_no_figure():
 
 
 def test_without_a_steady_step_there_is_no_summary():
-    c = clock(warmup_steps=10)
+    c = clock(is_warm=False)
     take_step(c, 0)
     assert c.summary() == {}
 
@@ -122,10 +128,12 @@ def test_a_window_read_within_a_step_leaves_it_whole():
 
 
 def test_waiting_for_data_is_a_mean():
-    c = clock(warmup_steps=1)
+    c = clock(is_warm=False)
     for wait_s in (0.5, 0, 0, 0.03):
         c.begin()
         c.end(data_wait_s=wait_s)
+        if wait_s == 0.5:
+            c.end_warmup()
     assert window(c)["perf/data_wait_ms"] == pytest.approx(530 / 4)
     assert c.summary()["perf/data_wait_ms"] == pytest.approx(10)
 
@@ -143,13 +151,15 @@ def test_quantiles_are_those_of_numpy():
 
 
 def test_windows_read_together_are_those_read_one_by_one():
-    together, one_by_one, expected = clock(warmup_steps=1), clock(warmup_steps=1), []
+    together, one_by_one, expected = clock(is_warm=False), clock(is_warm=False), []
     waits = [[0.01, 0.02], [], [0.03], [0.04, 0.05, 0.06]]
     for of_window in waits:
         for data_wait_s in of_window:
             for each in (together, one_by_one):
                 each.begin()
                 each.end(data_wait_s)
+                if data_wait_s == 0.01:
+                    each.end_warmup()
         together.cut()
         expected.append(window(one_by_one).get("perf/data_wait_ms"))
     assert [figures.get("perf/data_wait_ms") for figures in together.windows()] == expected
@@ -158,10 +168,120 @@ def test_windows_read_together_are_those_read_one_by_one():
     assert together.summary()["perf/data_wait_ms"] == pytest.approx(40)
 
 
+class Queue:
+    """A device that works for some seconds a step once the host has launched it, with time of its own making."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = self.free_s = 0.0
+        monkeypatch.setattr(step_clock, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: self)
+
+    def current_stream(self, device):
+        return self
+
+    def Event(self, *, enable_timing):  # noqa: N802
+        assert enable_timing
+        return Event(self)
+
+    def step(self, clock, *, host_s, device_s):
+        clock.begin()
+        self.now_s += host_s / 2  # until the first launch
+        self.free_s = max(self.free_s, self.now_s) + device_s
+        self.now_s += host_s / 2
+        self.free_s = max(self.free_s, self.now_s)
+        clock.end()
+
+
+class Event:
+    def __init__(self, queue):
+        self.queue = queue
+
+    def record(self, stream):
+        self.at_s = max(stream.now_s, stream.free_s)
+
+    def query(self):
+        return self.at_s <= self.queue.now_s
+
+    def synchronize(self):
+        self.queue.now_s = max(self.queue.now_s, self.at_s)
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at_s - self.at_s)
+
+
+def queued_clock(monkeypatch):
+    queue = Queue(monkeypatch)
+    c = StepClock(torch.device("cuda", 0), samples_per_step=8, tokens_per_step=None)
+    return queue, c
+
+
+def test_a_step_after_a_wait_tells_only_of_launching(monkeypatch):
+    queue, c = queued_clock(monkeypatch)
+    c.end_warmup()
+    for _ in range(4):  # ten steps, then rows are read
+        for _ in range(10):
+            queue.step(c, host_s=0.004, device_s=0.010)
+        c.wait()
+        c.cut()
+        c.windows()
+        queue.now_s += 0.001
+    assert max(c._steady.step_ms) == pytest.approx(12), "the device waits for the first launch"
+    summary = c.summary()
+    assert (summary["perf/step_ms"], summary["perf/step_ms_p95"]) == pytest.approx((10, 10))
+    assert summary["perf/launch_ms"] == pytest.approx(4)
+    assert summary["perf/device_lag_ms"] == pytest.approx(60, abs=4)
+
+
+def test_where_every_step_is_waited_for_all_count(monkeypatch):
+    queue, c = queued_clock(monkeypatch)
+    c.end_warmup()
+    for device_s in (0.008, 0.018, 0.028):
+        queue.step(c, host_s=0.004, device_s=device_s)
+        c.wait()
+        c.cut()
+        c.windows()
+    assert c.summary()["perf/step_ms"] == pytest.approx(20)
+
+
+def test_a_device_that_waits_for_its_host_is_not_behind_it(monkeypatch):
+    queue, c = queued_clock(monkeypatch)
+    for num_steps in range(30):
+        if num_steps == 10:
+            c.end_warmup()
+        queue.step(c, host_s=0.004, device_s=0.001)
+        if num_steps % 5 == 4:
+            queue.now_s += 0.001  # of making a row
+            c.wait()
+            c.wait()  # of an evaluation that was there before
+    summary = c.summary()
+    assert summary["perf/device_lag_ms"] == 0
+    assert summary["perf/launch_ms"] == summary["perf/step_ms"] == pytest.approx(4)
+
+
+def test_waiting_for_data_is_no_launching(monkeypatch):
+    queue, c = queued_clock(monkeypatch)
+    c.end_warmup()
+    for _ in range(3):
+        c.begin()
+        queue.now_s += 0.005
+        c.end(data_wait_s=0.002)
+        c.wait()
+    assert c.summary()["perf/launch_ms"] == pytest.approx(3)
+
+
+def test_on_the_host_nothing_is_launched():
+    c = clock()
+    for _ in range(3):
+        take_step(c, 0.001)
+        c.wait()
+    assert not {"perf/launch_ms", "perf/device_lag_ms"} & c.summary().keys()
+
+
 @needs_cuda
 def test_cuda_steps_last_as_long_as_their_kernels():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
-    c = StepClock(device, warmup_steps=1, samples_per_step=8, tokens_per_step=None)
+    c = StepClock(device, samples_per_step=8, tokens_per_step=None)
+    c.end_warmup()
     x = torch.randn(4096, 4096, device=device)
     x @ x
     torch.cuda.synchronize(device)
@@ -179,4 +299,4 @@ def test_cuda_steps_last_as_long_as_their_kernels():
     summary = c.summary()
     total_ms = 1e3 * (time.perf_counter() - began)
     assert issued_ms < total_ms / 2
-    assert 5 * summary["perf/step_ms"] == pytest.approx(total_ms * 5 / 6, rel=0.5)
+    assert 6 * summary["perf/step_ms"] == pytest.approx(total_ms, rel=0.5)

@@ -124,6 +124,38 @@ def test_a_model_that_reads_values_is_named_with_its_operator(predict, model, co
     assert "predict.measure=true" in err
 
 
+REFUSAL = "CUDA's autocast refuses binary_cross_entropy; use nn.BCEWithLogitsLoss"
+
+
+def test_arms_whose_model_autocast_refuses_are_told(predict):
+    model = (*OWN, "model._target_=value_models.Sigmoid")
+    code, out, _ = predict(*model, "predict.target=cuda", "format=json")
+    (workload,) = json.loads(out)["workloads"]
+    assert code == 0
+    assert [mode["arm"] for mode in workload["modes"]] == ["fp32", "tf32", "pure_bf16", "pure_fp16"]
+    assert [*workload["unsupported"]] == ["amp_fp16", "amp_bf16"]
+    assert workload["unsupported"]["amp_bf16"].startswith(REFUSAL)
+
+    code, out, err = predict(*model, "predict.target=cuda", "precision=amp_bf16")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: model=Sigmoid: {REFUSAL}")
+    assert len(err.splitlines()) == 1
+
+    code, out, _ = predict(*model, "predict.target=cpu", "precision=amp_bf16", "format=json")
+    assert code == 0, "a CPU casts it"
+
+
+def test_a_torch_whose_casts_are_unknown_is_told(predict):
+    cuda = (*SMALL, "predict.target=cuda", "precision=amp_bf16")
+    _, out, _ = predict(*cuda, "predict.torch=3.1")
+    assert "What autocast casts in torch 3.1 is not known; the lists of 2.15 are used." in out
+    _, out, _ = predict(*cuda, "predict.torch=2.12")
+    assert "not known" not in out
+    for version, lists in (("2.5", "2.11"), ("2.14", "2.14")):
+        _, out, _ = predict(*cuda, f"predict.torch={version}", "format=json")
+        assert json.loads(out)["workloads"][0]["autocast_of_torch"] == lists
+
+
 def test_it_is_measured_where_that_is_asked_for(predict):
     overrides = (*OWN, "model._target_=value_models.Gated", "predict.measure=true")
     code, out, _ = predict(*overrides, "predict.target=cpu", "precision=amp_bf16", "format=json")

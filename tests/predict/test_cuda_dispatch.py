@@ -1,45 +1,16 @@
 """On fake CPU tensors operators are cast and broken up as CUDA does it, and only while that is asked for."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampsweep.predict import cuda_autocast
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 
 A100, T4 = TargetDevice("cuda", (8, 0)), TargetDevice("cuda", (7, 5))
 MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
 """Its last operator: a matrix product, for half precision taken in float32 and cast."""
-HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
-SAVED_BY_CPU_TOO = {
-    *("_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d"),
-    *("conv_transpose2d.input", "conv_transpose3d.input", "prelu", "addmm", "matmul", "mm", "linalg_vecdot", "linear"),
-    *("addbmm", "baddbmm", "bmm", "scaled_dot_product_attention"),
-}
-LEFT_OUT = {
-    *("einsum",),  # what it is made of is cast
-    *("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
-    "_scaled_dot_product_flash_attention",
-}
-
-
-def listed(policy):
-    """Operators in torch's own list, as its header gives it."""
-    block = re.search(rf"#define AT_FORALL_{policy}\(_\)(.*?)\n\n", HEADER.read_text(), re.DOTALL)[1]
-    return {".".join(part.strip() for part in found.split(",")) for found in re.findall(r"_\(([^)]*)\)", block)}
-
-
-@pytest.mark.skipif(not HEADER.exists(), reason="this torch came without its headers")
-def test_the_policy_is_that_of_the_installed_torch():
-    assert set(cuda_autocast.FP32) == listed("FP32")
-    assert set(cuda_autocast.FP32_RESULT) == listed("FP32_SET_OPT_DTYPE")
-    assert set(cuda_autocast.PROMOTED) == listed("PROMOTE")
-    assert set(cuda_autocast.LOWER_THAN_ON_CPU) == listed("LOWER_PRECISION_FP") - SAVED_BY_CPU_TOO - LEFT_OUT
 
 
 def saved_by(output):

@@ -1,4 +1,4 @@
-"""Models of a user's own that look at values."""
+"""Models of a user's own that look at values, or do what autocast refuses."""
 
 import torch
 from torch import Tensor, nn
@@ -24,3 +24,11 @@ class Selecting(Gated):
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.first(images.flatten(1))
         return self.last(hidden) + hidden[hidden[:, 0] > torch.zeros(())].sum()
+
+
+class Sigmoid(Gated):
+    """Has a loss within, of the kind that CUDA's autocast refuses."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.first(images.flatten(1))
+        return self.last(hidden) + nn.BCELoss()(hidden.sigmoid(), torch.ones_like(hidden))

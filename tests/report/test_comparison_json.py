@@ -14,15 +14,17 @@ KEYS = {
     "workloads": "title facts arms verdict conclusion runs",
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "
-        "num_contaminated statuses step_ms within_run speedup peak_memory_bytes predicted_memory_bytes "
-        "prediction_error_pct memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
-        "skipped_steps notes"
+        "num_contaminated statuses num_timed num_unchecked step_ms num_operators us_per_operator limits "
+        "within_run speedup peak_memory_bytes predicted_memory_bytes prediction_error_pct "
+        "memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
+        "skipped_steps baseline_there notes"
     ),
     "workloads.arms.speedup": ESTIMATE,
     "workloads.arms.memory_saved_bytes": ESTIMATE,
     "workloads.arms.memory_saved_pct": ESTIMATE,
     "workloads.arms.loss_gap": ESTIMATE,
     "workloads.arms.val_loss": "mean n sd",
+    "workloads.arms.limits": "kind step_ms launch_ms num_operators us_per_operator min_us_per_operator text",
     "workloads.arms.statuses": "completed",
     "workloads.verdict": "recommendation arms reasons",
     "workloads.verdict.recommendation": "arm sentence evidence standings to_decide",
@@ -36,7 +38,7 @@ KEYS = {
     "workloads.verdict.arms.waterfall": "baseline_bytes arm_bytes steps seed same_in_all_pairs eager",
     "workloads.verdict.arms.waterfall.steps": "category baseline_bytes arm_bytes change_bytes",
     "workloads.verdict.reasons": "kind arm text evidence",
-    "workloads.verdict.reasons.evidence": "perf/step_ms",
+    "workloads.verdict.reasons.evidence": "perf/step_ms num_operators",
     "workloads.conclusion": "sentence arms cautions",
     "workloads.conclusion.arms": "arm withheld text",
     "workloads.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at",

@@ -37,6 +37,13 @@ def test_samples_are_the_throughput_where_there_are_no_tokens():
     assert lines(entry)["step"].endswith("(512 samples/s)")
 
 
+def test_a_run_without_a_speed_says_why():
+    entry = run("fp32", 0, step_ms=12.0)
+    del entry[1].summary["perf/step_ms"]
+    entry[1].absent["perf/step_ms"] = "the training ended before its warm-up (10 steps and 2 s) was over"
+    assert lines(entry)["step"] == "time   none: the training ended before its warm-up (10 steps and 2 s) was over"
+
+
 def test_a_failed_run_tells_why_and_nothing_unmeasured():
     text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
     assert text["status"] == "diverged: the loss was nan in step [12]"

@@ -3,12 +3,14 @@
 import pytest
 from synthetic_records import contaminated, failed, out_of_memory, searched
 
+from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.search_comparison import SearchNote
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.report.sentences.batch_limits import bound, heading, largest_batches, search_lines, search_note
 
+HOT = Cause(text="the GPU was hot", num_runs=1, seeds=(2,))
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}
 REFUSED = Probe(batch_size=5, outcome="refused", error="data=digits: the batch is larger than the data.")
 BEGUN = {"batch_search": BatchSearch(limit=65536, first=1, stride=1), "facts": {"model_size": None}}
@@ -25,7 +27,7 @@ def test_the_answer_of_every_arm_within_a_limit():
         searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, config=LIMITED),
     )
     assert largest_batches(search) == (
-        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput)."
+        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1)."
     )
     assert heading(search) == f"{search.title}, within 64.0 MiB"
 
@@ -34,7 +36,7 @@ def test_answers_that_memory_does_not_bound():
     search = found(searched("fp32", 4, REFUSED), searched("amp_bf16", 6, None))
     assert largest_batches(search) == (
         "On this device: fp32 up to batch 4, as larger ones are refused, amp_bf16 up to batch 6 or more "
-        "(1.00x the throughput)."
+        "(1.00x the throughput, n=1)."
     )
     assert heading(search) == search.title
 
@@ -79,7 +81,7 @@ def test_why_there_is_no_larger_batch(entry, text):
     [
         (SearchNote(kind="not completed", seed=1, outcome="failed", cause="KeyError: x"), "seed 1 failed: KeyError: x"),
         (
-            SearchNote(kind="contaminated", num_contaminated=1, num_runs=3, cause="the GPU was hot"),
+            SearchNote(kind="contaminated", num_contaminated=1, num_runs=3, causes=(HOT,)),
             "contaminated, hence no throughput of 1 of 3 runs: the GPU was hot",
         ),
         (SearchNote(kind="different answers", batch_sizes=(4, 6)), "its searches differ: batches 4, 6"),
@@ -101,3 +103,14 @@ def test_the_lines_below_the_table_name_each_arm():
     )
     assert [line.split(": ")[0] for line in lines] == ["fp32", "amp_bf16", "fp32, amp_bf16", "amp_bf16"]
     assert lines[2] == "fp32, amp_bf16: nothing was predicted: aten.nonzero depends on values"
+
+
+def test_a_throughput_near_the_limit_is_told_as_such():
+    entry, calm = searched("amp_bf16", 6, out_of_memory(7)), searched("fp32", 4, out_of_memory(5))
+    calm[1].summary |= {"memory/num_refused": 0, "memory/num_retries": 0}
+    entry[1].summary |= {"memory/num_refused": 12, "memory/num_retries": 1}
+    lines = [line for line in search_lines(found(calm, entry)) if "throughput" in line]
+    assert lines == [
+        "amp_bf16: the allocator refused 12 requests, so that slower algorithms ran, and gave back unused memory for 1 "
+        "request: a somewhat smaller batch may have a higher throughput"
+    ]

@@ -1,16 +1,22 @@
 """What is said of the reasons of figures and of the runs behind them."""
 
+from dataclasses import replace
+
 import pytest
 
 from ampsweep.analysis.arm_notes import ArmNote
+from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import ComparisonNote, FileProblem
 from ampsweep.analysis.pairing import Difference, Unpaired
 from ampsweep.analysis.reasons import Reason
-from ampsweep.analysis.workload_size import SmallPeak, SmallStep
+from ampsweep.analysis.step_limits import IdleDevice, SmallStep, WaitForData
+from ampsweep.analysis.workload_size import SmallPeak
 from ampsweep.report.sentences.explaining import arm_note, caution, comparison_note, reason, unpaired
 from ampsweep.report.sentences.file_problems import file_problems, leak
 
 MIB = 2**20
+HOT = Cause(text="the GPU was hot", num_runs=1, seeds=(2,))
+LAUNCHING = SmallStep(num_operators=95, step_ms=0.76, us_per_operator=8.0, min_us_per_operator=20.0)
 SMALL = SmallStep(num_operators=430, step_ms=6.1, us_per_operator=14.19, min_us_per_operator=50.0)
 TOO_SMALL = (
     "the workload is too small to judge speed by (430 operators in 6.10 ms, 14 us each: under 50 us, launching them "
@@ -23,6 +29,19 @@ def test_cautions_name_what_is_too_small():
     assert caution(SmallPeak(peak_bytes=63.0 * MIB)) == (
         "a peak of 63.0 MiB is too small for the memory figures to carry over (under 64.0 MiB)"
     )
+
+
+def test_measured_launching_is_told_with_its_time():
+    measured = SmallStep(step_ms=0.76, launch_ms=0.74, num_operators=95)
+    told = "takes the host 0.740 ms of a step of 0.760 ms"
+    assert caution(measured) == f"the workload is too small to judge speed by (launching its 95 operators {told})"
+    assert caution(replace(measured, num_operators=None)).endswith(f"(launching its operators {told})")
+
+
+def test_cautions_name_what_limits_the_baseline():
+    told = "the baseline's own step is limited by"
+    assert caution(WaitForData(wait_ms=35.0, step_ms=100.0)) == f"{told} waiting for data, 35.0 ms a step on average"
+    assert caution(IdleDevice(idle_pct=40.0)) == f"{told} the host, as no kernel ran in 40% of the time"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +67,13 @@ def test_cautions_name_what_is_too_small():
         (
             "waiting_for_data",
             {"evidence": {"perf/data_wait_ms": 30.0, "perf/step_ms": 100.0}},
-            "the host waits for data in 30% of a step",
+            "the host waits for data for 30.0 ms a step on average; the median step takes 100 ms",
         ),
         (
             "waiting_for_data",
             {"evidence": {"perf/data_wait_ms": 30.0, "perf/step_ms": 100.0}, "on_gpu": True},
-            "the host waits for data in 30% of a step, some of it perhaps while the device was busy",
+            "the host waits for data for 30.0 ms a step on average, some of it perhaps while the device was busy; the "
+            "median step takes 100 ms",
         ),
         (
             "float32_arithmetic",
@@ -67,8 +87,19 @@ def test_cautions_name_what_is_too_small():
         ),
         (
             "contaminated",
-            {"evidence": {"num_runs": 1}, "num_runs": 2, "cause": "the GPU was hot"},
+            {"evidence": {"num_runs": 1}, "num_runs": 2, "causes": (HOT,)},
             "1 of 2 runs contaminated: the GPU was hot",
+        ),
+        (
+            "contaminated",
+            {"evidence": {"num_runs": 3}, "num_runs": 4, "causes": (replace(HOT, text="others ran", num_runs=2), HOT)},
+            "3 of 4 runs contaminated: others ran (2); the GPU was hot (1)",
+        ),
+        (
+            "launching",
+            {"evidence": {}, "small_step": LAUNCHING},
+            "its speed is the host's more than its arithmetic's: 95 operators in 0.760 ms, 8.0 us each: under 20 us, "
+            "launching them counts",
         ),
         (
             "cast_cache",

@@ -8,6 +8,7 @@ from ampsweep.analysis.arms import WithinRun
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate
+from ampsweep.analysis.step_limits import IdleDevice, SmallStep, WaitForData
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.report.sentences.arm_findings import (
     brief,
@@ -59,6 +60,10 @@ FOUND = Judgements(
     contaminated=(),
 )
 HOT = (("amp_bf16", 1), ("fp32", 2))
+LAUNCHING = SmallStep(num_operators=95, step_ms=0.76, us_per_operator=8.0, min_us_per_operator=20.0)
+WAITING = WaitForData(wait_ms=30.0, step_ms=100.0)
+IDLE = IdleDevice(idle_pct=40.0)
+LIMITED = "limited by launching operators, 8.0 us each"
 NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
 
 
@@ -73,16 +78,63 @@ NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
             replace(FOUND, contaminated=HOT),
             "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run and 2 contaminated fp32 runs)",
         ),
+        (replace(FOUND, limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
+        (
+            replace(FOUND, limits=(LAUNCHING, WAITING)),
+            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average)",
+        ),
+        (
+            replace(FOUND, limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
+            "1.49x [1.46, 1.53] the speed, n=3 (limited by launching operators, 0.740 ms of a step of 0.760 ms)",
+        ),
+        (
+            replace(FOUND, limits=(IDLE,)),
+            "1.49x [1.46, 1.53] the speed, n=3 (limited by the host, as no kernel ran in 40% of the time)",
+        ),
+        (
+            replace(FOUND, num_timed=6, num_unchecked=6),
+            "1.49x [1.46, 1.53] the speed, n=3 (contamination unknown)",
+        ),
+        (
+            replace(FOUND, contaminated=HOT[:1], limits=(LAUNCHING,), num_timed=6, num_unchecked=1),
+            "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run; "
+            f"{LIMITED}; contamination of 1 of 6 runs unknown)",
+        ),
         (NO_SPEED, "speed not measured"),
         (
             replace(NO_SPEED, contaminated=HOT[:1]),
             "speed not compared (1 contaminated amp_bf16 run)",
         ),
     ],
-    ids=["faster", "two pairs", "same", "unresolved", "contaminated", "not measured", "all contaminated"],
+    ids=[
+        *(
+            "faster",
+            "two pairs",
+            "same",
+            "unresolved",
+            "contaminated",
+            "launching",
+            "launching and data",
+            "measured",
+            "host",
+        ),
+        *("unchecked", "much to say", "not measured", "all contaminated"),
+    ],
 )
 def test_the_speed_of_an_arm(judged, text):
     assert speed(judged) == text
+
+
+def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
+    judged = replace(FOUND, limits=(LAUNCHING,), num_timed=6, num_unchecked=6)
+    remarks = f"({LIMITED}; contamination unknown)"
+    assert summary(judged).startswith(f"1.49x [1.46, 1.53] the speed {remarks}, saves")
+    assert brief(judged).startswith(f"1.49x the speed {remarks}, 40.0% less")
+
+
+def test_launching_is_said_once_where_all_of_it_is_too_small():
+    judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
+    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30.0 ms a step on average), ")
 
 
 @pytest.mark.parametrize(

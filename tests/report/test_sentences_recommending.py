@@ -82,8 +82,8 @@ def test_what_is_decided(entries, sentence):
         ),
         (
             FP32 + [contaminated("amp_bf16", seed, val_loss=SAME[seed]) for seed in range(3)],
-            "amp_bf16 may be better than fp32, but its speed is not known well enough (speed not compared "
-            "(3 contaminated amp_bf16 runs))",
+            "amp_bf16 may be better than fp32, but its speed is not known well enough: speed not compared "
+            "(3 contaminated amp_bf16 runs)",
             "time amp_bf16 again with more seeds, on an idle machine",
         ),
         (

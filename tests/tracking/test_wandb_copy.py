@@ -89,6 +89,19 @@ def test_a_copy_has_record_and_rows_as_they_were_sent(server, copy, record, tmp_
     assert [place.name for place, _ in found] == [f"amp_bf16-gpt_tiny-s{seed}-amp_bf16" for seed in range(3)]
 
 
+def test_no_name_from_the_server_leads_out_of_the_copy(server, copy, record, tmp_path):
+    hostile = replace(of(record, "amp_bf16", 7), config_hash="/../../x", arm="../../up", run_id="../../y")
+    for run_id in ("id7", "id8"):
+        record_run(server, run_id, hostile, ROWS)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert copy().num_loaded == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*before, "copy"])
+    places = [path for path, _ in find_records(tmp_path).records]
+    assert {place.parent for place in places} == {tmp_path / "copy"}
+    assert len(places) == 5
+    assert copy().num_kept == 5
+
+
 def test_rows_stored_as_a_table_are_as_they_were_logged(server, copy, record, tmp_path):
     """W&B moves long histories into Parquet files, where steps can be floats and what a row lacks is null."""
     stored = [{"step": float(row["step"]), "val/loss": row.get("val/loss"), **row} for row in ROWS]

@@ -165,6 +165,17 @@ def test_the_device_is_torchs_accelerator_else_the_cpu():
     assert resolve_device("cpu") == CPU
 
 
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
+def test_the_devices_gpu_is_the_one_torch_asks(name, index, monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    assert resolve_device(name) == torch.device("cuda", index)
+    assert current == [index]
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("tpu", "device=tpu: torch knows no such device"), ("meta", "device=meta: this machine has ")],

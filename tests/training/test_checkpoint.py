@@ -1,9 +1,11 @@
 """A checkpoint loses nothing in a crash and refuses what is not one."""
 
 import io
+import math
 import os
 import pickle
 import random
+import stat
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from devices import needs_cuda
 from torch import nn
 
+from ampsweep.record import write_atomically
 from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -36,8 +39,8 @@ CHECKPOINT = Checkpoint(
     model=NET.state_dict(),
     optimizer_class="SGD",
     optimizer=torch.optim.SGD(NET.parameters(), lr=0.1).state_dict(),
-    scaler={"scale": 2.0},
-    scale_monitor={"num_observed": 7},
+    scaler={"scale": 2.0, "_growth_tracker": 3},
+    scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3},
     rng=rng_state(CPU),
 )
 
@@ -79,13 +82,13 @@ def test_a_write_that_fails_midway_changes_nothing(tmp_path, saved):
 
 def test_a_crash_between_the_two_renames_leaves_the_one_before(tmp_path, saved):
     saved.rename(saved.with_name("previous.pt"))
-    assert load_checkpoint(find_checkpoint(tmp_path)).step == 7
+    assert find_checkpoint(tmp_path).checkpoint.step == 7
 
 
 def test_a_run_directory_means_its_newest_checkpoint(tmp_path, saved):
     save_checkpoint(CHECKPOINT, tmp_path)
-    assert find_checkpoint(tmp_path) == saved
-    assert find_checkpoint(saved.with_name("previous.pt")) == saved.with_name("previous.pt")
+    assert find_checkpoint(tmp_path).path == saved
+    assert find_checkpoint(saved.with_name("previous.pt")).path == saved.with_name("previous.pt")
 
 
 @pytest.mark.parametrize("name", ["", "nosuch", "nosuch/last.pt"])
@@ -183,6 +186,95 @@ def test_other_things_that_torch_saved_are_refused(content, tmp_path):
     with pytest.raises(CheckpointError) as refused:
         load_checkpoint(path)
     assert str(refused.value) == f"{path} is not a checkpoint of this version (format 1)"
+
+
+SGD = CHECKPOINT.optimizer
+ADAMW_STATE = {"step": torch.tensor(6.0), "exp_avg": torch.zeros(2, 3), "exp_avg_sq": torch.zeros(2, 3)}
+WRONG = {
+    "its step is -5, not a count": {"step": -5},
+    "its step is nan, not a count": {"step": math.nan},
+    "its step is 'seven', not a count": {"step": "seven"},
+    "its next_batch is 1.5, not a count": {"next_batch": 1.5},
+    "its applied_steps is True, not a count": {"applied_steps": True},
+    "its 7 steps are fewer than the 9 applied ones": {"applied_steps": 9},
+    "its arm is None, not a text": {"arm": None},
+    "its model is 'weights', not a mapping": {"model": "weights"},
+    "its optimizer is list, not a mapping": {"optimizer": []},
+    "its optimizer has no state or no parameters": {"optimizer": {}},
+    "its optimizer has a group without parameters": {"optimizer": {"state": {}, "param_groups": [{"lr": 1.0}]}},
+    "its optimizer has a state of no parameter": {"optimizer": SGD | {"state": {9: {}}}},
+    "its AdamW has no state after 6 applied steps": {"optimizer_class": "AdamW"},
+    "its scale is nan, not a number": {"scaler": {"scale": math.nan}},
+    "its growth tracker is None, not a count": {"scaler": {"scale": 2.0}},
+    "its skipped_steps is None, not a count": {"scale_monitor": {"num_observed": 7}},
+    "its states of the random number generators are none": {"rng": {"torch": torch.ones(3)}},
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_what_no_training_saved_is_named_in_a_sentence(tmp_path, why):
+    path = save_checkpoint(replace(CHECKPOINT, **WRONG[why]), tmp_path)
+    with pytest.raises(CheckpointError) as refused:
+        load_checkpoint(path)
+    assert str(refused.value) == f"checkpoint {path} is of no training: {why}"
+
+
+def test_random_numbers_of_another_kind_are_refused(tmp_path):
+    for name, junk in (("python", (3, [1, 2], None)), ("numpy", ["MT19937"]), ("torch", torch.zeros(7))):
+        path = save_checkpoint(replace(CHECKPOINT, rng=CHECKPOINT.rng | {name: junk}), tmp_path)
+        with pytest.raises(CheckpointError, match="its states of the random number generators are none"):
+            load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "why"),
+    [
+        ({"state": {}, "param_groups": [{"params": [0]}]}, "its optimizer has 1 parameters, the model 2 to train"),
+        (
+            {"state": {1: ADAMW_STATE}, "param_groups": [{"params": [0, 1]}]},
+            "its optimizer's exp_avg has shape (2, 3), its parameter (2,)",
+        ),
+    ],
+)
+def test_an_optimizer_of_other_parameters_is_refused(optimizer, why):
+    with pytest.raises(CheckpointError) as refused:
+        require_same_model(replace(CHECKPOINT, optimizer=optimizer), Path("last.pt"), NET, "my_net")
+    assert str(refused.value) == f"checkpoint last.pt does not fit my_net: {why}"
+
+
+def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, saved):
+    save_checkpoint(replace(CHECKPOINT, step=9), tmp_path)
+    saved.write_bytes(saved.read_bytes()[:-100])
+    found = find_checkpoint(tmp_path)
+    assert (found.path.name, found.checkpoint.step) == ("previous.pt", 7)
+    assert found.note == (
+        f"checkpoint {saved} cannot be read: it is damaged or no checkpoint; going on from previous.pt, of step 7"
+    )
+    found.path.write_bytes(b"")
+    with pytest.raises(CheckpointError) as refused:
+        find_checkpoint(tmp_path)
+    assert str(refused.value).count("it is damaged or no checkpoint") == 2
+
+
+def test_what_killed_writes_left_is_removed(tmp_path, saved):
+    leftover = saved.with_name(".last.pt.0123abcd")
+    leftover.write_bytes(b"half")
+    own = saved.with_name(".last.pt.of-mine")
+    own.touch()
+    save_checkpoint(CHECKPOINT, tmp_path)
+    assert sorted(path.name for path in saved.parent.iterdir()) == [".last.pt.of-mine", "last.pt", "previous.pt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files are a POSIX matter")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_modes_of_files_follow_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        checkpoint = save_checkpoint(CHECKPOINT, tmp_path)
+        write_atomically(tmp_path / "run.json", "{}")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (checkpoint, tmp_path / "run.json")] == [mode, mode]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Why a training ends: done, cut short, stopped, or diverged; and what is left of it then."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -99,7 +100,80 @@ def test_a_scale_that_collapses_diverges():
     assert training.rows[-1]["amp/scale"] < 2.0**-24 <= training.rows[-2]["amp/scale"]
 
 
-def test_overflow_at_too_large_a_scale_is_no_divergence():
-    training = assemble(*MLP, "precision=amp_fp16", "precision.init_scale=1099511627776", "trainer.steps=12")
+FP16 = (*MLP, "precision=amp_fp16", "precision.init_scale=1024", "trainer.max_grad_norm=null")
+
+
+@dataclass
+class BrokenFrom(Classification):
+    """Its training loss is no number, or its gradient overflows, in the batches from one on, up to another."""
+
+    batch: int = 1
+    to: int = 10**6
+    factor: float = math.nan
+
+    def __post_init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def loss(self, model, batch):
+        self.seen += 1
+        loss = super().loss(model, batch)
+        return loss * self.factor if self.batch <= self.seen <= self.to else loss
+
+
+def ended(task, *overrides):
+    """How a training of this task ends, and its last step."""
+    training = assemble(*FP16, *overrides, task=task)
+    ending = training.train()
+    return ending.status, ending.error, training.trainer.step
+
+
+@pytest.mark.parametrize(("log_every", "step", "since"), [(1, 24, 4), (5, 25, 5), (10, 30, 10)])
+def test_a_loss_that_stays_no_number_ends_it(log_every, step, since):
+    """From the fifth step on; a scale takes 34 skipped steps to collapse."""
+    why = f"the training loss is nan at step {step}, and no step since step {since} was applied"
+    found = ended(BrokenFrom(5), "trainer.steps=60", f"trainer.log_every={log_every}")
+    assert found[:2] == ("diverged", why)
+    assert found[2] < 46, "it ends before the scale collapses"
+
+
+@pytest.mark.parametrize(("log_every", "num_skipped"), [(1, 7), (5, 7), (7, 5), (40, 7)])
+def test_a_training_that_ends_on_skipped_steps_diverges(log_every, num_skipped):
+    """From the sixth step on; where a row comes between, only the steps after it are known to be skipped."""
+    status, error, _ = ended(BrokenFrom(6), "trainer.steps=12", f"trainer.log_every={log_every}")
+    why = f"the training loss is nan at step 12, and none of the last {num_skipped} steps was applied"
+    assert (status, error) == ("diverged", why)
+
+
+def test_skipped_steps_at_the_end_count_whatever_their_loss():
+    """The scale was right for the parameters, which have not changed since."""
+    status, error, _ = ended(BrokenFrom(5, factor=1e36), "trainer.steps=20", "trainer.log_every=8")
+    assert (status, error) == ("diverged", "none of the last 12 of 20 steps was applied; the scale is 0.03125 by now")
+
+
+@pytest.mark.parametrize(
+    ("broken", "steps"),
+    [
+        ((5, 20), 24),  # sixteen bad batches, and then good ones
+        ((11, 12), 12),  # two at the very end
+        ((12, 99, 1e36), 20),  # nine steps skipped with a finite loss
+    ],
+    ids=["it recovers", "two bad batches", "the scale falls"],
+)
+@pytest.mark.parametrize("log_every", [1, 10])
+def test_some_skipped_steps_are_no_divergence(broken, steps, log_every):
+    assert ended(BrokenFrom(*broken), f"trainer.steps={steps}", f"trainer.log_every={log_every}")[0] == "completed"
+
+
+@pytest.mark.parametrize("init_scale", [2**24, 2**40])
+def test_overflow_at_too_large_a_scale_is_no_divergence(init_scale):
+    training = assemble(*MLP, "precision=amp_fp16", f"precision.init_scale={init_scale}", "trainer.steps=40")
     assert training.train().status == "completed"
-    assert training.rows[-1]["amp/skipped_steps"] > 10
+    assert training.rows[-1]["amp/skipped_steps"] > 4
+
+
+def test_a_training_whose_every_step_was_skipped_is_none():
+    training = assemble(*MLP, "precision=amp_fp16", "precision.init_scale=1099511627776", "trainer.steps=5")
+    ending = training.train()
+    assert ending.status == "diverged"
+    assert ending.error == "none of the 5 steps was applied; the scale is 6.87195e+10 by now"

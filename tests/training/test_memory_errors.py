@@ -1,13 +1,17 @@
 """A lack of memory is told from other errors, and in which phase it ended a training: each part of a step runs out."""
 
+import contextlib
+
 import pytest
 import torch
 from assembled import MLP, assemble
+from devices import needs_cuda
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tasks.classification import Classification
-from ampsweep.training.out_of_memory import is_out_of_memory, phase_of
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.training.out_of_memory import is_out_of_memory, out_of_memory, phase_of
 
 
 class ExhaustedError(Exception):
@@ -74,6 +78,67 @@ def test_a_lack_of_memory_is_told_from_other_errors():
     assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+
+
+NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
+"""What a convolution says both of a dtype that cuDNN cannot do and of workspaces for which there was no room."""
+
+
+@pytest.fixture
+def full_device(monkeypatch):
+    """A CUDA device whose allocator has refused so many requests."""
+
+    def full_device(num_refused):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        counts = [{}, {"num_ooms": num_refused}]  # of a device that was never used, and of the run's
+        monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: counts[device])
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 139 * 2**30)
+
+    return full_device
+
+
+def test_a_convolution_without_an_engine_may_lack_memory(full_device):
+    assert not is_out_of_memory(NO_ENGINE)
+    full_device(num_refused=0)
+    assert not is_out_of_memory(NO_ENGINE)
+    full_device(num_refused=3)
+    assert is_out_of_memory(NO_ENGINE)
+    assert not is_out_of_memory(ValueError(str(NO_ENGINE)))
+
+
+def test_such_a_lack_is_told_with_what_the_device_held(full_device):
+    full_device(num_refused=3)
+    device = torch.device("cuda", 1)
+    oom = out_of_memory(NO_ENGINE, device, MemoryLimit(device, None))
+    assert (oom.in_use_bytes, oom.requested_bytes) == (139 * 2**30, None)
+    assert oom.told == f"RuntimeError: {NO_ENGINE}"
+
+
+def test_the_hosts_lack_is_told_with_what_the_process_held(full_device):
+    full_device(num_refused=0)
+    device = torch.device("cuda", 1)
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+    assert 0 < out_of_memory(error, device, MemoryLimit(device, None)).in_use_bytes < 100 * 2**30
+
+
+@needs_cuda
+def test_on_cuda_a_convolution_without_room_lacks_memory():
+    device, held = torch.device("cuda", 0), []
+    convolution = nn.Conv2d(256, 256, 3, padding=1, device=device)
+    x = torch.randn(16, 256, 64, 64, device=device, requires_grad=True)
+    output = convolution(x)
+    try:
+        for mib in (1024, 64, 2):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                while True:
+                    held.append(torch.empty(mib * 2**20, dtype=torch.uint8, device=device))
+        with pytest.raises(RuntimeError) as raised:
+            output.backward(torch.ones_like(output))
+        assert is_out_of_memory(raised.value)
+    finally:
+        held.clear()
+        torch.cuda.empty_cache()
 
 
 def phase(training):

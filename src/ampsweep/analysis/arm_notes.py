@@ -1,11 +1,12 @@
 """Notes on the runs of an arm, for readers of its figures: early ends, repeats, figures left out."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ampsweep.analysis.causes import causes
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.runs import Run
 from ampsweep.text import first_line
@@ -39,7 +40,7 @@ class ArmNote:
 
 
 def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[ArmNote, ...]:
-    """The notes on one arm's `runs`, a cause once with all of its seeds.
+    """The notes on one arm's `runs`, a cause once with all of its seeds (see `causes`).
 
     Args:
         runs: the runs of one arm and workload.
@@ -52,7 +53,7 @@ def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[A
             seeds[note].append(run.seed)
         if run.measured:
             repeats[run.pair_key, run.seed] += 1
-    notes = [replace(note, seeds=_unique(of)) for note, of in seeds.items()]
+    notes = list(_merged(seeds))
     notes += [
         ArmNote(kind="repeats", seeds=(seed,), num_runs=count) for (_, seed), count in repeats.items() if count > 1
     ]
@@ -60,6 +61,16 @@ def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[A
     if several:
         notes.append(ArmNote(kind="several pair keys", seeds=_unique(several)))
     return tuple(notes)
+
+
+def _merged(seeds: Mapping[ArmNote, Sequence[int]]) -> Iterator[ArmNote]:
+    """One note of those that differ in the figures of their causes only."""
+    alike: dict[ArmNote, list[tuple[int, str]]] = defaultdict(list)
+    for note, of in seeds.items():
+        alike[replace(note, cause=None)] += [(seed, note.cause or "") for seed in of]
+    for note, recorded in alike.items():
+        for cause in causes(recorded):
+            yield replace(note, seeds=cause.seeds, cause=cause.text or None)
 
 
 def _of_run(run: Run, unpaired: Unpaired | None) -> list[ArmNote]:

@@ -1,22 +1,38 @@
 """The figures of one arm in a workload, compared with the baseline by pairs."""
 
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.arm_notes import ArmNote, arm_notes
+from ampsweep.analysis.pair_figures import (
+    BaselineThere,
+    Row,
+    accuracies_of,
+    baseline_there,
+    figures_of_runs,
+    losses_of,
+    peaks_of,
+    times_of,
+)
 from ampsweep.analysis.pairing import Pair, Unpaired
-from ampsweep.analysis.runs import Run
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Spread, known_median, mean_difference, mean_ratio, spread
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.statistics import (
+    MIN_PAIRS,
+    Estimate,
+    Spread,
+    geometric_mean,
+    known_median,
+    mean_difference,
+    mean_ratio,
+    spread,
+)
+from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
 from ampsweep.text import GIB
 
-STEP_MS: Final = "perf/step_ms"
-PEAK_MEMORY: Final = "memory/peak_allocated_gib"
-VAL_LOSS: Final = "val/loss"
-VAL_ACCURACY: Final = "val/accuracy"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
@@ -38,8 +54,11 @@ class WithinRun:
 class ArmComparison:
     """One arm of a workload. A figure that was not measured is None.
 
-    Step time and peak memory come from completed runs, cut short or not, losses and accuracy from those not cut short.
-    A run whose proof contradicts its mode contributes no figure, a contaminated run no speed.
+    Step time, peak memory, loss and accuracy are those of the runs that also give the arm's speedup, saving and gap, so
+    that none of these contradicts them: of an arm its pairs, of the baseline all runs that are in any pair. Only where
+    no pair has a figure it is of all the arm's runs. Step time and peak memory come from completed runs, cut short or
+    not, losses and accuracy from those not cut short. A run whose proof contradicts its mode contributes no figure, a
+    contaminated run no speed.
     """
 
     arm: str
@@ -57,14 +76,23 @@ class ArmComparison:
     """Runs of this arm whose memory and loss count, but not their speed, which something else may have changed."""
     statuses: dict[str, int]
     """Number of runs by how they ended: a status, or for some of the completed ones `cut short` or `disproved`."""
+    num_timed: int
+    """Runs that the speedup is of, the baseline's among them; of the baseline those of all speedups."""
+    num_unchecked: int
+    """Those of them of which nothing tells whether anything else slowed them down."""
     step_ms: float | None
-    """Median over uncontaminated runs of each run's median step time."""
+    """Geometric mean of each uncontaminated run's median step time."""
+    num_operators: int | None
+    """Operators of a traced step, median over runs; None of compiled ones."""
+    us_per_operator: float | None
+    limits: tuple[StepLimit, ...]
+    """Limits of its step that no precision moves."""
     within_run: WithinRun | None
     """The spread of the steps of a run; only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
     """Baseline's step time over this arm's: above 1 is faster. Geometric mean over pairs of uncontaminated runs."""
     peak_memory_bytes: float | None
-    """Median over runs of the peak of allocated tensor bytes after warm-up."""
+    """Mean of the peak of allocated tensor bytes after warm-up."""
     predicted_memory_bytes: float | None
     """Median over runs of the peak that was predicted for them, those out of memory included."""
     prediction_error_pct: float | None
@@ -82,6 +110,8 @@ class ArmComparison:
     val_accuracy: Spread | None
     skipped_steps: int | None
     """Total over the arm's runs that report it."""
+    baseline_there: BaselineThere | None
+    """None for the baseline, and for an arm whose pairs are those of the baseline's row."""
     notes: tuple[ArmNote, ...]
 
 
@@ -89,7 +119,7 @@ def summarise_arm(
     arm: str,
     runs: Sequence[Run],
     baseline_runs: Sequence[Run],
-    pairs: Sequence[Pair],
+    all_pairs: Sequence[Pair],
     unpaired: Mapping[Path, Unpaired],
 ) -> ArmComparison:
     """Summarise the `runs` of one arm in one workload.
@@ -98,20 +128,28 @@ def summarise_arm(
         arm: the arm's label.
         runs: the arm's runs, at least one.
         baseline_runs: the workload's runs of the baseline; for the baseline itself the same as `runs`.
-        pairs: the arm's pairs with the baseline; none for the baseline itself.
+        all_pairs: the pairs of every arm of the workload.
         unpaired: run directory -> the reason why that run is in no pair.
     """
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
+    pairs = [pair for pair in all_pairs if pair.arm == arm]
     paired = {pair.pair_key for pair in pairs}
     measured = [run for run in runs if run.measured]
     undisturbed = [run for run in measured if run.contamination is None]
     finished = [run for run in runs if run.finished]
-    memory = [(b * GIB, a * GIB) for b, a in _known(pair.figures(PEAK_MEMORY) for pair in pairs) if b > 0]
-    losses = _known(pair.final_figures(VAL_LOSS) for pair in pairs)
+    memory = [(b * GIB, a * GIB) for b, a in peaks_of(pairs).values()]
+    losses = list(losses_of(pairs).values())
     gap = mean_difference([a - b for b, a in losses]) if losses else None
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
-    times = [(b, a) for b, a in _known(pair.speed_figures(STEP_MS) for pair in pairs) if b > 0 and a > 0]
+    times = list(times_of(pairs).values())
+    row = Row(all_pairs if is_baseline else pairs, is_baseline)
+    step_ms = row.figures(times_of) or figures_of_runs(undisturbed, STEP_MS)
+    peaks = row.figures(peaks_of) or figures_of_runs(measured, PEAK_MEMORY)
+    val_losses = row.figures(losses_of) or figures_of_runs(finished, VAL_LOSS)
+    accuracies = row.figures(accuracies_of) or figures_of_runs(finished, VAL_ACCURACY)
+    timed = row.timed_runs()
+    operators = operator_time(runs)
     return ArmComparison(
         arm=arm,
         is_baseline=is_baseline,
@@ -122,20 +160,26 @@ def summarise_arm(
         num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
-        step_ms=_median(undisturbed, STEP_MS),
+        num_timed=len(timed),
+        num_unchecked=sum(run.unknown_contamination is not None for run in timed),
+        step_ms=geometric_mean([value for value in step_ms.values() if value > 0]),
+        num_operators=None if operators is None else operators[0],
+        us_per_operator=None if operators is None else operators[2],
+        limits=step_limits(runs),
         within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
         speedup=mean_ratio(times) if times else None,
-        peak_memory_bytes=None if (peak := _median(measured, PEAK_MEMORY)) is None else peak * GIB,
+        peak_memory_bytes=statistics.fmean(peaks.values()) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({one.name for run in runs for one in run.unvouched})),
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
         memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
-        val_loss=_over_seeds(finished, VAL_LOSS),
+        val_loss=spread(list(val_losses.values())),
         loss_gap=gap,
         loss_gap_pct=_gap_pct(gap, losses),
-        val_accuracy=_over_seeds(finished, VAL_ACCURACY),
+        val_accuracy=spread(list(accuracies.values())),
         skipped_steps=round(sum(skipped)) if skipped else None,
+        baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         notes=arm_notes(runs, unpaired if baseline_runs else {}),  # without a baseline the verdict says so, once
     )
 
@@ -145,28 +189,11 @@ def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs
     return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
 
 
-def _known(figures: Iterable[tuple[float, float] | None]) -> list[tuple[float, float]]:
-    return [both for both in figures if both is not None]
-
-
 def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> float | None:
     if gap is None:
         return None
     baseline_loss = statistics.fmean(baseline for baseline, _ in losses)
     return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
-
-
-def _median(runs: Sequence[Run], key: str) -> float | None:
-    return known_median(run.figure(key) for run in runs)
-
-
-def _over_seeds(runs: Sequence[Run], key: str) -> Spread | None:
-    """Mean and spread over pair keys (seeds); repeats of a seed are averaged first, since they are no further seeds."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        if (value := run.figure(key)) is not None:
-            values[run.pair_key].append(value)
-    return spread([statistics.fmean(repeats) for repeats in values.values()])
 
 
 def _statuses(runs: Sequence[Run]) -> dict[str, int]:

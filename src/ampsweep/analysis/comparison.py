@@ -12,7 +12,7 @@ from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
 from ampsweep.analysis.time_to_loss import Curves
-from ampsweep.analysis.workload_size import SizeCaution, size_cautions
+from ampsweep.analysis.workload_size import Caution, cautions
 from ampsweep.analysis.workload_verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.config.modes import report_order
@@ -27,8 +27,8 @@ class WorkloadComparison:
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
-    cautions: tuple[SizeCaution, ...]
-    """Signs that the workload is too small for its figures to carry over."""
+    cautions: tuple[Caution, ...]
+    """Signs, in the baseline's runs, that figures do not carry over or tell little of arithmetic."""
     runs: tuple[RunEntry, ...]
 
 
@@ -150,7 +150,7 @@ def _compare_workload(
             arm,
             [run for run in workload.runs if run.arm == arm],
             baseline_runs,
-            [pair for pair in pairs if pair.arm == arm],
+            pairs,
             unpaired,
         )
         for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
@@ -161,7 +161,7 @@ def _compare_workload(
         facts=workload.facts,
         arms=arms,
         verdict=verdict,
-        cautions=size_cautions(baseline_runs),
+        cautions=cautions(baseline_runs),
         runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
     )
 

@@ -7,6 +7,7 @@ from typing import Literal
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.parity import Parity, overall_parity
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.analysis.step_limits import StepLimit
 
 SpeedWord = Literal["faster", "slower", "unresolved", "same", "too few pairs", "not measured"]
 MemoryWord = Literal["saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
@@ -31,6 +32,13 @@ class Judgements:
     num_completed_pairs: int
     contaminated: tuple[tuple[str, int], ...]
     """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""
+    limits: tuple[StepLimit, ...] = ()
+    """Limits of the arm's own step that no precision moves."""
+    workload_is_small: bool = False
+    """True if launching operators limits the baseline's step too, so that the whole workload tells nothing of speed."""
+    num_timed: int = 0
+    num_unchecked: int = 0
+    """Runs that the speedup is of, and those of them of which nothing tells whether anything else slowed them down."""
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
@@ -45,6 +53,10 @@ def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity
         parities=tuple(parities),
         num_completed_pairs=arm.num_completed_pairs,
         contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
+        limits=arm.limits,
+        workload_is_small=any(limit.kind == "launching" for limit in baseline.limits),
+        num_timed=arm.num_timed,
+        num_unchecked=arm.num_unchecked,
     )
 
 

@@ -8,8 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.arms import STEP_MS, VAL_LOSS
-from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, figure
+from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, figure
 from ampsweep.record import RunRecord
 
 TRAIN_LOSS: Final = "train/loss"
@@ -82,7 +81,7 @@ def loss_curves(record: RunRecord, series: Mapping[str, Series]) -> dict[str, Lo
     times = series.get(STEP_MS)
     if median_ms is None or times is None:
         return {}
-    clock = _clock(times, median_ms, record.config.get("trainer", {}).get("warmup_steps", 0))
+    clock = _clock(times, median_ms, _warmups(record))
     curves = {}
     for key in (VAL_LOSS, TRAIN_LOSS):
         steps, losses = _finite(series.get(key))
@@ -97,10 +96,19 @@ def loss_curves(record: RunRecord, series: Mapping[str, Series]) -> dict[str, Lo
     return curves
 
 
-def _clock(times: Series, median_ms: float, warmup_steps: int) -> tuple[Floats, Floats]:
+def _warmups(record: RunRecord) -> list[tuple[int, int]]:
+    """The steps that were warm-up: of each process, from a step on (exclusive) to another."""
+    told = [(attempt.from_step or 0, attempt.warmup_steps) for attempt in record.attempts]
+    known = [(begin, begin + num_steps) for begin, num_steps in told if num_steps is not None]
+    return known or [(0, record.config.get("trainer", {}).get("warmup_steps", 0))]
+
+
+def _clock(times: Series, median_ms: float, warmups: list[tuple[int, int]]) -> tuple[Floats, Floats]:
     """Steps and seconds of training up to the end of each, from none on."""
     before = np.concatenate(([0.0], times.steps[:-1]))
-    covers_warmup = before < warmup_steps
+    covers_warmup = np.zeros(before.shape, dtype=bool)
+    for begin, end in warmups:
+        covers_warmup |= (before < end) & (times.steps > begin)
     step_ms = np.where(covers_warmup | ~_usable(times.values), median_ms, times.values)
     seconds = np.cumsum((times.steps - before) * step_ms) / 1000
     return np.concatenate(([0.0], times.steps)), np.concatenate(([0.0], seconds))

@@ -8,14 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from ampsweep.analysis.arms import SKIPPED_STEPS, STEP_MS
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.arms import SKIPPED_STEPS
+from ampsweep.analysis.causes import Cause, causes
+from ampsweep.analysis.runs import STEP_MS, Run
+from ampsweep.analysis.step_limits import (
+    DATA_WAIT_MS,
+    LAUNCH_MS,
+    MIN_UTILIZATION_PCT,
+    MIN_WAIT_SHARE,
+    UTILIZATION_PCT,
+    SmallStep,
+    small_step,
+)
 from ampsweep.analysis.waterfall import Waterfall
-from ampsweep.analysis.workload_size import SmallStep, small_step
 from ampsweep.record import RunRecord
 
 ReasonKind = Literal[
     "too_small",
+    "launching",
     "little_arithmetic",
     "odd_sizes",
     "idle_device",
@@ -29,9 +39,6 @@ ReasonKind = Literal[
 
 MAX_MFU_PCT: Final = 20.0
 """Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
-MIN_UTILIZATION_PCT: Final = 80.0
-"""Percent of samples in which any kernel ran: below this the device certainly waited, above it may have."""
-MIN_WAIT_SHARE: Final = 0.1
 MIN_FLOAT32_SHARE: Final = 0.05
 MIN_SKIPPED_SHARE: Final = 0.01
 MIN_ACTIVATIONS_SHARE: Final = 0.5
@@ -53,12 +60,12 @@ class Reason:
     evidence: Mapping[str, float]
     """The figures behind the reason, by metric, config key, dtype or name."""
     small_step: SmallStep | None = None
-    """The sign of a reason `too_small`."""
+    """The sign of a reason `too_small` or `launching`."""
     on_gpu: bool = False
     num_runs: int = 0
     """The arm's runs, of which some are contaminated."""
-    cause: str | None = None
-    """The cause recorded by the first contaminated run."""
+    causes: tuple[Cause, ...] = ()
+    """The causes that contaminated runs recorded."""
 
 
 def find_reasons(
@@ -72,10 +79,15 @@ def find_reasons(
         baseline: label of the arm the others are compared with.
     """
     measured = [run for run in runs if run.measured]
-    found = [*_of_the_workload([run for run in measured if run.arm == baseline], measured)]
+    baseline_runs = [run for run in measured if run.arm == baseline]
+    is_small = small_step(baseline_runs) is not None
+    found = [*_of_the_workload(baseline_runs, measured)]
     for arm in (baseline, *waterfalls):
         own = [run for run in measured if run.arm == arm]
         if own:
+            small = None if is_small else small_step(own)
+            if small is not None:
+                found.append(Reason(kind="launching", arm=arm, evidence=_of_small(small), small_step=small))
             found += _of_the_arm(arm, own)
             found += _of_its_memory(arm, own[0], waterfalls.get(arm))
     return tuple(found)
@@ -99,7 +111,7 @@ def odd_sizes(record: RunRecord) -> dict[str, int]:
 def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Iterator[Reason]:
     small = small_step(baseline_runs)
     if small is not None:
-        yield Reason(kind="too_small", arm=None, evidence=_medians(baseline_runs, STEP_MS), small_step=small)
+        yield Reason(kind="too_small", arm=None, evidence=_of_small(small), small_step=small)
     mfu = _medians(baseline_runs, "perf/mfu_pct")
     if any(share < MAX_MFU_PCT for share in mfu.values()):
         yield Reason(kind="little_arithmetic", arm=None, evidence=mfu)
@@ -111,24 +123,28 @@ def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Itera
 
 def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
     on_gpu = _on_gpu(runs[0])
-    utilization = _medians(runs, "device/utilization_pct")
+    utilization = _medians(runs, UTILIZATION_PCT)
     if on_gpu and any(share < MIN_UTILIZATION_PCT for share in utilization.values()):
         yield Reason(kind="idle_device", arm=arm, evidence=utilization)
-    undisturbed = [run for run in runs if run.contamination is None]
-    wait = _medians(undisturbed, "perf/data_wait_ms", STEP_MS)
-    if len(wait) == 2 and wait["perf/data_wait_ms"] >= MIN_WAIT_SHARE * wait[STEP_MS]:
+    wait = _medians([run for run in runs if run.contamination is None], DATA_WAIT_MS, STEP_MS)
+    if len(wait) == 2 and wait[DATA_WAIT_MS] >= MIN_WAIT_SHARE * wait[STEP_MS]:
         yield Reason(kind="waiting_for_data", arm=arm, evidence=wait, on_gpu=on_gpu)
     yield from _float32_arithmetic(arm, runs)
     yield from _skipped_steps(arm, runs)
-    contaminated = [run for run in runs if run.contamination is not None]
+    contaminated = [(run, cause) for run in runs if (cause := run.contamination) is not None]
     if contaminated:
         yield Reason(
             kind="contaminated",
             arm=arm,
             evidence={"num_runs": len(contaminated)},
             num_runs=len(runs),
-            cause=contaminated[0].contamination,
+            causes=causes((run.seed, cause) for run, cause in contaminated),
         )
+
+
+def _of_small(small: SmallStep) -> dict[str, float]:
+    known = {STEP_MS: small.step_ms, LAUNCH_MS: small.launch_ms, "num_operators": small.num_operators}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:

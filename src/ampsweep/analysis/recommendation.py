@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.arms import STEP_MS, ArmComparison
+from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, OpenKind, Refusal
+from ampsweep.analysis.runs import STEP_MS
 from ampsweep.analysis.statistics import mean_ratio
-from ampsweep.analysis.workload_size import SmallStep
+from ampsweep.analysis.step_limits import SmallStep
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
 UndecidedKind = Literal["no baseline run", "baseline refused", "no other arm", "too small", "rivals"]

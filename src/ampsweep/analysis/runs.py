@@ -14,6 +14,11 @@ from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
 
+STEP_MS: Final = "perf/step_ms"
+PEAK_MEMORY: Final = "memory/peak_allocated_gib"
+VAL_LOSS: Final = "val/loss"
+VAL_ACCURACY: Final = "val/accuracy"
+
 SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30
 """No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""
@@ -121,9 +126,13 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """Facts of the workload: the identity without arm and seed, and without a batch that was searched."""
+        """Facts of the workload: the identity without arm and seed, and without a batch that was searched.
+
+        A run killed before it had chosen its device has that of its config: `auto`, which names none.
+        """
         left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
-        return {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        return facts | {"device": None} if facts["device"] == "auto" else facts
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:

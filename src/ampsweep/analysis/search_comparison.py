@@ -5,19 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.arms import PEAK_MEMORY
+from ampsweep.analysis.causes import Cause, causes
 from ampsweep.analysis.run_entry import RunEntry, run_entry
-from ampsweep.analysis.runs import LARGEST_FIGURE, Run, Scalar
+from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.workloads import Workload
 from ampsweep.record.batch_search import BatchSearch, Probe
 from ampsweep.text import GIB, first_line
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
+NUM_REFUSED: Final = "memory/num_refused"
+NUM_RETRIES: Final = "memory/num_retries"
 
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
-SearchNoteKind = Literal["not completed", "contaminated", "different answers"]
+SearchNoteKind = Literal["not completed", "contaminated", "different answers", "short of memory"]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
@@ -31,10 +33,15 @@ class SearchNote:
     outcome: str | None = None
     """The end of the run of that seed."""
     cause: str | None = None
-    """The error in the first record."""
+    """The error in the record."""
+    causes: tuple[Cause, ...] = ()
+    """The causes that contaminated runs recorded."""
     num_contaminated: int = 0
     num_runs: int = 0
     batch_sizes: tuple[int, ...] = ()
+    num_refused: int = 0
+    num_retries: int = 0
+    """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +114,8 @@ def compare_search(
     arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
-    shown = workload.varied or {key: workload.facts.get(key) for key in _TITLE_FACTS}
     return SearchComparison(
-        title=", ".join(f"{key} {value}" for key, value in shown.items() if value is not None),
+        title=workload.title_of(_TITLE_FACTS),
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
@@ -199,13 +205,17 @@ def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNo
         for run in runs
         if run.record.error and answers and not run.measured and run.outcome != "oom"
     ]
-    disturbed = [reason for run in runs if run.measured and (reason := run.contamination) is not None]
+    disturbed = [(run.seed, reason) for run in runs if run.measured and (reason := run.contamination) is not None]
     if disturbed:
-        num_contaminated, cause = len(disturbed), disturbed[0]
+        found, num_contaminated = causes(disturbed), len(disturbed)
         notes.append(
-            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), cause=cause)
+            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), causes=found)
         )
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
         notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))
+    short = [(round(run.figure(NUM_REFUSED) or 0), round(run.figure(NUM_RETRIES) or 0)) for run in runs if run.measured]
+    num_refused, num_retries = max(short, default=(0, 0))
+    if num_refused or num_retries:
+        notes.append(SearchNote(kind="short of memory", num_refused=num_refused, num_retries=num_retries))
     return notes

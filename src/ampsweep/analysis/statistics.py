@@ -96,6 +96,13 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(mean=mean, n=len(values), sd=statistics.stdev(values, xbar=mean) if len(values) > 1 else None)
 
 
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """Geometric mean of positive `values`, whose ratios are then means of ratios (see `mean_ratio`); None of none."""
+    if len(set(values)) < 2:
+        return values[0] if values else None
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
 def known_median(values: Iterable[float | None]) -> float | None:
     """Median of the values that are not None; None where none is."""
     known = [value for value in values if value is not None]

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampsweep.analysis.arms import VAL_LOSS
 from ampsweep.analysis.loss_curves import TRAIN_LOSS, LossCurve
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import VAL_LOSS, Run
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 
 Curves = Mapping[Path, Mapping[str, LossCurve]]

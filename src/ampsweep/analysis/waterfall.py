@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.analysis.arms import PEAK_MEMORY
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import PEAK_MEMORY, Run
 
 UNATTRIBUTED: Final = "unattributed"
 """Bytes of a run's peak figure above the tensors of its traced step: workspaces of kernels, rounding, and on an

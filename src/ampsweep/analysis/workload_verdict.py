@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampsweep.analysis.arms import VAL_ACCURACY, VAL_LOSS, ArmComparison
+from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, TooFewPairs, baseline_refusal, refusal, too_few_pairs
 from ampsweep.analysis.judgements import Judgements, judge
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity, parity
 from ampsweep.analysis.reasons import Reason, find_reasons
 from ampsweep.analysis.recommendation import Recommendation, recommend
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.step_limits import small_step
 from ampsweep.analysis.time_to_loss import Curves, TimeToLoss, time_to_loss
 from ampsweep.analysis.waterfall import Waterfall, waterfall
-from ampsweep.analysis.workload_size import small_step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import Container, DictConfig, OmegaConf
 
+from ampsweep.commands.entry import FULL_ERROR
 from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
@@ -21,12 +22,14 @@ from ampsweep.config.identity import resolved_values
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.directories import checkpoint_of, finished, own_directory
+from ampsweep.run.directories import finished, has_checkpoint, own_directory
+from ampsweep.run.failure import RunFailedError, failed
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
+from ampsweep.text import one_line
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
 
@@ -35,12 +38,16 @@ if TYPE_CHECKING:
 
 
 class SingleJob:
-    """Trains the one run of a command in this process, in the directory that Hydra has made for it."""
+    """Trains the one run of a command in this process, in the directory that Hydra has made for it.
+
+    A failure is kept in `failure`, since Hydra would print the command line, secrets included, for one that is raised.
+    """
 
     def __init__(
         self, prepared: "PreparedRun", checkpoint: Path | None, display: MessagePrinter, wandb: WandbAddress | None
     ) -> None:
         self._prepared, self._checkpoint, self._display, self._wandb = prepared, checkpoint, display, wandb
+        self.failure: RunFailedError | None = None
 
     def __call__(self, composed: DictConfig) -> None:
         from ampsweep.run.lifecycle import run_prepared  # imported already by who has prepared it, and torch with it
@@ -56,8 +63,13 @@ class SingleJob:
             wandb=self._wandb,
             predictor=PREDICT_RUN,
         )
-        with StopRequest() as stop:
-            run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
+        try:
+            with StopRequest() as stop:
+                run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
+            sentence = f"{directory.name} failed: {one_line(error)}"
+            self.failure = failed(error, sentence, directory, config)
+            self.failure.__cause__ = error
 
 
 class SweepJob:
@@ -99,7 +111,7 @@ class SweepJob:
             config,
             directory,
             group=config.tracking.group or group_of(config.name, sweep),
-            checkpoint=checkpoint_of(directory),
+            checkpoint=directory if has_checkpoint(directory) else None,
             wandb=self._wandb,
             prediction=self._predicted.of(config),
             predictor=PREDICT_RUN,
@@ -118,13 +130,17 @@ class SweepJob:
 
 def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_name: str) -> None:
     """Let Hydra run `job` on this command line; the points were composed before, so Hydra has nothing to refuse."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions as they are, not Hydra's rendering of them
-    before = sys.argv
+    before, shown = sys.argv, os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # exceptions as they are, not Hydra's rendering of them
     sys.argv = [before[0], *argv]
     try:
         hydra.main(config_path=str(conf_dir()), config_name=config_name, version_base="1.3")(job)()
     finally:
         sys.argv = before
+        if shown is None:
+            del os.environ[FULL_ERROR]
+        else:
+            os.environ[FULL_ERROR] = shown
 
 
 def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The `ampsweep` command: predictions before runs, reports and W&B uploads after them, and sweep files run here.
+"""The `ampsweep` command: trainings, predictions before them, reports and uploads after them, and sweep files run here.
 
 Commands import their modules when they are called, because a report's statistics take a fifth of a second to import.
 """
@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ampsweep import __version__
+from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.record.outcome import SOME_FAILED, WRONG_INPUT
-from ampsweep.redaction import hide
-from ampsweep.text import escaped
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -24,24 +22,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of directories may hold bytes that are no text
     given = sys.argv[1:] if argv is None else list(argv)
-    try:
-        if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
-            from ampsweep.commands.predict import predict_command
+    if given[:1] == ["train"]:  # it ends by itself, as `train.py` does
+        from ampsweep.commands.train import main as train
 
-            return predict_command(given[1:])
-        arguments = _arguments(given)
-        if arguments.command == "report":
-            with paused_garbage_collection():
-                from ampsweep.commands.report import report_command
+        return train(given[1:])
+    return ended(lambda: _main(given), given)
 
-                return report_command(arguments)
-        return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
-    except UserError as error:
-        print(f"error: {escaped(hide(str(error), beside=given))}", file=sys.stderr)
-        return WRONG_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return SOME_FAILED
+
+def _main(given: Sequence[str]) -> int:
+    if given[:1] == ["predict"]:  # its arguments are Hydra's, which argparse would take for its own
+        from ampsweep.commands.predict import predict_command
+
+        return predict_command(given[1:])
+    arguments = _arguments(given)
+    if arguments.command == "report":
+        with paused_garbage_collection():
+            from ampsweep.commands.report import report_command
+
+            return report_command(arguments)
+    return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -63,9 +62,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="ampsweep", description="Predict, compare and send runs of train.py, and run sweep files.")
+    parser = _Parser(prog="ampsweep", description="Train, predict, compare and send runs, and run sweep files.")
     parser.add_argument("--version", action="version", version=f"ampsweep {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("train", help="train once, or sweep with -m: what `python train.py` does in the repository")
     report = commands.add_parser("report", help="rebuild the comparison of one or more directories of runs")
     address = f"{SCHEME}ENTITY/PROJECT[/SWEEP][?group=NAME]"
     report.add_argument("sources", nargs="+", metavar="DIR", help=f"a multirun's directory, or {address}")

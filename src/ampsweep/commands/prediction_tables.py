@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ampsweep.config.schema import component_name
 from ampsweep.predict.answers import sentences
+from ampsweep.predict.autocast_lists import lists_of
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.report.sentences.unvouched import unvouched
@@ -101,6 +102,9 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
     if any(arm.interpolation is None for arm in prediction.arms):
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if prediction.target.kind == "cuda":
+        asked = prediction.target.torch_version
+        if (used := lists_of(asked)) != asked:
+            yield f"What autocast casts in torch {_dotted(asked)} is not known; the lists of {_dotted(used)} are used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
             "context (about 0.5 GiB)."
@@ -111,10 +115,14 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
 
 def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
     target = prediction.target
-    cuda = {"capability": list(target.capability), "workspace_bytes": sum(target.workspaces)}
+    cuda = {
+        "capability": list(target.capability),
+        "workspace_bytes": sum(target.workspaces),
+        "autocast_of_torch": _dotted(lists_of(target.torch_version)),
+    }
     return {
         "target": target.kind,
-        "torch": ".".join(map(str, target.torch_version)),
+        "torch": _dotted(target.torch_version),
         **(cuda if target.kind == "cuda" else {}),
         "baseline": prediction.baseline,
         "modes": [_arm(prediction, arm) for arm in prediction.arms],
@@ -139,6 +147,10 @@ def _arm(prediction: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
         "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],
     }
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _memory(memory: StepMemory) -> dict[str, Any]:

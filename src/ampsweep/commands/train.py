@@ -9,46 +9,42 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ampsweep.commands.arguments import Arguments, parse, quoted
 from ampsweep.commands.dry_run import print_plan
+from ampsweep.commands.entry import ended
 from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
-from ampsweep.config.compose import CONFIG_NAME, Points, compose_points
+from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.signals import sigterm_as_interrupt
 from ampsweep.record import RunRecord
-from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED, WRONG_INPUT, exit_code
-from ampsweep.redaction import hide
+from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.text import escaped
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    if is_agents_run():
-        arguments = agent_overrides(arguments)
-    try:
-        with sigterm_as_interrupt(), paused_garbage_collection():
-            return _run(parse(arguments, CONFIG_NAME), arguments)
-    except UserError as error:
-        print(f"error: {escaped(hide(str(error), beside=arguments))}", file=sys.stderr)
-        return WRONG_INPUT
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return SOME_FAILED
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended(lambda: _main(given), given)
+
+
+def _main(argv: Sequence[str]) -> int:
+    arguments = agent_overrides(argv) if is_agents_run() else argv
+    with sigterm_as_interrupt(), paused_garbage_collection():
+        return _run(parse(arguments, CONFIG_NAME), arguments)
 
 
 def _run(arguments: Arguments, argv: Sequence[str]) -> int:
     if arguments.for_hydra:
-        hand_over(SweepJob(), argv, arguments.config_name)
+        with composing():
+            hand_over(SweepJob(), argv, arguments.config_name)
         return ALL_ENDED
     points = compose_points(
         arguments.overrides,
@@ -78,7 +74,7 @@ def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None
 def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.launch.device_lock import device_lock
-    from ampsweep.sweep.preflight_checks import check_single_run, checkpoint_file
+    from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
     from ampsweep.training.build.device import resolve_device
 
     config = points.points[0].config
@@ -94,15 +90,18 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         directory, resume = resumed_run(config, display.say)
         address = None if wandb is None else wandb.address
         prepared, checked = check_single_run(config, device, address)
-        checkpoint = None if resume is None else checkpoint_file(config, resume)
+        if resume is not None:
+            check_checkpoint(config, resume)
         directory = directory or new_directory(config) / run_directory_name(config)
         if address is not None:
             address.prepare(config.tracking)
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
-        job = SingleJob(prepared, checkpoint, display, address)
+        job = SingleJob(prepared, resume, display, address)
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
+        if job.failure is not None:
+            raise job.failure
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)

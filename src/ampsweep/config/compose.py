@@ -10,9 +10,10 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
 
 from ampsweep.config import hydra_config  # which also registers the schemas
-from ampsweep.config.errors import UserError, unknown_key, user_error
+from ampsweep.config.errors import UserError, not_yaml, unknown_key, user_error
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.overrides import (
     check_overrides,
@@ -55,15 +56,13 @@ class Points:
 
 
 def conf_dir() -> Path:
-    """Find the repository's `conf/`.
+    """Find the suite's `conf/`.
 
     Raises:
-        UserError: the package was installed without its repository.
+        UserError: it is gone.
     """
     if not hydra_config.CONF.is_dir():
-        raise UserError(
-            f"{hydra_config.CONF} does not exist; install ampsweep from its repository with pip install -e ."
-        )
+        raise UserError(f"{hydra_config.CONF} does not exist; install ampsweep again from its repository")
     return hydra_config.CONF
 
 
@@ -141,7 +140,8 @@ def _point(composed: DictConfig, overrides: Sequence[str]) -> Point:
 
 def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
     try:
-        return compose(config_name, list(overrides), return_hydra_config=True)
+        with composing():
+            return compose(config_name, list(overrides), return_hydra_config=True)
     except AssertionError as error:  # what OmegaConf raises for a key below a value that is None (`resume.x=1`)
         raise UserError(f"{' '.join(overrides)}: one of the keys is below a value that has none") from error
 
@@ -150,6 +150,22 @@ def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
 def _hydra() -> Iterator[None]:
     with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
         yield
+
+
+@contextmanager
+def composing() -> Iterator[None]:
+    """Turn what Hydra raises inside about the user's config files into one sentence, as a UserError."""
+    try:
+        with _as_user_errors():
+            yield
+    except UserError:
+        raise
+    except MarkedYAMLError as error:
+        raise UserError(not_yaml(error)) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"a YAML file of the config is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a file of another shape than Hydra's
+        raise UserError(f"the config cannot be composed: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

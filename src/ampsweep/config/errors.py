@@ -14,6 +14,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
     ValidationError,
 )
+from yaml import MarkedYAMLError
 
 
 class UserError(ValueError):
@@ -49,6 +50,15 @@ def unknown_key(key: str, allowed: Iterable[object]) -> str:
     names = ", ".join(sorted(str(name) for name in allowed if str(name) != "_target_"))
     hint = "; another launcher is chosen with hydra/launcher=NAME" if where == "hydra.launcher" else ""
     return f"unknown key {key}; {where or 'the config'} has {names or 'no keys'}{hint}"
+
+
+def not_yaml(error: MarkedYAMLError) -> str:
+    """Write the sentence about a file that is no YAML, with the line to look at."""
+    what = " ".join(filter(None, (error.context, error.problem)))
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return f"not YAML: {what}"
+    return f"{mark.name}: not YAML: {what} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _innermost(error: BaseException) -> BaseException:

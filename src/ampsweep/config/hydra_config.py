@@ -15,8 +15,10 @@ from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import MODES, differences
 from ampsweep.config.schema import COMPONENTS, Config
 
-CONF: Final = Path(__file__).resolve().parents[3] / "conf"
-"""The repository's `conf/`; a package that was installed without its repository has none."""
+_HERE: Final = Path(__file__).resolve()
+_IN_WHEEL: Final = _HERE.parents[1] / "conf"
+CONF: Final = _IN_WHEEL if _IN_WHEEL.is_dir() else _HERE.parents[3] / "conf"
+"""The `conf/` of the repository, or its copy in a package that was installed without it (setup.py)."""
 
 SCHEMAS: Final[dict[str, dict[str, type]]] = {
     "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
@@ -13,12 +12,13 @@ from ampsweep import __version__
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
+from ampsweep.text import folder_name
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
-_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
+_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -59,13 +59,15 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
     readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
-    safe = re.sub(r"[^A-Za-z0-9_.+=-]", "_", hide(readable, beside=resolved_values(config)))
-    return f"{safe[:100]}-{config_hash(config)[:8]}"
+    readable = hide(readable, beside=resolved_values(config))
+    return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
 
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    if config.trainer.warmup_seconds is None:  # as in records from before there was this setting
+        del settings["trainer"]["warmup_seconds"]
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:

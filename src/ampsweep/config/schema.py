@@ -174,8 +174,14 @@ class TrainerConfig:
     """The length in passes over the data, which replaces `steps`; None: `steps` counts."""
     max_seconds: float | None = None
     """Training stops after the step in which this much time has passed since the first step began."""
+    grace_seconds: float = 300.0
+    """A step, an evaluation or the building of the run that takes this much longer than `max_seconds` is ended, and
+    the run with it: as failed. Without `max_seconds` nothing is."""
     warmup_steps: int = 10
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
+    warmup_seconds: float | None = None
+    """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
+    whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
     max_grad_norm: float | None = 1.0
     log_every: int = 10

@@ -91,9 +91,11 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     if trainer.steps is None and trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
     names = ("steps", "epochs", "max_seconds", "max_grad_norm", "eval_every", "checkpoint_every")
-    for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib"):
+    for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib", "grace_seconds"):
         yield from _positive(f"trainer.{name}", getattr(trainer, name))
     yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
+    if trainer.warmup_seconds is not None:
+        yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
 
 
 def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 import psutil
 
 from ampsweep.launch.signals import StopRequest, release_stop_signals
+from ampsweep.text import one_line
 
 Kind = Literal["message", "result", "error", "declined"]
 
@@ -47,6 +48,14 @@ class NamedFunction(Generic[Result]):
         module, _, function = self.name.partition(":")
         loaded: Callable[..., Result] = getattr(importlib.import_module(module), function)
         return loaded
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The reason why a call has no result, in one sentence, and the traceback if there is one."""
+
+    sentence: str
+    traceback: str | None = None
 
 
 class _Outbox:
@@ -94,10 +103,10 @@ def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_
         try:
             _call(order, outbox, stop)
         except SystemExit as leave:
-            outbox.put("error", f"ended by sys.exit({leave.code!r})")
+            outbox.put("error", Fault(one_line(leave)))
             raise
-        except BaseException:  # noqa: BLE001  the edge of a process: whatever ended the run is what it reports
-            outbox.put("error", traceback.format_exc())
+        except BaseException as error:  # noqa: BLE001  the edge of a process: whatever ended the run is what it reports
+            outbox.put("error", Fault(one_line(error), traceback.format_exc()))
             sys.exit(1)
         finally:
             outbox.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Generic, cast
 
-from ampsweep.launch.child import NamedFunction, Result, serve
+from ampsweep.launch.child import Fault, NamedFunction, Result, serve
 from ampsweep.launch.oom_kills import num_oom_kills
 from ampsweep.launch.processes import METHODS, Method, start_process
 from ampsweep.launch.signals import StopRequest
@@ -30,6 +30,13 @@ class ChildError(RuntimeError):
     """Raised if an isolated call has no result; the text says in one line how its process ended."""
 
 
+class _ThereError(Exception):
+    """The traceback of another process, shown as the cause of an error in this one."""
+
+    def __str__(self) -> str:
+        return f"in the other process:\n{self.args[0]}"
+
+
 @dataclass(frozen=True)
 class ChildExit(Generic[Result]):
     """The end of an isolated call."""
@@ -40,6 +47,8 @@ class ChildExit(Generic[Result]):
     """The value that the target returned, kept even if the process died afterwards, while it exited."""
     error: str | None
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
+    sentence: str | None
+    """The same in one sentence, with the place in the user's own code that raised it, if it is known."""
     interrupted: bool
     """True if this process was asked to stop (Ctrl-C, SIGTERM) during the call."""
     oom_killed: bool = False
@@ -54,8 +63,8 @@ class ChildExit(Generic[Result]):
         """
         if self.interrupted:
             raise KeyboardInterrupt
-        if self.result is None and self.error is not None:
-            raise ChildError(self.error.strip().splitlines()[-1])
+        if self.result is None and self.sentence is not None:
+            raise ChildError(self.sentence) from _ThereError(self.error)
         return cast("Result", self.result)
 
 
@@ -91,7 +100,8 @@ def run_isolated(
             if not child.declined:
                 return child.exit(interrupted=stop.requested)
             _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(child.declined))
-    return ChildExit(_SERVER_LOST, None, f"no process could be started: {fault}", stop.requested)
+    told = f"no process could be started: {fault}"
+    return ChildExit(_SERVER_LOST, None, told, told, stop.requested)
 
 
 class _Child(Generic[Result]):
@@ -102,7 +112,7 @@ class _Child(Generic[Result]):
         self._killed_here = False
         self._returned = False
         self._result: Result | None = None
-        self._error: str | None = None
+        self._fault: Fault | None = None
         self._kills_before = num_oom_kills()
         is_forked = method == "forkserver"
         self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
@@ -134,10 +144,11 @@ class _Child(Generic[Result]):
     def exit(self, interrupted: bool) -> ChildExit[Result]:
         exitcode = self._process.exitcode
         assert exitcode is not None
-        error = self._error
-        if error is None and (exitcode != 0 or not self._returned):
-            error = _sudden_end(exitcode)
-        return ChildExit(exitcode, self._result, error, interrupted, self._oom_killed(exitcode))
+        fault = self._fault
+        if fault is None and (exitcode != 0 or not self._returned):
+            fault = Fault(_sudden_end(exitcode))
+        sentence, error = (None, None) if fault is None else (fault.sentence, fault.traceback or fault.sentence)
+        return ChildExit(exitcode, self._result, error, sentence, interrupted, self._oom_killed(exitcode))
 
     def _oom_killed(self, exitcode: int) -> bool:
         if sys.platform == "win32" or exitcode != -signal.SIGKILL or self._killed_here:
@@ -161,7 +172,7 @@ class _Child(Generic[Result]):
             case "result":
                 self._returned, self._result = True, value
             case "error":
-                self._error = value
+                self._fault = value
             case "declined":
                 self.declined = value
         if kind != "message":
@@ -175,7 +186,7 @@ class _Child(Generic[Result]):
         self._deadline = time.monotonic() + self._grace_s
 
     def _kill(self, error: str) -> None:
-        self._error = self._error or error
+        self._fault = self._fault or Fault(error)
         self._killed_here = True
         self._process.kill()
         self._process.join()

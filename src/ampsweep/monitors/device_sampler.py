@@ -1,6 +1,7 @@
 """Samples of the device: utilization, memory, power, temperature and clocks."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from types import TracebackType
@@ -25,7 +26,8 @@ class DeviceSampler:
     share of those it may run on, and resident memory. Other devices give nothing. Values that cannot be read are
     absent.
 
-    The summary covers the time between `resume` and `pause`; sampling starts paused.
+    The summary covers the time between `resume` and `pause`; sampling starts paused. A reading that is itself a mean
+    over the time before it counts only if all of that time does.
     """
 
     def __init__(self, device: torch.device, interval_s: float = 0.1) -> None:
@@ -40,6 +42,8 @@ class DeviceSampler:
         self._latest: dict[str, float] = {}
         self._series: dict[str, _Series] = {}
         self._counts = False
+        self._too_early: dict[str, float] = {}
+        """Metrics with readings that covered time before they were to count, and the seconds that one covers."""
 
     def __enter__(self) -> Self:
         source = _open(self._device)
@@ -79,25 +83,44 @@ class DeviceSampler:
         with self._lock:
             return {key: series.figure(key) for key, series in self._series.items()}
 
+    def absent(self) -> dict[str, str]:
+        """Metrics that were read and that the summary lacks: clauses on why."""
+        with self._lock:
+            return {
+                key: f"a reading is a mean over up to {seconds:g} s, and no stretch of steps after warm-up was as long"
+                for key, seconds in self._too_early.items()
+                if key not in self._series
+            }
+
     def _run(self, source: "_Source") -> None:
         began_s, counts = time.perf_counter(), self._counts
+        counts_since_s = began_s
         try:
             while not self._is_over:
                 self._sample_now.wait(self._interval_s)
                 self._sample_now.clear()
                 sample, now_s = source.read(), time.perf_counter()
-                self._take(sample, now_s - began_s if counts else None)
-                began_s, counts = now_s, self._counts
+                if counts:
+                    self._count(sample, now_s - began_s, now_s - counts_since_s, source.averaged_s)
+                with self._lock:
+                    self._latest = sample
+                counted, began_s, counts = counts, now_s, self._counts
+                if not (counted and counts):
+                    counts_since_s = now_s
         finally:
             source.close()
 
-    def _take(self, sample: dict[str, float], seconds: float | None) -> None:
-        """Add a sample that stands for `seconds`; None for time that does not count."""
+    def _count(
+        self, sample: dict[str, float], seconds: float, counted_s: float, averaged_s: Mapping[str, float]
+    ) -> None:
+        """Add a sample that stands for `seconds`, the last of the `counted_s` that count without a break."""
         with self._lock:
-            self._latest = sample
-            if seconds is not None:
-                for key, value in sample.items():
+            for key, value in sample.items():
+                covers_s = averaged_s.get(key, 0.0)
+                if covers_s <= counted_s:
                     self._series.setdefault(key, _Series()).add(value, seconds)
+                else:
+                    self._too_early[key] = covers_s
 
 
 @dataclass(slots=True)
@@ -120,6 +143,9 @@ class _Series:
 
 
 class _Source(Protocol):
+    averaged_s: Mapping[str, float]
+    """Seconds before a reading that it covers, by metric key; other readings are of their moment."""
+
     def read(self) -> dict[str, float]: ...
 
     def close(self) -> None: ...
@@ -128,6 +154,7 @@ class _Source(Protocol):
 class _Gpu:
     def __init__(self, nvml: NvmlDevice) -> None:
         self._nvml = nvml
+        self.averaged_s: Mapping[str, float] = nvml.averaged_s
         self._energy_at_start_j = nvml.energy_j()
 
     def read(self) -> dict[str, float]:
@@ -143,6 +170,7 @@ class _Gpu:
 
 class _Cpu:
     def __init__(self) -> None:
+        self.averaged_s: Mapping[str, float] = {}
         self._num_cores, self._process = num_available_cores(), psutil.Process()
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 

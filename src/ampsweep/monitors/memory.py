@@ -29,20 +29,26 @@ class MemoryMonitor:
         self._is_steady = False
         # Peaks up to when the allocator last began to count anew.
         self._run_allocated = self._run_reserved = self._steady_allocated = 0
+        self._refused = self._retried = 0
+        """The allocator's counts of refused requests when the run began, and of retried ones after warm-up."""
         self._host_peak: HostPeak | None = None
         self._step_peak: int | None = None
         if self._allocator is not None:
             self._allocator.empty_cache()  # what was freed before the run is no memory of it, nor its peaks
             self._allocator.reset_peak_memory_stats(device)
+            counted = self._counted()
+            self._refused, self._retried = counted.num_refused, counted.num_retried
 
     def growth(self) -> "AllocatorGrowth | None":
         """A watch over the allocator's growth; None on devices without allocator statistics."""
-        return None if self._allocator is None else AllocatorGrowth(lambda: self._counted().taken)
+        return None if self._allocator is None else AllocatorGrowth(self._counted)
 
     def after_warmup(self) -> None:
         """Begin to count the peak of the steps after warm-up."""
         self._count_anew()
         self._is_steady = True
+        if self._allocator is not None:
+            self._retried = self._counted().num_retried
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
@@ -78,8 +84,14 @@ class MemoryMonitor:
         """Figures of `row` and the process's memory: its peak resident set on the CPU, its current memory by NVML on
         cuda and by Metal on mps.
         """
-        row, process_gib = self.row(traced), self._process_gib()
-        return row if process_gib is None else row | {"memory/process_gib": process_gib}
+        figures, process_gib = self.row(traced), self._process_gib()
+        if process_gib is not None:
+            figures["memory/process_gib"] = process_gib
+        if self._allocator is not None:
+            counted = self._counted()
+            figures["memory/num_retries"] = counted.num_retried - self._retried
+            figures["memory/num_refused"] = counted.num_refused - self._refused
+        return figures
 
     def row(self, traced: TracedStep | None = None) -> dict[str, float]:
         """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
@@ -128,13 +140,19 @@ class MemoryMonitor:
         finally:
             nvml.close()
 
-    def _counted(self) -> "_Counted":
+    def _counted(self) -> "Counted":
         """Read the allocator's counters; zeros before it was ever used."""
         statistics = self._allocator.memory_stats_as_nested_dict(self._device)
         allocated, reserved = (
             statistics[key]["all"] if statistics else {} for key in ("allocated_bytes", "reserved_bytes")
         )
-        return _Counted(allocated.get("peak", 0), reserved.get("peak", 0), reserved.get("allocated", 0))
+        return Counted(
+            allocated.get("peak", 0),
+            reserved.get("peak", 0),
+            reserved.get("allocated", 0),
+            statistics.get("num_alloc_retries", 0),
+            statistics.get("num_ooms", 0),
+        )
 
 
 class AllocatorGrowth:
@@ -144,18 +162,21 @@ class AllocatorGrowth:
     grows again. So it is looked at after every step at first and after each growth, then after two, four and at most 32
     steps. If it has grown, all steps since the last look are suspect.
 
+    Steps in which the device was full, so that the allocator had to give memory back before it could take some, are no
+    exceptions, however: near the limit that is what a step costs.
+
     Args:
-        taken_bytes: reads the bytes taken from the device so far, including those given back.
+        read: reads the allocator's counters.
     """
 
-    def __init__(self, taken_bytes: Callable[[], int]) -> None:
-        self._taken_bytes = taken_bytes
+    def __init__(self, read: "Callable[[], Counted]") -> None:
+        self._read = read
         self._distance, self._num_unseen = 1, 0
-        self._known_bytes = taken_bytes()
+        self._known = read()
 
     def begin(self) -> None:
         """Begin to watch: memory taken before now belongs to no step that counts."""
-        self._known_bytes, self._num_unseen = self._taken_bytes(), 0
+        self._known, self._num_unseen = self._read(), 0
 
     def step_ended(self) -> int:
         """Count a step; return how many of the latest steps are suspect, 0 if no look was due or nothing was taken."""
@@ -166,15 +187,15 @@ class AllocatorGrowth:
         """Look now and return the number of suspect steps; call it before the times of steps are read."""
         if self._num_unseen == 0:
             return 0
-        taken_bytes = self._taken_bytes()
-        suspects = self._num_unseen if taken_bytes > self._known_bytes else 0
+        now, known = self._read(), self._known
+        suspects = self._num_unseen if now.taken > known.taken and now.num_retried == known.num_retried else 0
         self._distance = 1 if suspects else min(2 * self._distance, _FARTHEST_LOOK)
-        self._known_bytes, self._num_unseen = taken_bytes, 0
+        self._known, self._num_unseen = now, 0
         return suspects
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class Counted:
     """Counters of a CUDA-like allocator, in bytes."""
 
     allocated_peak: int
@@ -182,3 +203,7 @@ class _Counted:
     reserved_peak: int
     taken: int
     """Total taken from the device since the process began, including what was given back."""
+    num_retried: int
+    """Requests since the process began for which the device was full, so that unused memory was given back first."""
+    num_refused: int
+    """Requests since the process began that were refused even then."""

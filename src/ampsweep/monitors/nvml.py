@@ -9,6 +9,19 @@ import torch
 
 from ampsweep.text import GIB
 
+_UTILIZATION_S: Final = 1.0
+"""Utilization is a mean over the past sample period, "between 1 second and 1/6 second, depending on the product"
+(torch.cuda.utilization, of nvmlDeviceGetUtilizationRates)."""
+_AVERAGE_POWER_S: Final = 1.0
+"""nvmlDeviceGetPowerUsage: "on Ampere (except GA100) or newer GPUs, the API returns power averaged over 1 sec interval"
+(NVML API reference); older ones do not, but nothing tells which this one is."""
+_INSTANT_POWER_S: Final = 0.1
+"""Even NVML_FI_DEV_POWER_INSTANT is updated every 100 ms only (Yang et al., "Part-time Power Measurements", SC 2024,
+arXiv:2312.02741)."""
+_POWER: Final = "device/power_w"
+_POWER_INSTANT: Final = 186
+"""NVML_FI_DEV_POWER_INSTANT of nvml.h, which the first bindings of version 12 do not name."""
+
 
 class NvmlDevice:
     """One GPU, read through NVML. Values that the driver or the GPU does not report are absent."""
@@ -16,6 +29,13 @@ class NvmlDevice:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._has_instant_power = self._instant_power_w() is not None
+
+    @property
+    def averaged_s(self) -> dict[str, float]:
+        """The time before a reading that it covers, in seconds by metric key; other readings are of their moment."""
+        power_s = _INSTANT_POWER_S if self._has_instant_power else _AVERAGE_POWER_S
+        return {"device/utilization_pct": _UTILIZATION_S, _POWER: power_s}
 
     @classmethod
     def open(cls, device: torch.device) -> Self | None:
@@ -41,6 +61,7 @@ class NvmlDevice:
     def readings(self) -> dict[str, float]:
         """Current utilization, memory, power, temperature and clock by metric key."""
         values = {key: self._try(read) for key, read in _READINGS.items()}
+        values[_POWER] = self._instant_power_w() if self._has_instant_power else self._average_power_w()
         return {key: value for key, value in values.items() if value is not None}
 
     def energy_j(self) -> float | None:
@@ -87,6 +108,20 @@ class NvmlDevice:
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return None if version is None else str(version)
 
+    def _instant_power_w(self) -> float | None:
+        """Power of the GPU with its memory at the moment; None where the driver or the GPU does not tell it."""
+
+        def read(nvml: Any, handle: Any) -> float | None:
+            (field,) = nvml.nvmlDeviceGetFieldValues(handle, [_POWER_INSTANT])
+            return field.value.uiVal / 1e3 if field.nvmlReturn == nvml.NVML_SUCCESS else None
+
+        power_w: float | None = self._try(read)
+        return power_w
+
+    def _average_power_w(self) -> float | None:
+        power_mw = self._try(lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle))
+        return None if power_mw is None else power_mw / 1e3
+
     def _try(self, read: Callable[[Any, Any], Any]) -> Any:
         try:
             return read(self._nvml, self._handle)
@@ -97,7 +132,6 @@ class NvmlDevice:
 _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {
     "device/utilization_pct": lambda nvml, handle: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
     "device/memory_used_gib": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used / GIB,
-    "device/power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
     "device/temperature_c": lambda nvml, handle: float(
         nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     ),

@@ -75,6 +75,11 @@ class ScaleMonitor:
             "amp/applied_steps": self.applied_steps,
         }
 
+    def num_last_skipped(self) -> int:
+        """Number of steps skipped one after the other up to now, of those since `tensors`; waits for the device."""
+        skipped = torch.stack(self._uncounted).tolist() if self._uncounted else []
+        return next((number for number, one in enumerate(reversed(skipped)) if not one), len(skipped))
+
     def state_dict(self) -> dict[str, int]:
         """The counts as numbers; waits for the device."""
         self._count_growth()

@@ -19,14 +19,16 @@ class StepClock:
 
     Waiting for data is host time on every device; while the device is still busy it costs nothing.
 
-    The first `warmup_steps` steps in this process and all marked steps are warm-up, which the summary leaves out.
+    A step after a wait for the device finds its queue empty, so that the device waits for the host's first launches. A
+    bare loop does not wait: the summary's quantiles are those of the other steps, unless most steps come after a wait.
+
+    All steps before `end_warmup` and all marked steps are warm-up, which the summary leaves out.
     """
 
-    def __init__(
-        self, device: torch.device, warmup_steps: int, samples_per_step: int, tokens_per_step: int | None
-    ) -> None:
+    def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
         self._timer: _Timer = _EventTimer(device) if device.type in _QUEUED else _HostTimer()
-        self._num_warmup_steps_left = warmup_steps
+        self._first_steady: int | None = None
+        """Index of the first unread step after warm-up; None during warm-up."""
         self._work = {"perf/samples_per_sec": samples_per_step}
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
@@ -36,11 +38,17 @@ class StepClock:
         self._warmup: set[int] = set()
         """Indices of unread steps that were marked as warm-up; those that were traced are in `_traced` too."""
         self._traced: set[int] = set()
+        self._after_wait: set[int] = set()
+        """Indices of unread steps that begin, or will begin, with an empty queue."""
+        self._lags_s: dict[int, float] = {}
+        """Seconds by which the device was behind the host at the end of unread steps after which the host waited."""
         self._cuts: list[int] = []
         self._window = _Times()
         self._windows: list[_Times] = []
         """Windows that have ended and were not returned yet; `_window` is the current one."""
         self._steady = _Times()
+        self._flowing_ms, self._launch_ms, self._lag_ms = array("d"), array("d"), array("d")
+        """Steps after warm-up: times of those after no wait, the host's times of those after one, and lags."""
 
     def begin(self) -> None:
         """Begin a step; call it before fetching the step's data."""
@@ -54,8 +62,14 @@ class StepClock:
 
     def wait(self) -> None:
         """Wait until the device has finished the latest step."""
-        if self._unread:
-            self._timer.wait(self._unread[-1][1])
+        num_unread = len(self._unread)
+        if self._timer.has_queue and num_unread and num_unread not in self._after_wait:
+            self._lags_s[num_unread - 1] = self._timer.wait(self._unread[-1][1])
+            self._after_wait.add(num_unread)
+
+    def end_warmup(self) -> None:
+        """End warm-up: the next step is the first that the summary includes."""
+        self._first_steady = len(self._unread)
 
     def mark_warmup(self, num_steps: int = 1) -> None:
         """Mark the latest steps as warm-up (a compilation, a growing allocator); call it before they are read."""
@@ -87,15 +101,21 @@ class StepClock:
         Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
         Statistician 50, 1996: NumPy's default). The wait for data is a mean, because a loader that stalls at every
         tenth batch has a median of zero. Empty if no step came after warm-up.
+
+        Where the device has a queue, also the medians of the host's time for a step that finds the queue empty, which
+        is what launching takes, and of the time by which the device ends a step after the host.
         """
         self._read()
         if not self._steady.step_ms:
             return {}
-        ordered = sorted(self._steady.step_ms)
-        return self._figures(self._steady, _quantile(ordered, 0.5)) | {
+        most = self._flowing_ms if len(self._launch_ms) <= len(self._flowing_ms) else self._steady.step_ms
+        ordered = sorted(most if self._timer.has_queue else self._steady.step_ms)
+        figures = self._figures(self._steady, _quantile(ordered, 0.5)) | {
             "perf/step_ms_iqr": _quantile(ordered, 0.75) - _quantile(ordered, 0.25),
             "perf/step_ms_p95": _quantile(ordered, 0.95),
         }
+        of_host = {"perf/launch_ms": self._launch_ms, "perf/device_lag_ms": self._lag_ms}
+        return figures | {key: _quantile(sorted(times), 0.5) for key, times in of_host.items() if times}
 
     @property
     def mean_steady_s(self) -> float | None:
@@ -112,11 +132,24 @@ class StepClock:
         cuts, self._cuts = self._cuts, []
         warmup, self._warmup = self._warmup, set()
         traced, self._traced = self._traced, set()
+        after_wait, lags_s = self._after_wait, self._lags_s
         step_ms = self._timer.elapsed_ms(unread)
+        has_waited = self._timer.has_queue and (bool(unread) or 0 in after_wait)  # to read is to wait
+        self._after_wait, self._lags_s = {0} if has_waited else set(), {}
         wait_ms = [1e3 * wait_s for _, _, wait_s in unread]
-        first_steady = min(self._num_warmup_steps_left, len(unread))
-        self._num_warmup_steps_left -= first_steady
+        first_steady = len(unread) if self._first_steady is None else self._first_steady
+        self._first_steady = None if self._first_steady is None else 0
         self._steady.add(step_ms, wait_ms, first_steady, len(unread), without=warmup | traced)
+        if self._timer.has_queue:
+            for index in range(first_steady, len(unread)):
+                if index in warmup or index in traced:
+                    continue
+                if index in after_wait:
+                    self._launch_ms.append(self._timer.host_ms(unread[index]) - wait_ms[index])
+                else:
+                    self._flowing_ms.append(step_ms[index])
+                if index in lags_s:
+                    self._lag_ms.append(1e3 * lags_s[index])
         begin = 0
         for cut in cuts:
             self._window.add(step_ms, wait_ms, begin, cut, without=traced)
@@ -176,9 +209,20 @@ class _Times:
 
 
 class _Timer(Protocol):
+    @property
+    def has_queue(self) -> bool:
+        """Tell whether the device works asynchronously; `wait` and `host_ms` are asked only where it does."""
+        ...
+
     def now(self) -> Any: ...
 
-    def wait(self, moment: Any) -> None: ...
+    def wait(self, moment: Any) -> float:
+        """Wait for a moment on the device; return by how many seconds it came after the host's."""
+        ...
+
+    def host_ms(self, stretch: _Stretch) -> float:
+        """The length of a stretch on the host."""
+        ...
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
         """The length of each stretch in ms, oldest first; waits for the last one to end."""
@@ -186,37 +230,54 @@ class _Timer(Protocol):
 
 
 class _HostTimer:
+    has_queue = False
     now = staticmethod(perf_counter)
 
-    def wait(self, moment: float) -> None:
+    def wait(self, moment: float) -> float:
         """Do nothing: on the host there is nothing to wait for."""
+        return 0.0
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        return [1e3 * (end - start) for start, end, _ in stretches]
+        return [self.host_ms(stretch) for stretch in stretches]
+
+    def host_ms(self, stretch: _Stretch) -> float:
+        start, end, _ = stretch
+        return float(1e3 * (end - start))
 
 
 class _EventTimer:
-    """Timer that records events in the device's current queue."""
+    """Timer that records events in the device's current queue, each with the host's time of recording."""
+
+    has_queue = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._module = torch.get_device_module(device)
 
-    def now(self) -> Any:
+    def now(self) -> tuple[Any, float]:
         event = self._module.Event(enable_timing=True)
         if self._device.type == "mps":
             event.record()
         else:
             event.record(self._module.current_stream(self._device))
-        return event
+        return event, perf_counter()
 
-    def wait(self, moment: Any) -> None:
-        moment.synchronize()
+    def wait(self, moment: tuple[Any, float]) -> float:
+        event, host_s = moment
+        if event.query():  # the device was there before the host asked
+            return 0.0
+        event.synchronize()
+        return perf_counter() - host_s
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
         if stretches:
-            self.wait(stretches[-1][1])
-        return [start.elapsed_time(end) for start, end, _ in stretches]
+            last, _ = stretches[-1][1]
+            last.synchronize()
+        return [start.elapsed_time(end) for (start, _), (end, _), _ in stretches]
+
+    def host_ms(self, stretch: _Stretch) -> float:
+        (_, start_s), (_, end_s), _ = stretch
+        return float(1e3 * (end_s - start_s))
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

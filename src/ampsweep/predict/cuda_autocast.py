@@ -1,7 +1,6 @@
-"""CUDA's autocast policy in place of the CPU's: the operators that cast their inputs, and to which dtype.
+"""CUDA's autocast on CPU tensors: for each operator that CUDA casts in another way than the CPU, a kernel that does so.
 
-Taken from ATen/autocast_mode.h of torch 2.13; the table of https://docs.pytorch.org/docs/stable/amp.html lists part of
-it. The casts are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
+The kernels are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
 CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it.
 """
 
@@ -11,105 +10,126 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
+from ampsweep.predict.autocast_lists import cuda_casts
+
 aten = torch.ops.aten
 
 Kernel = Callable[..., Any]
 
-_FP32: Final = """
-acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
-cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
-smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d
-_upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
-upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
-_upsample_bicubic2d_aa
-"""
-_FP32_RESULT: Final = """
-prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-linalg_matrix_norm.str_ord sum sum.dim_IntList
-"""
-_PROMOTED: Final = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
-_LOWER_THAN_ON_CPU: Final = "addmv addr mv chain_matmul linalg_multi_dot convolution"
-_NOT_CAST: Final = """
-cross_entropy_loss avg_pool3d max_pool3d adaptive_avg_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d
-replication_pad1d replication_pad2d replication_pad3d quantile quantile.scalar nanquantile nanquantile.scalar stft
-stft.center trace
-"""
+CAST_ONLY: Final = "_addmm_activation"
+"""An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place lends autocast's own cache
+of weights, which torch gives no other access to."""
 
-FP32: Final = tuple(_FP32.split())
-"""Inputs are cast to float32."""
-FP32_RESULT: Final = tuple(_FP32_RESULT.split())
-"""The result is requested in float32."""
-PROMOTED: Final = tuple(_PROMOTED.split())
-"""Inputs are cast to the widest of their dtypes."""
-LOWER_THAN_ON_CPU: Final = tuple(_LOWER_THAN_ON_CPU.split())
-"""Inputs are cast to autocast's dtype, unlike on the CPU."""
-NOT_CAST: Final = tuple(_NOT_CAST.split())
-"""Inputs are left as they are, where the CPU casts them to float32."""
+_LEFT_TO_THE_CPU: Final = {CAST_ONLY, "mkldnn_rnn_layer"}
+"""Operators that only the CPU has. The second is its recurrent layers, lowered as CUDA lowers its own."""
+_ADVICE: Final = {
+    "binary_cross_entropy": "; use nn.BCEWithLogitsLoss (F.binary_cross_entropy_with_logits) on what goes into the "
+    "sigmoid, instead of nn.BCELoss on what comes out of it"
+}
 
 
-def cuda_autocast_kernels() -> Iterator[tuple[str, Kernel]]:
-    """Operators of `aten` by name, each with the kernel that autocast runs for it."""
-    for name in FP32:
-        yield name, _casting(name, lambda tensors: torch.float32)
-    for name in FP32_RESULT:
-        yield name, _softmax(name) if "softmax" in name else _in_float32(name)
-    for name in PROMOTED:
-        yield name, _casting(name, _widest)
-    for name in LOWER_THAN_ON_CPU:
-        yield name, _casting(name, lambda tensors: torch.get_autocast_dtype("cpu"))
-    for name in NOT_CAST:
-        yield name, torch.library.fallthrough_kernel
+class AutocastRefusalError(RuntimeError):
+    """Raised by an operator that CUDA's autocast refuses; a RuntimeError, as torch's own is."""
 
 
-def operator(name: str) -> Any:
-    """The operator with this name, given without `aten.`, as `pow.Tensor_Scalar`."""
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
+def cuda_autocast_kernels(version: tuple[int, int]) -> Iterator[tuple[str, Kernel]]:
+    """Operators of `aten` by name, each with the kernel for `AutocastCPU` that does what CUDA's autocast does.
+
+    Those that the CPU treats alike are left to it: its own kernels are faster.
+
+    Args:
+        version: major and minor version of torch, whose lists are taken.
+    """
+    on_cuda, on_cpu = cuda_casts(version), dispatched_casts("cpu")
+    for name in sorted({*on_cuda, *on_cpu} - _LEFT_TO_THE_CPU):
+        cast = on_cuda.get(name)
+        if cast == on_cpu.get(name) or not _exists(name):
+            continue
+        yield name, torch.library.fallthrough_kernel if cast is None else _kernel(name, cast)
+
+
+def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
+    """Return the first argument, which autocast has cast: the kernel for `CAST_ONLY` below autocast."""
+    return tensor
+
+
+def _exists(name: str) -> bool:
+    try:
+        operator(name)
+    except AttributeError:  # of another version of torch; nothing here can call it
+        return False
+    return True
+
+
+def _kernel(name: str, cast: Cast) -> Kernel:
+    match cast:
+        case "lower":
+            return _casting(name, lambda tensors: torch.get_autocast_dtype("cpu"))
+        case "float32":
+            return _casting(name, lambda tensors: torch.float32)
+        case "widest":
+            return _casting(name, _widest)
+        case "float32_result":
+            return _in_float32(name)
+        case "float32_overload":
+            return _norm
+        case "refused":
+            return _refusing(name)
 
 
 def _casting(name: str, dtype_of: Callable[[list[Tensor]], torch.dtype]) -> Kernel:
     call = operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        eligible = [*_eligible(args), *_eligible(kwargs.values())]
-        dtype = dtype_of(eligible) if eligible else torch.float32
+        dtype = dtype_of([*_eligible(args), *_eligible(kwargs.values())])
+        args, kwargs = tuple(_cast(a, dtype) for a in args), {key: _cast(a, dtype) for key, a in kwargs.items()}
         with torch.autocast("cpu", enabled=False):
-            return call(*(_cast(a, dtype) for a in args), **{key: _cast(a, dtype) for key, a in kwargs.items()})
+            return call(*args, **kwargs)
 
     return kernel
 
 
 def _in_float32(name: str) -> Kernel:
     call = operator(name)
+    (position,) = (number for number, one in enumerate(call._schema.arguments) if one.name == "dtype")
 
     def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_given = kwargs.get("dtype") is not None or (len(args) >= position and args[position - 1] is not None)
         with torch.autocast("cpu", enabled=False):
-            if tensor.is_floating_point() and tensor.dtype != torch.float64 and kwargs.get("dtype") is None:
-                kwargs["dtype"] = torch.float32
+            if _is_eligible(tensor) and not is_given:
+                return call(tensor, *args[: position - 1], **kwargs | {"dtype": torch.float32})
             return call(tensor, *args, **kwargs)
 
     return kernel
 
 
-def _softmax(name: str) -> Kernel:
-    """CUDA's kernels return float32 from float16 directly; other inputs are cast first (ATen/native/SoftMax.cpp)."""
-    call, in_one = operator(name), operator(f"_{name.partition('.')[0]}")
+def _norm(tensor: Tensor, p: Any = 2, *dim_and_keepdim: Any) -> Any:
+    """`norm.Scalar` and `norm.ScalarOpt_dim`, by the overloads that take a dtype."""
+    dtype = torch.float32 if _is_eligible(tensor) else tensor.dtype
+    with torch.autocast("cpu", enabled=False):
+        if not dim_and_keepdim:
+            return aten.norm.ScalarOpt_dtype(tensor, p, dtype=dtype)
+        dim, *keepdim = dim_and_keepdim
+        return aten.norm.ScalarOpt_dim_dtype(tensor, p, dim, bool(keepdim and keepdim[0]), dtype=dtype)
 
-    def kernel(tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
-        with torch.autocast("cpu", enabled=False):
-            if dtype is None and tensor.dtype == torch.float16:
-                return in_one(tensor, dim, True)
-            is_eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
-            return call(tensor, dim, torch.float32 if dtype is None and is_eligible else dtype)
+
+def _refusing(name: str) -> Kernel:
+    sentence = f"CUDA's autocast refuses {name}{_ADVICE.get(name, '')}"
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        raise AutocastRefusalError(sentence)
 
     return kernel
 
 
+def _is_eligible(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
 def _eligible(values: Any) -> Iterator[Tensor]:
     for value in values:
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+        if _is_eligible(value):
             yield value
         elif isinstance(value, list | tuple):
             yield from _eligible(value)
@@ -118,12 +138,38 @@ def _eligible(values: Any) -> Iterator[Tensor]:
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_cast(item, dtype) for item in value)
-    return value.to(dtype) if next(_eligible([value]), None) is not None else value
+    if not _is_eligible(value) or value.dtype == dtype:
+        return value
+    return _from_cache(value) if _is_cached(value, dtype) else value.to(dtype)
+
+
+def _is_cached(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Tell whether autocast casts this tensor once until it ends (`cached_cast`, ATen/autocast_mode.cpp)."""
+    return (
+        torch.is_autocast_cache_enabled()
+        and dtype == torch.get_autocast_dtype("cpu")
+        and tensor.dtype == torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+    )
+
+
+def _from_cache(tensor: Tensor) -> Tensor:
+    cast: Tensor = operator(CAST_ONLY)(tensor, tensor, tensor)
+    return cast
 
 
 def _widest(tensors: list[Tensor]) -> torch.dtype:
-    widest = torch.get_autocast_dtype("cpu")
+    """The dtype that `prioritize` (ATen/autocast_mode.h) settles on.
+
+    Raises:
+        RuntimeError: as there, of another 16-bit dtype than autocast's, unless a float32 tensor comes before it.
+    """
+    widest = lower = torch.get_autocast_dtype("cpu")
     for tensor in tensors:
-        if tensor.dtype == torch.float32:
+        if torch.float32 in (widest, tensor.dtype):
             widest = torch.float32
+        elif tensor.dtype != lower:
+            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
     return widest

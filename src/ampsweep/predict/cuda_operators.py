@@ -8,13 +8,14 @@ file prefers cuDNN's kernel (Hopper, Blackwell), flash stands for it: it keeps t
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ampsweep.predict.cuda_autocast import cuda_autocast_kernels
+from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels
 from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 
@@ -39,8 +40,11 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
     with warnings.catch_warnings():
         # torch warns of overriding, which is the purpose here.
         warnings.filterwarnings("ignore", ".*other operators may also be overridden", UserWarning)
-        for name, kernel in cuda_autocast_kernels():
+        for name, kernel in cuda_autocast_kernels(target.torch_version):
             library.impl(name, kernel, "AutocastCPU")
+        library.impl(CAST_ONLY, cast_only, "AutogradCPU")
+        library.impl("softmax.int", partial(_softmax, aten._softmax), "AutogradCPU")
+        library.impl("log_softmax.int", partial(_softmax, aten._log_softmax), "AutogradCPU")
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("rms_norm", _rms_norm, "AutogradCPU")
         for name, kernel in recurrent_kernels():
@@ -166,6 +170,13 @@ def _aligned(bias: Tensor) -> Tensor:
     return F.pad(bias, (0, -length % _BIAS_ALIGNMENT))[..., :length] if length % _BIAS_ALIGNMENT else bias
 
 
+def _softmax(kernel: Any, tensor: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """Softmax, or its logarithm, whose kernel takes float16 to float32 by itself; other inputs are cast first
+    (ATen/native/SoftMax.cpp)."""
+    casts_itself = tensor.dtype == torch.float16 and dtype == torch.float32
+    return kernel(tensor if dtype is None or casts_itself else tensor.to(dtype), dim, casts_itself)
+
+
 def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
     """Dropout that keeps a boolean mask as on CUDA; the CPU's has the input's dtype (ATen/native/Dropout.cpp)."""
     if p == 0 or not train or tensor.numel() == 0:
@@ -177,8 +188,15 @@ def _dropout(tensor: Tensor, p: float, train: bool) -> Tensor:
 def _rms_norm(
     tensor: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """RMS norm as one kernel that keeps one number a row; the CPU runs several operators, each with its own result."""
-    output: Tensor = _RMSNorm.apply(tensor, len(normalized_shape), weight)  # type: ignore[no-untyped-call]
+    """RMS norm as one kernel that keeps one number a row; the CPU runs several operators, each with its own result.
+
+    CUDA does as the CPU where the weight has another dtype (ATen/native/layer_norm.cpp).
+    """
+    output: Tensor
+    if weight is not None and weight.dtype != tensor.dtype:
+        output = aten._fused_rms_norm(tensor, normalized_shape, weight, eps)[0]
+    else:
+        output = _RMSNorm.apply(tensor, len(normalized_shape), weight)  # type: ignore[no-untyped-call]
     return output
 
 

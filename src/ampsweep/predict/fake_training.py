@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
+
+_END: Final = object()
 
 
 class FakeTraining:
@@ -130,5 +132,10 @@ class _FakeData(ShortValidation):
             return super().train_batch(index)
 
     def val_batches(self) -> Iterator[Any]:
-        with self._device.loading_data():
-            yield from super().val_batches()
+        batches = super().val_batches()
+        while True:
+            with self._device.loading_data():
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch

@@ -13,6 +13,7 @@ from torch import Tensor
 from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.onednn_lstm import with_two_bias_gradients, with_workspace
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.tracing.operator_tracer import Scratch
 
 aten = torch.ops.aten
 
@@ -38,10 +39,18 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
 
 
-def scratch_bytes(operator: Any, args: Sequence[Any], result: Any) -> int:
-    """Bytes that CUDA's kernel takes for itself while an operator runs with these arguments; 0 where unknown."""
-    formula = _SCRATCH.get(operator)
-    return 0 if formula is None else formula(args)
+def scratch_of(target: TargetDevice) -> Scratch:
+    """The bytes that the target's kernels take for themselves while an operator runs; 0 where that is unknown."""
+    formulas = dict(_SCRATCH)
+    if (product := target.product_bytes) > 0:
+        formulas |= {operator: lambda args: product for operator in (aten.mm, aten.bmm, aten.baddbmm)}
+        formulas[aten.addmm] = lambda args: target.product_with_bias_bytes if args[0].dim() == 1 else product
+
+    def scratch(operator: Any, args: Sequence[Any], result: Any) -> int:
+        formula = formulas.get(operator)
+        return 0 if formula is None else formula(args)
+
+    return scratch
 
 
 def _full_size(position: int) -> Correction:

@@ -15,6 +15,7 @@ from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.answers import ArmAnswer
+from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.measured_training import MeasuredTraining
@@ -53,7 +54,7 @@ class WorkloadPrediction:
     target: TargetDevice
     arms: tuple[ArmPrediction, ...]
     unsupported: dict[str, str]
-    """Arms that the target cannot run, with the reason."""
+    """Arms that the target cannot run, or whose model its autocast refuses, with the reason."""
     baseline: str | None
     answers: tuple[ArmAnswer, ...]
 
@@ -68,7 +69,7 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
     """Predict the memory of configs that differ in precision only.
 
     Raises:
-        UserError: a part refuses its settings, or a model cannot be traced.
+        UserError: a part refuses its settings, a model cannot be traced, or autocast refuses it in every arm.
     """
     first = configs[0]
     target = resolve_target(first.predict, first.device)
@@ -78,7 +79,12 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
         if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
     }
     todo = [config for config in configs if arm_label(config.precision) not in unsupported]
-    arms = tuple(_predict_all(todo, target))
+    found = [*_predict_all(todo, target)]
+    arms = tuple(arm for arm in found if isinstance(arm, ArmPrediction))
+    refused = {arm_label(one.config.precision): one.reason for one in found if isinstance(one, _RefusedArm)}
+    if refused and not arms:
+        raise UserError(f"model={component_name(first.model)}: {next(iter(refused.values()))}")
+    unsupported |= refused
     baseline = next((arm for arm in arms if arm.arm == first.report.baseline), None)
     answers = tuple(_answer(baseline, arm) for arm in arms)
     name = baseline.arm if baseline is not None and len(arms) > 1 else None
@@ -90,6 +96,7 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
 
     Raises:
         UserError: a part refuses its settings, or the model cannot be traced.
+        AutocastRefusalError: the target's autocast refuses an operator of the model.
     """
     batch_size: int = config.data["batch_size"]
     training, memory, is_measured = _traced(config, target, batch_size)
@@ -128,17 +135,23 @@ def _traced(config: Config, target: TargetDevice, batch_size: int) -> tuple[_Tra
             raise UserError(f"model={name}: {error}; a step is measured on the CPU, with predict.target=cpu") from error
         measured = MeasuredTraining(config, training.model_size)
         return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
-    except UserError:
+    except (UserError, AutocastRefusalError):
         raise
     except Exception as error:  # the user's own model may raise anything
         raise UserError(f"model={component_name(config.model)} cannot be trained so: {one_line(error)}") from error
 
 
-def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction]:
+@dataclass(frozen=True)
+class _RefusedArm:
+    config: Config
+    reason: str
+
+
+def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction | _RefusedArm]:
     """Predict the arms in order; those that take the same bytes are traced once, in parallel where that is safe."""
     kinds = [_memory_settings(config.precision) for config in configs]
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
-    trace = partial(predict_arm, target=target)
+    trace = partial(_predicted_or_refused, target=target)
     # A fork has torch imported already, and is safe where no other thread could hold a lock.
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
@@ -149,6 +162,13 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
         found = {kind: trace(config) for kind, config in chosen.items()}
     for kind, config in zip(kinds, configs, strict=True):
         yield replace(found[str(kind)], config=config)
+
+
+def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:
+    try:
+        return predict_arm(config, target)
+    except AutocastRefusalError as refusal:
+        return _RefusedArm(config, str(refusal))
 
 
 def _memory_settings(precision: PrecisionConfig) -> PrecisionConfig:

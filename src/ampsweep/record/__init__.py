@@ -1,7 +1,7 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
 from ampsweep.record.digests import RowsDigest, Stretch
-from ampsweep.record.files import RecordError, write_atomically
+from ampsweep.record.files import RecordError, remove_leftovers, replacing, write_atomically
 from ampsweep.record.history import (
     HISTORY_NAME,
     History,
@@ -43,7 +43,9 @@ __all__ = [
     "history_row",
     "number",
     "read_history",
+    "remove_leftovers",
     "repair_history",
+    "replacing",
     "salvage_history",
     "write_atomically",
 ]

@@ -1,8 +1,15 @@
 """Reading and writing of a run's files: an unreadable file raises its reason, and a write is atomic."""
 
+import glob
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, Final
+
+_NUM_RANDOM: Final = 8
+"""Letters at the end of a temporary file's name."""
 
 
 class RecordError(ValueError):
@@ -34,20 +41,45 @@ def read_file(path: Path) -> bytes:
         raise RecordError(path, f"cannot be read: {error.strerror}") from error
 
 
+@contextmanager
+def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a stream whose content takes the place of `path` in one step at the end, durable against a crash.
+
+    An error leaves the file as it was. The mode of the new file is that of the user's umask.
+
+    Args:
+        keep_as: the name that the file before keeps, if there was one.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(_NUM_RANDOM // 2)}")
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep_as is not None and path.exists():
+            path.replace(keep_as)
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a write names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace the content of `path` by `text` in one step, durable against a crash of the machine.
 
     Characters that UTF-8 cannot hold (half of a surrogate pair, a byte of a file name) are written as escapes.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as stream:
+        stream.write(text.encode("utf-8", errors="backslashreplace"))
+
+
+def remove_leftovers(*paths: Path) -> None:
+    """Remove what processes that were killed while they wrote these files have left beside them.
+
+    Only for who is the one writer of these files.
+    """
+    for path in paths:
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * _NUM_RANDOM}"):
+            leftover.unlink(missing_ok=True)

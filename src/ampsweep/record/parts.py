@@ -51,7 +51,7 @@ class ModeProof(Part):
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """The part of `flops` that activation checkpointing computed a second time."""
+    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
@@ -175,6 +175,8 @@ class Attempt(Part):
     notes: list[str] | None = None
     """Sentences on the differences that resuming made."""
     from_step: int | None = None
+    warmup_steps: int | None = None
+    """Steps of this process that its warm-up took; all of them, if it ended before its warm-up."""
     stopped_by: str | None = None
 
 

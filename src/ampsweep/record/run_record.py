@@ -90,6 +90,8 @@ class RunRecord:
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
     """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading: the
     code that uses a figure checks it."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
     prediction: StepPrediction | None = None
     """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none

@@ -6,16 +6,23 @@ from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.statistics import Estimate, Spread
-from ampsweep.report.estimate_text import estimate
-from ampsweep.report.sentences.arm_findings import statuses
-from ampsweep.text import loss, milliseconds, num_bytes, percent
+from ampsweep.analysis.step_limits import (
+    MIN_LAUNCH_SHARE,
+    MIN_US_PER_OPERATOR_ACCELERATOR,
+    MIN_US_PER_OPERATOR_CPU,
+    MIN_UTILIZATION_PCT,
+    MIN_WAIT_SHARE,
+)
+from ampsweep.report.estimate_text import estimate, ratio_estimate
+from ampsweep.report.sentences.arm_findings import statuses, unchecked
+from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 ABSENT: Final = "-"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of a cell: the figure, and below or after it a detail (interval, share, spread)."""
+    """The content of a cell: the figure, and below or after it a detail (interval, share, spread), in parts at '; '."""
 
     value: str
     detail: str = ""
@@ -43,15 +50,29 @@ def columns_for(arms: Sequence[ArmComparison]) -> list[Column]:
 
 
 def _step_time(arm: ArmComparison) -> Cell:
-    return Cell(ABSENT if arm.step_ms is None else milliseconds(arm.step_ms))
+    if arm.step_ms is None:
+        return Cell(ABSENT)
+    return Cell(milliseconds(arm.step_ms), _there(arm, "step_ms", milliseconds))
 
 
 def _speedup(arm: ArmComparison) -> Cell:
-    return _estimate(arm.speedup, arm.num_pairs, unit="x")
+    if arm.speedup is None:
+        return Cell(ABSENT)
+    value, ends = ratio_estimate(arm.speedup)
+    told = unchecked(arm.num_unchecked, arm.num_timed) if arm.num_unchecked else ""
+    return Cell(f"{value}x", _parts(_details(arm.speedup, ends, arm.num_pairs), told))
+
+
+def _limited_by(arm: ArmComparison) -> Cell:
+    each = "" if arm.us_per_operator is None else f"{number(arm.us_per_operator, 2)} us/op"
+    kinds = ", ".join(limit.kind for limit in arm.limits)
+    return Cell(kinds or ABSENT, each if kinds else "")
 
 
 def _peak_memory(arm: ArmComparison) -> Cell:
-    return Cell(ABSENT if arm.peak_memory_bytes is None else num_bytes(arm.peak_memory_bytes))
+    if arm.peak_memory_bytes is None:
+        return Cell(ABSENT)
+    return Cell(num_bytes(arm.peak_memory_bytes), _there(arm, "peak_memory_bytes", num_bytes))
 
 
 def _memory_saved(arm: ArmComparison) -> Cell:
@@ -63,17 +84,20 @@ def _memory_saved(arm: ArmComparison) -> Cell:
 
 
 def _val_loss(arm: ArmComparison) -> Cell:
-    return _spread(arm.val_loss, loss)
+    return _spread(arm.val_loss, loss, _there(arm, "val_loss", loss))
 
 
 def _val_accuracy(arm: ArmComparison) -> Cell:
-    return _spread(arm.val_accuracy, lambda share: f"{share:.4f}")
+    return _spread(arm.val_accuracy, _share, _there(arm, "val_accuracy", _share))
 
 
 def _loss_gap(arm: ArmComparison) -> Cell:
     if arm.loss_gap is not None and arm.loss_gap.value == 0 and arm.loss_gap.exact:
         return Cell("0", "identical")
-    return _estimate(arm.loss_gap, arm.num_pairs, digits=2, sign=True)
+    if arm.loss_gap is None:
+        return Cell(ABSENT)
+    value, ends = estimate(arm.loss_gap, digits=2, sign=True)
+    return Cell(value, _details(arm.loss_gap, ends, arm.num_pairs))
 
 
 def _skipped_steps(arm: ArmComparison) -> Cell:
@@ -84,20 +108,30 @@ def _pairs(arm: ArmComparison) -> Cell:
     return Cell(ABSENT if arm.is_baseline else str(arm.num_pairs))
 
 
-def _estimate(of: Estimate | None, num_pairs: int, *, digits: int = 3, sign: bool = False, unit: str = "") -> Cell:
-    if of is None:
-        return Cell(ABSENT)
-    value, ends = estimate(of, digits=digits, sign=sign)
-    details = [] if ends is None else [f"[{ends[0]}, {ends[1]}]"]
-    if of.n != num_pairs:
-        details.append(f"n={of.n}")
-    return Cell(f"{value}{unit}", " ".join(details))
+def _details(of: Estimate, ends: tuple[str, str] | None, num_pairs: int) -> str:
+    """The interval, and the n where it is not that of the row."""
+    interval = [] if ends is None else [f"[{ends[0]}, {ends[1]}]"]
+    return " ".join([*interval, *([] if of.n == num_pairs else [f"n={of.n}"])])
 
 
-def _spread(of: Spread | None, text: Callable[[float], str]) -> Cell:
+def _spread(of: Spread | None, text: Callable[[float], str], there: str) -> Cell:
     if of is None:
         return Cell(ABSENT)
-    return Cell(text(of.mean), "" if of.sd is None else f"sd {text(of.sd)}")
+    return Cell(text(of.mean), _parts("" if of.sd is None else f"sd {text(of.sd)}", there))
+
+
+def _there(arm: ArmComparison, figure: str, text: Callable[[float], str]) -> str:
+    """The baseline's figure in the arm's pairs, where it is not that of the baseline's row."""
+    value = None if arm.baseline_there is None else getattr(arm.baseline_there, figure)
+    return "" if value is None else f"baseline {text(value)}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _parts(*details: str) -> str:
+    return "; ".join(detail for detail in details if detail)
 
 
 ARM: Final = Column("arm", lambda arm: Cell(arm.arm), numeric=False)
@@ -106,22 +140,37 @@ COLUMNS: Final = (
     Column(
         "step time",
         _step_time,
-        "median over uncontaminated runs of each run's median time of a step after warm-up; evaluation and checkpoints "
-        "are outside",
+        "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
+        "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses; "
+        "'baseline' in another row is its figure in that arm's pairs, where those are fewer",
         rank=2,
     ),
     Column(
         "speedup",
         _speedup,
         "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
-        "faster) "
-        "[95% t-interval of the mean log ratio]",
+        "faster) [95% t-interval of the mean log ratio]; contamination unknown: nothing tells whether anything else "
+        "slowed runs of these pairs down",
+    ),
+    Column(
+        "limited by",
+        _limited_by,
+        "limits of the arm's step that its arithmetic does not move: launching, if a step has less than "
+        f"{MIN_US_PER_OPERATOR_CPU:.0f} us for each of its operators on a CPU, "
+        f"{MIN_US_PER_OPERATOR_ACCELERATOR:.0f} us on an accelerator (or if launching, where it was measured, "
+        f"takes {100 * MIN_LAUNCH_SHARE:.0f}% of a step); data, if waiting for it takes "
+        f"{100 * MIN_WAIT_SHARE:.0f}% or more of a step and the device is not known to be busy meanwhile; host, if an "
+        f"accelerator is idle in more than {100 - MIN_UTILIZATION_PCT:.0f}% of the time for neither reason. us/op: "
+        "step time over operators",
+        numeric=False,
+        optional=True,
+        rank=2,
     ),
     Column(
         "peak memory",
         _peak_memory,
-        "median over runs of the peak of allocated tensor bytes after warm-up (allocator statistics on an accelerator, "
-        "the tensors of one traced step on a CPU)",
+        "peak of allocated tensor bytes after warm-up, mean over pairs (allocator statistics on an accelerator, the "
+        "tensors of one traced step on a CPU)",
         rank=3,
     ),
     Column(
@@ -133,8 +182,8 @@ COLUMNS: Final = (
     Column(
         "val loss",
         _val_loss,
-        "validation loss at the end of training, mean over seeds, with its standard deviation over seeds; "
-        "runs cut short have none",
+        "validation loss at the end of training, mean over the pairs of the loss gap, with its standard deviation over "
+        "seeds; runs cut short have none",
         rank=4,
     ),
     Column(

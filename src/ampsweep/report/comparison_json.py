@@ -52,7 +52,10 @@ def _workload(of: WorkloadComparison) -> Json:
 
 
 def _arm(of: ArmComparison) -> Json:
-    return asdict(of) | {"notes": [explaining.arm_note(note) for note in of.notes]}
+    return asdict(of) | {
+        "limits": [asdict(limit) | {"text": arm_findings.step_limit(limit)} for limit in of.limits],
+        "notes": [explaining.arm_note(note) for note in of.notes],
+    }
 
 
 def _verdict(of: Verdict) -> Json:

@@ -135,5 +135,5 @@ def _text(column: Column, cell: Cell, arm: ArmComparison) -> Text:
     value = cell.value if column.numeric else cell.value.replace(", ", "\n").replace("+", "\n+")
     text = Text(value, style=style)
     if cell.detail:
-        text.append(f"\n{cell.detail}", style="dim")
+        text.append("\n" + cell.detail.replace("; ", "\n"), style="dim")
     return text

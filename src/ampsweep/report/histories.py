@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ampsweep.analysis.arms import VAL_LOSS
 from ampsweep.analysis.comparison import FileProblem, FileProblemKind
 from ampsweep.analysis.loss_curves import TRAIN_LOSS
+from ampsweep.analysis.runs import VAL_LOSS
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, Stretch, number, salvage_history
 from ampsweep.report.curves import Array, Curve

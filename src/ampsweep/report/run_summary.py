@@ -36,6 +36,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
     if (value := run.figure("perf/step_ms")) is not None:
         yield "step time", milliseconds(value) + _throughput(run)
+    elif (why := record.absent.get("perf/step_ms")) is not None:
+        yield "step time", f"none: {why}"
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
         yield "peak memory", num_bytes(value)
     if (value := run.predicted_bytes) is not None:

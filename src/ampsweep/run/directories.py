@@ -97,7 +97,7 @@ def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
         (record.attempts[-1].started_at or "", path)
         for path, record in found.records
         if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
-        if not is_running(record) and checkpoint_of(path) is not None
+        if not is_running(record) and has_checkpoint(path)
     ]
     return max(candidates)[1] if candidates else None
 
@@ -114,13 +114,9 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
     return directory, directory
 
 
-def checkpoint_of(run_directory: Path) -> Path | None:
-    """Find the newest checkpoint of a run, if it has one."""
-    for name in (LAST, PREVIOUS):
-        path = run_directory / CHECKPOINTS / name
-        if path.is_file():
-            return path
-    return None
+def has_checkpoint(run_directory: Path) -> bool:
+    """Tell whether a run has left a checkpoint, whole or not."""
+    return any((run_directory / CHECKPOINTS / name).is_file() for name in (LAST, PREVIOUS))
 
 
 def _is_unreadable(run_directory: Path) -> bool:

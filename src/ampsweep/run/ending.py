@@ -34,12 +34,16 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     values = {key: value for key, value in trainer.values.items() if not key.startswith(MEASURED)}
     finite = {key: value for key, value in values.items() if math.isfinite(value)}
     record.summary = finite | trainer.instruments.summary()
+    record.absent = trainer.instruments.absent()
+    if record.attempts:
+        record.attempts[-1].warmup_steps = trainer.instruments.num_warmup_steps
     record.memory = trainer.instruments.memory()
     record.proof |= trainer.instruments.proof()
     record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
     record.contamination = trainer.instruments.contamination(busy)
     if slowed_by_limit:
         record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}
+        record.absent["perf/step_ms"] = _WATCHED
         found = record.contamination
         reasons = [_WATCHED, *(found.reasons or () if found.verdict == "contaminated" else ())]
         record.contamination = replace(found, verdict="contaminated", reasons=reasons)
@@ -51,6 +55,11 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
     """Write the record of a run whose device cannot do its precision mode, and track it as a finished run."""
     return _track(_ended(request, device, "unsupported", reason), request, send)
+
+
+def end_failed(request: RunRequest, device: torch.device, error: str, send: Callable[[object], None]) -> Status:
+    """Write the record of a run that failed while it was built, and track it as a finished run."""
+    return _track(_ended(request, device, "failed", error), request, send)
 
 
 def end_without_memory(

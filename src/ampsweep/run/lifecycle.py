@@ -14,16 +14,27 @@ from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import refusal_by_kernel
-from ampsweep.record import FILE_NAME, SNAPSHOT_NAME, RunRecord, repair_history
+from ampsweep.record import (
+    CHECKPOINTS,
+    FILE_NAME,
+    HISTORY_NAME,
+    LAST,
+    SNAPSHOT_NAME,
+    RunRecord,
+    remove_leftovers,
+    repair_history,
+)
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, tracker_of
+from ampsweep.run.ending import add_figures, end_failed, end_unsupported, end_without_memory, tracker_of
+from ampsweep.run.failure import ERROR_NAME, record_stuck
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
@@ -36,7 +47,7 @@ from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.build.own_code import own_code
-from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.checkpoint import find_checkpoint, require_same_model, set_aside
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
@@ -91,10 +102,22 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
     """Build, train and record; see `run_once`."""
     if prepared.unsupported is not None:
         return end_unsupported(request, prepared.device, prepared.unsupported, send)
-    built = _build(request, prepared)
+    watchdog = Watchdog(
+        request.config.trainer.max_seconds,
+        request.config.trainer.grace_seconds,
+        interrupt=stop.interrupt,
+        on_stuck=lambda sentence: record_stuck(request, sentence),
+        stacks=request.directory / ERROR_NAME,
+    )
+    try:
+        with watchdog.over(lambda: "building the run"):
+            built = _build(request, prepared)
+    except (Exception, SystemExit) as error:  # of the user's own code
+        end_failed(request, prepared.device, one_line(error), send)
+        raise
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.device, built, send)
-    return _train(request, prepared, built, send, stop)
+    return _train(request, prepared, built, send, stop, watchdog)
 
 
 def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
@@ -111,16 +134,19 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
         return oom
 
 
-def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest) -> Status:
+def _train(
+    request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest, watchdog: Watchdog
+) -> Status:
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
     directory = request.directory
+    remove_leftovers(*(directory / name for name in (FILE_NAME, HISTORY_NAME, f"{CHECKPOINTS}/{LAST}")))
     record = _begin_record(request, built, device)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     tracker = tracker_of(request, send, stop)
-    trainer = _trainer(request, built, device, record, tracker, send)
+    trainer = _trainer(request, built, device, record, tracker, send, watchdog)
     try:
         _continue(trainer, request, record, send)
         record.write(directory)
@@ -128,13 +154,10 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         record.write(directory)
         collect_new_garbage_only()
         send(_progress(trainer))
-        with limit, trainer.instruments:
+        with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
-    except SystemExit as error:  # of the user's own code, which has no word in how this process ends
-        record.status, record.error = "failed", f"ended by sys.exit({error.code!r})"
-        raise RuntimeError(record.error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of the user's own code, too
         record.oom = out_of_memory(error, device, limit, trainer)
         refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
         if record.oom is not None:
@@ -161,7 +184,13 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
 
 
 def _trainer(
-    request: RunRequest, built: Built, device: torch.device, record: RunRecord, tracker: Tracker, send: Send
+    request: RunRequest,
+    built: Built,
+    device: torch.device,
+    record: RunRecord,
+    tracker: Tracker,
+    send: Send,
+    watchdog: Watchdog,
 ) -> Trainer:
     sent_s = -_PROGRESS_EVERY_S
 
@@ -179,7 +208,14 @@ def _trainer(
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
-        request.config, built, device, log=tracker.log, progress=progress, save=save, snapshot=snapshot
+        request.config,
+        built,
+        device,
+        log=tracker.log,
+        progress=progress,
+        save=save,
+        snapshot=snapshot,
+        watchdog=watchdog,
     )
 
 
@@ -225,10 +261,15 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
     if request.checkpoint is not None:
-        notes = resume(trainer, load_checkpoint(request.checkpoint))
+        found = find_checkpoint(request.checkpoint)
+        require_same_model(found.checkpoint, found.path, trainer.model, component_name(request.config.model))
+        if found.note is not None and request.checkpoint == request.directory:
+            set_aside(request.directory)
+        notes = [] if found.note is None else [found.note]
+        notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
-        attempt.checkpoint, attempt.notes = str(request.checkpoint), notes
+        attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))
     attempt.from_step = trainer.step

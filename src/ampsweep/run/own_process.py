@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Final
 
-from ampsweep.config.identity import resolved_values
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.record import RecordError, RunRecord
 from ampsweep.record.outcome import OOM_KILLED, Status
-from ampsweep.redaction import hide
+from ampsweep.run.failure import ERROR_NAME, kept_error, write_error
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record, now
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
-_ERROR_NAME: Final = "error.txt"
-"""File beside the record of a run whose process raised or died, with the whole error, such as a traceback."""
+_NO_RESULT: Final = "the process ended without a result"
+_STOOD_STILL: Final = "Python stood still beyond trainer.max_seconds and trainer.grace_seconds"
 
 
 def run_in_own_process(
@@ -33,13 +33,13 @@ def run_in_own_process(
     if request.wandb is not None:
         request.wandb.prepare(request.config.tracking)
     display.run_begins(request.config)
-    (request.directory / _ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
+    (request.directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
     ended = run_isolated(_TRAIN, (request,), on_message=display.on_message)
     record = complete_record(request, ended)
     if not is_tried_again(record):
         display.run_ends(request.config, record)
     if record.status == "failed":
-        display.say(f"{request.directory.name} failed; its error in full: {request.directory / _ERROR_NAME}")
+        display.say(f"{request.directory.name} failed; its error in full: {request.directory / ERROR_NAME}")
     if ended.interrupted:
         raise KeyboardInterrupt
     return record
@@ -54,10 +54,11 @@ def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
     # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
     has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
     if ended.result is None and not ended.interrupted and not has_trained:
-        error = hide(ended.error or "the process ended without a result", beside=resolved_values(request.config))
-        (request.directory / _ERROR_NAME).write_text(error + "\n", encoding="utf-8")
+        if not (kept := kept_error(request.directory)):
+            write_error(request.directory, ended.error or _NO_RESULT, request.config)
+        sentence = _STOOD_STILL if kept.startswith(STACKS_BEGIN) else ended.sentence or _NO_RESULT
         record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
-        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or error.strip().splitlines()[-1]
+        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or sentence
         record.ended_at = record.ended_at or now()
     record.write(request.directory)
     return record

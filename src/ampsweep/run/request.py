@@ -23,7 +23,7 @@ class RunRequest:
     directory: Path
     group: str | None = None
     checkpoint: Path | None = None
-    """File to resume from; if it lies in `directory`, it is this very run's."""
+    """File, or directory of a run, to resume from; if it is or lies in `directory`, it is this very run's."""
     wandb: WandbAddress | None = None
     """Process that tracks the run in W&B; None: the process that trains."""
     batch_search: BatchSearch | None = None

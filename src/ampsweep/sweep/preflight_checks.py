@@ -19,6 +19,7 @@ from ampsweep.run.lifecycle import PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
+from ampsweep.tracing.feeding import feeding
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
 from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
@@ -27,7 +28,7 @@ from ampsweep.training.build.built import build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import locate
 from ampsweep.training.build.optimizer import decide_fused
-from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, load_checkpoint, require_same_model
+from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, require_same_model
 from ampsweep.training.out_of_memory import out_of_memory
 
 
@@ -78,20 +79,19 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
     return prepared, checked
 
 
-def checkpoint_file(config: Config, path: Path) -> Path:
-    """Find the checkpoint file that `path` stands for, and check that it is of the config's model.
+def check_checkpoint(config: Config, path: Path) -> None:
+    """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
     Raises:
-        UserError: the file is missing, damaged or of another model.
+        UserError: it is missing, damaged or of another model.
     """
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
     try:
-        file = find_checkpoint(path)
-        require_same_model(load_checkpoint(file), file, model, component_name(config.model))
+        found = find_checkpoint(path)
+        require_same_model(found.checkpoint, found.path, model, component_name(config.model))
     except CheckpointError as error:
         raise UserError(f"resume={path}: {error}") from error
-    return file
 
 
 def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
@@ -139,7 +139,8 @@ def _checked_data(config: Config, device: torch.device) -> Data:
     data = build_data(config, device)
     if isinstance(data, Validatable):
         try:
-            data.validate()
+            with feeding():
+                data.validate()
         except ValueError as error:
             raise UserError(f"data={component_name(config.data)}: {error}") from error
     return data

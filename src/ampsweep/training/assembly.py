@@ -8,12 +8,16 @@ import torch
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
+
+WARMUP_SECONDS: Final = 2.0
+"""Time of warm-up on an accelerator: its clocks rise from idle in up to a second of work, and then its temperature."""
 
 _VAL_BATCHES: Final = 2
 """Enough for the memory peak: with one, no batch is alive while the next is made; more than two add nothing."""
@@ -32,8 +36,9 @@ def assemble_trainer(
     progress: Callable[[Trainer], None] = keep_nothing,
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
+    watchdog: Watchdog = UNWATCHED,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Trainer` for `log`, `progress`, `save`, and `Instruments` for `snapshot`."""
+    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     accumulate = config.trainer.grad_accum_steps
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
@@ -41,6 +46,7 @@ def assemble_trainer(
         built.optimizer,
         built.precision,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
+        warmup_seconds=_warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
         is_fused=is_fused(built.optimizer),
@@ -59,7 +65,14 @@ def assemble_trainer(
         log=log,
         progress=progress,
         save=save,
+        watchdog=watchdog,
     )
+
+
+def _warmup_seconds(config: Config, device: torch.device) -> float:
+    if config.trainer.warmup_seconds is not None:
+        return config.trainer.warmup_seconds
+    return 0.0 if device.type == "cpu" else WARMUP_SECONDS
 
 
 class ShortValidation:

@@ -1,9 +1,7 @@
 """Checkpoints: everything a run needs to go on exactly where it was, written so that a crash loses nothing."""
 
-import os
 import pickle
 import struct
-import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass, fields
@@ -12,9 +10,11 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS
+from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, replacing
+from ampsweep.training.checkpoint_faults import fault_for, fault_of
 
 FORMAT: Final = 1
+_DAMAGED_NAME: Final = "last.pt.damaged"
 
 _DAMAGED: Final = (
     zipfile.BadZipFile,
@@ -58,35 +58,50 @@ def save_checkpoint(checkpoint: Checkpoint, run_directory: Path) -> Path:
     """Write `checkpoints/last.pt` by way of a synced temporary file; the one before becomes `previous.pt`."""
     directory = run_directory / CHECKPOINTS
     directory.mkdir(exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=directory, prefix=f".{LAST}.")
-    temporary, last = Path(name), directory / LAST
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        if last.exists():
-            last.replace(directory / PREVIOUS)
-        temporary.replace(last)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    last = directory / LAST
+    remove_leftovers(last)
+    with replacing(last, keep_as=directory / PREVIOUS) as stream:
+        torch.save({f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}, stream)
     return last
 
 
-def find_checkpoint(path: Path) -> Path:
-    """Find the checkpoint file that `path` stands for: the file itself, or the newest one of a run directory.
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint to resume from, and its file."""
+
+    checkpoint: Checkpoint
+    path: Path
+    note: str | None = None
+    """A sentence if a newer one was passed over."""
+
+
+def find_checkpoint(path: Path) -> FoundCheckpoint:
+    """Read the checkpoint that `path` stands for: the file itself, or the newest one of a run directory that is whole.
 
     Raises:
         CheckpointError: there is none.
     """
     if path.is_file():
-        return path
-    for name in (LAST, PREVIOUS):
-        if (path / CHECKPOINTS / name).is_file():
-            return path / CHECKPOINTS / name
-    raise CheckpointError(f"{path} is neither a checkpoint nor a run directory with one")
+        return FoundCheckpoint(load_checkpoint(path), path)
+    files = [file for name in (LAST, PREVIOUS) if (file := path / CHECKPOINTS / name).is_file()]
+    if not files:
+        raise CheckpointError(f"{path} is neither a checkpoint nor a run directory with one")
+    faults = []
+    for file in files:
+        try:
+            checkpoint = load_checkpoint(file)
+        except CheckpointError as error:
+            faults.append(str(error))
+            continue
+        note = f"{faults[0]}; going on from {file.name}, of step {checkpoint.step}" if faults else None
+        return FoundCheckpoint(checkpoint, file, note)
+    raise CheckpointError(" and ".join(faults))
+
+
+def set_aside(run_directory: Path) -> None:
+    """Rename the damaged `last.pt` of a run, so that the next one does not make it the one before, which is whole."""
+    last = run_directory / CHECKPOINTS / LAST
+    last.replace(last.with_name(_DAMAGED_NAME))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -101,17 +116,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except _DAMAGED as error:
-        before = path.with_name(PREVIOUS)
-        hint = f"; {before} is the one before, taken once this one is deleted" if _is_last(path, before) else ""
-        raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint{hint}") from error
+        raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
     names = {f.name for f in fields(Checkpoint)}
     if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
+    if (fault := fault_of(content)) is not None:
+        raise CheckpointError(f"checkpoint {path} is of no training: {fault}")
     return Checkpoint(**content)
-
-
-def _is_last(path: Path, before: Path) -> bool:
-    return path.name == LAST and before.is_file()
 
 
 def _verify(path: Path) -> None:
@@ -122,7 +133,7 @@ def _verify(path: Path) -> None:
 
 
 def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Module, model_name: str) -> None:
-    """Refuse a checkpoint whose parameters are not those of `model` (which may be on the meta device).
+    """Refuse a checkpoint whose parameters, or their optimizer, are not of `model` (which may be on the meta device).
 
     Raises:
         CheckpointError: naming both models and the first difference.
@@ -135,3 +146,6 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
                 f"checkpoint {path} is of another model ({checkpoint.model_name}): {name} has shape "
                 f"{saved.get(name, 'absent')} there and {own.get(name, 'absent')} in {model_name}"
             )
+    trained = [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad]
+    if (fault := fault_for(checkpoint.optimizer, trained)) is not None:
+        raise CheckpointError(f"checkpoint {path} does not fit {model_name}: {fault}")

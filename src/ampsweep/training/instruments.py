@@ -30,6 +30,8 @@ class Instruments:
 
     Args:
         warmup_steps: steps of this process that count in no figure except the run's own memory peak.
+        warmup_seconds: warm-up goes on until ordinary steps have been taken for this long, too. For memory it is over
+            after `warmup_steps`.
         is_fused: the optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
         snapshot: records memory until a step has been traced.
     """
@@ -41,6 +43,7 @@ class Instruments:
         precision: Precision,
         *,
         warmup_steps: int,
+        warmup_seconds: float = 0.0,
         samples_per_step: int,
         tokens_per_step: int | None,
         is_fused: bool,
@@ -48,8 +51,11 @@ class Instruments:
     ) -> None:
         self._model, self._optimizer, self._precision = model, optimizer, precision
         device, scaler = precision.device, precision.config
-        self._warmup_steps, self._num_steps_seen = warmup_steps, 0
-        self._clock = StepClock(device, warmup_steps, samples_per_step, tokens_per_step)
+        self._warmup_steps, self._warmup_seconds, self._num_steps_seen = warmup_steps, warmup_seconds, 0
+        self._warmup_began_s = 0.0
+        self._num_left_out: int | None = None
+        """Steps that warm-up took; None while it lasts."""
+        self._clock = StepClock(device, samples_per_step, tokens_per_step)
         self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
         self._memory = MemoryMonitor(device)
         self._growth = self._memory.growth()
@@ -60,7 +66,7 @@ class Instruments:
         if scaler.grad_scaler:
             self._scale = ScaleMonitor(device, init_scale=scaler.init_scale, growth_interval=scaler.growth_interval)
         self.counts_on_device = scaler.grad_scaler and is_fused
-        self._applied_on_host = 0
+        self._applied_on_host = self._applied_before = 0
         if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
             optimizer.register_step_post_hook(self._on_optimizer_step)
         self.own_time = Stopwatch()
@@ -78,8 +84,11 @@ class Instruments:
         self._sampler.__enter__()
         if self._snapshot is not None:
             self._snapshot.begin()
+        self._warmup_began_s = perf_counter()
         if self._warmup_steps == 0:
-            self._end_warmup()
+            self._memory.after_warmup()
+            if self._warmup_seconds == 0:
+                self._end_warmup()
         return self
 
     def __exit__(
@@ -93,7 +102,7 @@ class Instruments:
 
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, or trace it if that is due."""
-        if self._num_steps_seen == self._warmup_steps:
+        if self._num_left_out == self._num_steps_seen:
             self.own_time.reset()
         self.data_wait_s = 0.0
         if self._traced is None and self._trace_is_due():
@@ -108,8 +117,8 @@ class Instruments:
             self._compilations.compiled = False
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
-        self._num_steps_seen += 1
-        if self._num_steps_seen == self._warmup_steps:
+        self._count_step_seen()
+        if self._num_left_out is None and self._warmup_is_over(began_s):
             self._end_warmup()
         self.own_time.seconds += perf_counter() - began_s
 
@@ -124,9 +133,8 @@ class Instruments:
             del unfreed
             self._clock.mark_traced()
             self._after_trace(trace.result)
-            self._num_steps_seen += 1
-            if self._num_steps_seen == self._warmup_steps:
-                self._end_warmup()
+            self._count_step_seen()
+            self._warmup_began_s = perf_counter()  # the device had little to do until now
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -140,7 +148,7 @@ class Instruments:
         self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
         if self._growth is not None:
             self._growth.begin()  # nor did what was allocated for it
-        if self._num_steps_seen >= self._warmup_steps:
+        if self._num_left_out is not None:
             self._energy.begin(self._num_steps_seen)
             self._sampler.resume()
             self._others.resume()
@@ -166,6 +174,10 @@ class Instruments:
         """The scaler's metrics, on the device; empty without scaler."""
         return {} if self._scale is None else self._scale.tensors()
 
+    def num_last_skipped(self) -> int:
+        """Number of steps since the last row that were skipped one after the other up to now; waits for the device."""
+        return 0 if self._scale is None else self._scale.num_last_skipped()
+
     def wait(self) -> None:
         """Wait until the device has finished the latest step."""
         self._clock.wait()
@@ -190,6 +202,21 @@ class Instruments:
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
         return times | self._sampler.summary() | self._memory.summary(self._traced)
+
+    @property
+    def num_warmup_steps(self) -> int:
+        """Steps that warm-up took so far."""
+        return self._num_steps_seen if self._num_left_out is None else self._num_left_out
+
+    def absent(self) -> dict[str, str]:
+        """Figures that the device can tell and that `summary` lacks, by metric key: clauses on why.
+
+        It is complete when the instruments have been closed.
+        """
+        found = self._sampler.absent()
+        if self._num_steps_seen and self._clock.mean_steady_s is None:
+            found["perf/step_ms"] = self._why_untimed()
+        return found
 
     def memory(self) -> MemoryUse:
         """Bytes of the traced step, by category and as the allocator counts them; empty before that step."""
@@ -227,7 +254,7 @@ class Instruments:
 
     def load_state_dict(self, state: dict[str, Any], *, applied_steps: int) -> None:
         """Continue counting from a checkpoint's state; without a scaler every step counts as applied."""
-        self._applied_on_host = applied_steps
+        self._applied_on_host = self._applied_before = applied_steps
         if self._scale is not None:
             fresh = {"num_observed": applied_steps, "skipped_steps": 0, "growth_tracker": 0}
             scale = self._precision.scale()
@@ -235,10 +262,24 @@ class Instruments:
             self._scale.load_state_dict(state or fresh, scale)
 
     def _trace_is_due(self) -> bool:
-        """The first step whose optimizer state exists already: the second, or the first applied one after skips."""
+        """The first step whose optimizer state exists already: the second, or the first applied one after skips.
+
+        It is not the last one of warm-up, if that has more than two steps: the next ones find the device cold.
+        """
         if self._num_steps_seen == 0:
             return False
-        return bool(self._optimizer.state) or self._num_steps_seen + 1 >= self._warmup_steps
+        # A fused optimizer makes its state in a skipped step, too; SGD without momentum never has any.
+        has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
+        return has_stepped or bool(self._optimizer.state) or self._num_steps_seen + 2 >= self._warmup_steps
+
+    def _count_step_seen(self) -> None:
+        self._num_steps_seen += 1
+        if self._num_steps_seen == self._warmup_steps:
+            self._memory.after_warmup()
+
+    def _warmup_is_over(self, now_s: float) -> bool:
+        """Tell whether warm-up is over after an ordinary step; a traced one does not end it."""
+        return self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
 
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced = self._unreported = traced
@@ -256,10 +297,16 @@ class Instruments:
     def _overhead(self) -> dict[str, float]:
         """Host time in the instruments' own calls per step after warm-up, over the mean time of such a step."""
         step_s = self._clock.mean_steady_s
-        if step_s is None:
+        if step_s is None or self._num_left_out is None:
             return {}
-        num_steps = self._num_steps_seen - self._warmup_steps
+        num_steps = self._num_steps_seen - self._num_left_out
         return {"instrumentation/overhead_pct": 100 * self.own_time.seconds / num_steps / step_s}
+
+    def _why_untimed(self) -> str:
+        if self._num_left_out is not None and self._num_steps_seen > self._num_left_out:
+            return "each step after warm-up was traced, compiled something or made the allocator grow"
+        seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
+        return f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
 
     def _look_for_growth(self) -> None:
         if self._growth is not None:
@@ -267,9 +314,10 @@ class Instruments:
 
     def _end_warmup(self) -> None:
         self.wait()
+        self._num_left_out = self._num_steps_seen
+        self._clock.end_warmup()
         self._energy.begin(self._num_steps_seen)
         self._compilations.begin()
-        self._memory.after_warmup()
         if self._growth is not None:
             self._growth.begin()
         self._sampler.resume()

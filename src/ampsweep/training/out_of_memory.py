@@ -25,6 +25,10 @@ _SIGNS: Final = (
 )
 """Texts of out-of-memory errors without an exception type of their own: from the allocators of the CPU and of mps, and
 from CUDA and its libraries (cuBLAS, cuDNN), which take memory past torch's allocator."""
+_OF_HOST: Final = ("DefaultCPUAllocator",)
+_NO_ENGINE: Final = "unable to find an engine to execute this computation"
+"""Text of cuDNN's convolutions once no algorithm is left to try. ATen/native/cudnn/Conv_v8.cpp tries one after another,
+and goes on to the next whether one cannot do it or torch's allocator has no room for its workspace."""
 _WITH_STATISTICS: Final = ("cuda", "xpu")
 
 
@@ -77,7 +81,18 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error)
+    return any(sign in text for sign in _SIGNS) or (_NO_ENGINE in text and _allocator_has_refused())
+
+
+def _allocator_has_refused() -> bool:
+    """Tell whether torch's CUDA allocator has refused a request in this process; one that was told ended the run."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    devices = range(torch.cuda.device_count())
+    return any(torch.cuda.memory_stats_as_nested_dict(device).get("num_ooms", 0) for device in devices)
 
 
 def phase_of(error: BaseException) -> Phase:
@@ -108,7 +123,8 @@ def _asked_for(message: str) -> int | None:
 
 def _in_use(error: BaseException, device: torch.device) -> int | None:
     """Bytes in use: by tensors on a GPU; by the process, if the host had no more memory."""
-    if device.type not in _WITH_STATISTICS or not isinstance(error, torch.OutOfMemoryError):
+    is_of_device = isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _OF_HOST)
+    if device.type not in _WITH_STATISTICS or not is_of_device:
         return int(psutil.Process().memory_info().rss)
     # The allocator's statistics are those of now: some tensors have gone since, as the error went up.
     then = _size(r"allocated memory ([\d.]+) (bytes|KiB|MiB|GiB) is allocated", str(error))

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import Data
+from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
-from ampsweep.training.ending import Ending, Stop, divergence
+from ampsweep.training.ending import DivergenceWatch, Ending, Stop
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
@@ -44,6 +46,7 @@ class Trainer:
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
+        watchdog: limits the time of an evaluation by itself.
     """
 
     def __init__(
@@ -61,16 +64,18 @@ class Trainer:
         log: Callable[[Mapping[str, float], int], None],
         progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
+        watchdog: Watchdog = UNWATCHED,
     ) -> None:
         self.model, self.data, self.task, self.precision = model, data, task, precision
         self.optimizer, self.schedule, self.instruments = optimizer, schedule, instruments
         self.config, self.num_steps = config, num_steps
-        self._log, self._progress, self._save = log, progress, save
+        self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
         self.step = 0
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
         self._rows = UnreadRows(precision.device)
+        self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
@@ -120,7 +125,8 @@ class Trainer:
                 if num_batches > 1:
                     micro_loss = micro_loss / num_batches
             precision.backward(micro_loss)
-            loss = micro_loss.detach() if loss is None else loss + micro_loss.detach()
+            loss = _value(micro_loss) if loss is None else loss + micro_loss.detach()
+            del micro_loss  # the rest of the step needs no more of it than its value
         assert loss is not None, "a step takes at least one batch"
         grad_norm = None
         if self.config.max_grad_norm is not None or norm_wanted:
@@ -135,14 +141,14 @@ class Trainer:
     def _next_batch(self) -> Any:
         """Get the next micro-batch in the form the model takes; the instruments get the time that the data took."""
         began_s = perf_counter()
-        batch = self.data.train_batch(self.next_batch)
+        batch = fed(self.data.train_batch, self.next_batch)
         self.instruments.data_wait_s += perf_counter() - began_s
         self.next_batch += 1
         return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:
         """Compute the validation metrics."""
-        with self.instruments.aside():
+        with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
     def _clip(self) -> Tensor:
@@ -159,6 +165,7 @@ class Trainer:
         evaluates = finishes or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
         logs = last or self._due(config.log_every)
+        num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
             with self.instruments.own_time:
@@ -167,6 +174,8 @@ class Trainer:
         diverged = None
         if self._rows and (last or evaluates or saves or self._rows.full or now_s >= self._flush_due_s):
             diverged, self._flushed_s, self._flush_due_s = self._flush(), now_s, math.inf
+        if diverged is None and finishes:
+            diverged = self._numbers.at_end(num_skipped)
         if diverged is None and saves:
             with self.instruments.aside():
                 self._save(self)
@@ -186,7 +195,7 @@ class Trainer:
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
             for step, values in self._rows.take():
-                diverged = divergence(step, values)
+                diverged = self._numbers.row(step, values)
                 if "train/loss" in values:
                     values |= next(figures)
                 self.values |= values
@@ -214,6 +223,15 @@ class Trainer:
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
         return min([self.num_steps, *nexts])
+
+
+def _value(loss: Tensor) -> Tensor:
+    """The loss without its graph, in a storage that holds nothing else.
+
+    That of torch's `mse_loss` is as large as the model's outputs, and would stay as long as the loss does.
+    """
+    value = loss.detach()
+    return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()
 
 
 def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:

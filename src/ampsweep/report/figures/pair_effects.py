@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.estimate_text import estimate
+from ampsweep.report.estimate_text import estimate, ratio_estimate
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,
@@ -193,7 +193,7 @@ def _interval(of: Estimate, panel: Panel) -> str:
     if of.interval is None:
         return "exact" if of.exact else ""
     if panel.effect == "ratio" or panel.unit == "":
-        _, ends = estimate(of, sign=panel.effect != "ratio")
+        _, ends = ratio_estimate(of) if panel.effect == "ratio" else estimate(of, sign=True)
         assert ends is not None
         return f"[{ends[0]}, {ends[1]}]"
     return f"[{', '.join(_text(end, panel) for end in of.interval)}]"

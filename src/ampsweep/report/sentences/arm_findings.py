@@ -1,6 +1,7 @@
 """Findings on an arm in words: its speed, memory and learning against the baseline, and how its runs ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ampsweep.analysis.arms import WithinRun
@@ -8,6 +9,7 @@ from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity, ParityVerdict
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.analysis.step_limits import StepLimit
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.report.estimate_text import estimate, ratio_figure
 from ampsweep.text import milliseconds, num_bytes, number, percent, plural, ratio, signed
@@ -23,8 +25,36 @@ def statuses(of: Mapping[str, int]) -> str:
 
 
 def speed(of: Judgements) -> str:
-    """The speed with its interval and n."""
-    return _speed(of) + (_speed_n(of) if of.contaminated else _n(of.speedup))
+    """The speed with its interval and n, what limits it, and how far it was checked."""
+    n, runs = ("", _of_which_runs(of)) if of.contaminated else (_n(of.speedup), [])
+    return _speed(of) + n + _in_brackets([*runs, *speed_remarks(of)])
+
+
+def speed_remarks(of: Judgements) -> list[str]:
+    """Clauses to stand beside a speed: what limits the arm's step, and of how many runs nothing tells who else ran."""
+    if of.speedup is None:
+        return []
+    limited = [f"limited by {' and '.join(map(step_limit, of.limits))}"] if of.limits else []
+    return limited + ([unchecked(of.num_unchecked, of.num_timed)] if of.num_unchecked else [])
+
+
+def step_limit(of: StepLimit) -> str:
+    """Name what limits a step, with its figure: 'launching operators, 8.0 us each'."""
+    match of.kind:
+        case "launching":
+            if of.launch_ms is not None:
+                return f"launching operators, {milliseconds(of.launch_ms)} of a step of {milliseconds(of.step_ms)}"
+            return f"launching operators, {number(of.us_per_operator or 0, 2)} us each"
+        case "data":
+            return f"waiting for data, {milliseconds(of.wait_ms)} a step on average"
+        case "host":
+            return f"the host, as no kernel ran in {of.idle_pct:.0f}% of the time"
+
+
+def unchecked(num_unchecked: int, num_timed: int) -> str:
+    """Say that of so many of a speed's runs nothing tells whether anything else slowed them down."""
+    share = "" if num_unchecked == num_timed else f" of {num_unchecked} of {plural(num_timed, 'run')}"
+    return f"contamination{share} unknown"
 
 
 def memory(of: Judgements) -> str:
@@ -47,7 +77,7 @@ def summary(of: Judgements) -> str:
     n = of.num_completed_pairs
     return ", ".join(
         [
-            _speed(of) + _speed_n(of),
+            _speed(of) + _in_brackets([*_of_which_runs(of), *_remarks_in_short(of)]),
             _memory(of) + _other_n(of.memory_saved_bytes, n),
             *(f"{parity_short(one)}{_other_n(one, n)}" for one in of.parities),
             *([] if of.parities else [_NO_LOSS]),
@@ -58,7 +88,8 @@ def summary(of: Judgements) -> str:
 def brief(of: Judgements) -> str:
     """The same without intervals."""
     learned = [_brief_parity(one) for one in of.parities]
-    return ", ".join([_brief_speed(of), _brief_memory(of), *(learned or [_NO_LOSS])])
+    fast = _brief_speed(of) + _in_brackets(_remarks_in_short(of))
+    return ", ".join([fast, _brief_memory(of), *(learned or [_NO_LOSS])])
 
 
 def metric_words(metric: str) -> str:
@@ -144,12 +175,24 @@ def _brief_speed(of: Judgements) -> str:
             return f"{ratio(of.speedup.value)} the speed"
 
 
-def _speed_n(of: Judgements) -> str:
-    """The n of the speed where it is not that of the completed pairs; contaminated runs, as they are why."""
-    if not of.contaminated:
-        return _other_n(of.speedup, of.num_completed_pairs)
+def _of_which_runs(of: Judgements) -> list[str]:
+    """The n of the speed where it is not that of the completed pairs, and the contaminated runs that it lacks."""
     runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in of.contaminated)
-    return f" ({runs})" if of.speedup is None else f" (n={of.speedup.n}, without {runs})"
+    if of.speedup is None:
+        return [runs] if runs else []
+    if runs:
+        return [f"n={of.speedup.n}, without {runs}"]
+    return [] if of.speedup.n == of.num_completed_pairs else [f"n={of.speedup.n}"]
+
+
+def _remarks_in_short(of: Judgements) -> list[str]:
+    """The remarks on a speed; none on launching where the workload as a whole is said to be too small."""
+    limits = tuple(limit for limit in of.limits if limit.kind != "launching" or not of.workload_is_small)
+    return speed_remarks(replace(of, limits=limits))
+
+
+def _in_brackets(clauses: Sequence[str]) -> str:
+    return f" ({'; '.join(clauses)})" if clauses else ""
 
 
 def _memory(of: Judgements) -> str:

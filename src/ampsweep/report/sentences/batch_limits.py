@@ -6,6 +6,7 @@ from typing import Final
 
 from ampsweep.analysis.search_comparison import ArmSearch, Bound, SearchComparison, SearchNote
 from ampsweep.report.sentences.arm_findings import statuses
+from ampsweep.report.sentences.causing import causes
 from ampsweep.text import first_line, num_bytes, plural, ratio
 
 HEADING: Final = "Largest batch that trains"
@@ -50,9 +51,20 @@ def search_note(of: SearchNote) -> str:
             return f"seed {of.seed} {of.outcome}: {of.cause}"
         case "contaminated":
             share = f"{of.num_contaminated} of {plural(of.num_runs, 'run')}"
-            return f"contaminated, hence no throughput of {share}: {of.cause}"
+            return f"contaminated, hence no throughput of {share}: {causes(of.causes)}"
         case "different answers":
             return f"its searches differ: batches {', '.join(map(str, of.batch_sizes))}"
+        case "short of memory":
+            return _short_of_memory(of)
+
+
+def _short_of_memory(of: SearchNote) -> str:
+    clauses = []
+    if of.num_refused:
+        clauses.append(f"refused {plural(of.num_refused, 'request')}, so that slower algorithms ran")
+    if of.num_retries:
+        clauses.append(f"gave back unused memory for {plural(of.num_retries, 'request')}")
+    return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
 
 
 def search_notes(of: Sequence[SearchNote]) -> str:
@@ -77,5 +89,5 @@ def _answer(arm: ArmSearch) -> str:
     ends: dict[Bound | None, str] = {"refused": ", as larger ones are refused", "limit": " or more"}
     ratios = [] if arm.times_baseline is None else [ratio(arm.times_baseline)]
     if arm.throughput_ratio is not None:
-        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput")
+        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput, n={arm.throughput_ratio.n}")
     return f"up to batch {arm.batch_size}{ends.get(arm.bound, '')}" + (f" ({', '.join(ratios)})" if ratios else "")

@@ -7,19 +7,21 @@ from ampsweep.analysis.arm_notes import ArmNote
 from ampsweep.analysis.comparison import ComparisonNote
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.reasons import MULTIPLE, Reason, wide_flops
-from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, SizeCaution, SmallStep
-from ampsweep.text import num_bytes, number, plural
+from ampsweep.analysis.step_limits import SmallStep
+from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, Caution, SmallPeak
+from ampsweep.report.sentences.arm_findings import step_limit
+from ampsweep.report.sentences.causing import causes
+from ampsweep.text import milliseconds, num_bytes, number, plural
 
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
-def caution(of: SizeCaution) -> str:
-    """Say what is too small about a workload, with its evidence."""
+def caution(of: Caution) -> str:
+    """Say what is too small about a workload, or limits its baseline, with the evidence."""
     if isinstance(of, SmallStep):
-        return (
-            f"{TOO_SMALL} ({of.num_operators} operators in {number(of.step_ms)} ms, "
-            f"{number(of.us_per_operator, 2)} us each: under {of.min_us_per_operator:.0f} us, launching them counts)"
-        )
+        return f"{TOO_SMALL} ({_operators(of)})"
+    if not isinstance(of, SmallPeak):
+        return f"the baseline's own step is limited by {step_limit(of)}"
     return (
         f"a peak of {num_bytes(of.peak_bytes)} is too small for the memory figures to carry over (under "
         f"{num_bytes(MIN_PEAK_BYTES)})"
@@ -33,6 +35,9 @@ def reason(of: Reason, baseline: str) -> str:
         case "too_small":
             assert of.small_step is not None
             return caution(of.small_step)
+        case "launching":
+            assert of.small_step is not None
+            return f"its speed is the host's more than its arithmetic's: {_operators(of.small_step)}"
         case "little_arithmetic":
             reached = number(figures["perf/mfu_pct"])
             return f"{baseline} reaches {reached}% of the device's peak: little of a step is arithmetic"
@@ -43,9 +48,9 @@ def reason(of: Reason, baseline: str) -> str:
             idle = 100 - figures["device/utilization_pct"]
             return f"no kernel ran on the device in {idle:.0f}% of the time: it waited for the host"
         case "waiting_for_data":
-            share = 100 * figures["perf/data_wait_ms"] / figures["perf/step_ms"]
+            waits, median = milliseconds(figures["perf/data_wait_ms"]), milliseconds(figures["perf/step_ms"])
             hidden = ", some of it perhaps while the device was busy" if of.on_gpu else ""
-            return f"the host waits for data in {share:.0f}% of a step{hidden}"
+            return f"the host waits for data for {waits} a step on average{hidden}; the median step takes {median}"
         case "float32_arithmetic":
             share = 100 * wide_flops(figures) / sum(figures.values())
             return f"{share:.0f}% of the matmul and convolution operations stayed in float32"
@@ -53,12 +58,24 @@ def reason(of: Reason, baseline: str) -> str:
             skipped, steps = figures["skipped_steps"], figures["steps"]
             return f"the scaler skipped {skipped:.0f} of {steps:.0f} steps, in which nothing was learned"
         case "contaminated":
-            return f"{figures['num_runs']} of {plural(of.num_runs, 'run')} contaminated: {of.cause}"
+            return f"{figures['num_runs']} of {plural(of.num_runs, 'run')} contaminated: {causes(of.causes)}"
         case "cast_cache":
             return "half-precision copies of the weights take as much as the activations save, or more"
         case "few_activations":
             share = 100 * figures["activations_bytes"] / figures["peak_bytes"]
             return f"at the peak of {baseline}, activations, all that autocast shrinks, are {share:.0f}% of the bytes"
+
+
+def _operators(of: SmallStep) -> str:
+    if of.launch_ms is not None:
+        number_of = "" if of.num_operators is None else f"{of.num_operators} "
+        launching = f"launching its {number_of}operators takes the host {milliseconds(of.launch_ms)}"
+        return f"{launching} of a step of {milliseconds(of.step_ms)}"
+    assert of.us_per_operator is not None, of
+    return (
+        f"{of.num_operators} operators in {number(of.step_ms)} ms, {number(of.us_per_operator, 2)} us each: under "
+        f"{of.min_us_per_operator:.0f} us, launching them counts"
+    )
 
 
 def arm_note(of: ArmNote) -> str:

@@ -165,7 +165,7 @@ def _missing(arm: ArmVerdict, kind: OpenKind) -> str:
             assert arm.too_few_pairs is not None
             return too_few_pairs(arm.too_few_pairs)
         case "speed not known":
-            return f"its speed is not known well enough ({speed(arm.judgements)})"
+            return f"its speed is not known well enough: {speed(arm.judgements)}"
         case "no final loss":
             return "no validation loss was recorded"
         case "parity open":

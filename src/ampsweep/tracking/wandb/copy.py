@@ -1,7 +1,6 @@
 """Runs of a W&B server as run directories on this machine, from which a report is made as from any others."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ampsweep.metrics import STEP
 from ampsweep.record import FILE_NAME, HISTORY_NAME, RecordError, RowsDigest, RunRecord, Stretch, history_line
 from ampsweep.record.parts import WandbFacts
+from ampsweep.text import folder_name
 from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
 from ampsweep.tracking.wandb.content import RECORD_NAME
 from ampsweep.tracking.wandb.library import abandon_wandb
@@ -130,7 +130,7 @@ def _load_into(
     finally:
         for run in runs:  # in their order, which decides over names
             if isinstance(folder := found.get(run.id), Path):
-                _place(folder, directory, there.get(run.id))
+                _place(folder, directory, there.get(run.id), run.id)
         shutil.rmtree(loading)
     return found
 
@@ -138,7 +138,7 @@ def _load_into(
 def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, Path | str]]:
     """Load runs several at a time; of each its id and run directory, or why it cannot be compared, as a clause."""
     pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
-    pending = {pool.submit(_load, run, directory / run.id) for run in runs}
+    pending = {pool.submit(_load, run, directory / str(number)) for number, run in enumerate(runs)}
     try:
         while pending:
             done, pending = wait(pending, timeout=LISTING_S, return_when=FIRST_COMPLETED)
@@ -158,6 +158,8 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
     files = list(run.files([RECORD_NAME]))
     if not files:
         return run.id, f"has no {RECORD_NAME}, as runs of this suite have"
+    if [file.name for file in files] != [RECORD_NAME]:  # it names the file to write
+        return run.id, f"has other files in place of {RECORD_NAME}"
     files[0].download(root=str(directory), replace=True).close()
     (directory / RECORD_NAME).rename(directory / FILE_NAME)
     try:
@@ -186,7 +188,7 @@ def _as_logged(row: Mapping[str, Any]) -> dict[str, Any]:
     return {STEP: int(logged.pop(STEP)), **logged}
 
 
-def _place(folder: Path, directory: Path, before: Path | None) -> None:
+def _place(folder: Path, directory: Path, before: Path | None, run_id: str) -> None:
     """Move a loaded run to where it was before, or to a name like the one that its directory was made with."""
     if before is not None:
         shutil.rmtree(before)
@@ -194,9 +196,9 @@ def _place(folder: Path, directory: Path, before: Path | None) -> None:
         return
     record = RunRecord.read(folder)
     readable = f"{record.arm}-{record.identity.model}-s{record.identity.seed}"
-    name = f"{re.sub(r'[^A-Za-z0-9_.+=-]', '_', readable)[:100]}-{record.config_hash[:8]}"
+    name = f"{folder_name(readable)}-{folder_name(record.config_hash[:8])}"
     taken = (directory / name).exists()
-    folder.rename(directory / (f"{name}-{folder.name}" if taken else name))
+    folder.rename(directory / (f"{name}-{folder_name(run_id)}" if taken else name))
 
 
 def _remove(copy: Path) -> None:

@@ -1,9 +1,10 @@
 """A selection of runs on a W&B server: `wandb://ENTITY/PROJECT[/SWEEP][?group=NAME...]`."""
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from ampsweep.text import folder_name
 
 SCHEME: Final = "wandb://"
 COMPARISON: Final = "comparison"
@@ -55,7 +56,7 @@ class Selection:
         """Names for a place of its own on disk: entity, project, and which of the project's runs."""
         which = [] if self.sweep is None else [f"sweep-{self.sweep}"]
         which += [f"group-{group}" for group in self.groups]
-        return _folder(self.entity), _folder(self.project), _folder("-".join(which) or "all")
+        return folder_name(self.entity), folder_name(self.project), folder_name("-".join(which) or "all")
 
     @property
     def filters(self) -> dict[str, Any]:
@@ -64,7 +65,3 @@ class Selection:
         wanted += [] if self.sweep is None else [{"sweep": self.sweep}]
         wanted += [{"group": {"$in": list(self.groups)}}] if self.groups else []
         return {"$and": wanted}
-
-
-def _folder(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", name)[:100].lstrip(".") or "_"

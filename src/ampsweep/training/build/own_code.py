@@ -2,11 +2,12 @@
 
 import hashlib
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+
+from ampsweep.own_code_place import is_own_source
 
 
 def own_code(*parts: Any) -> dict[str, str]:
@@ -59,9 +60,4 @@ def _own_source(module: ModuleType) -> Path | None:
     if file is None or module.__name__.partition(".")[0] == "ampsweep":
         return None
     path = Path(file).resolve()
-    installed = {"site-packages", "dist-packages"} & set(path.parts) or path.is_relative_to(_standard_library())
-    return None if installed or path.suffix != ".py" or not path.is_file() else path
-
-
-def _standard_library() -> Path:
-    return Path(sysconfig.get_path("stdlib")).resolve()
+    return path if is_own_source(path) and path.is_file() else None

@@ -1,0 +1,92 @@
+"""The edge of a command: whatever ends it becomes one sentence on stderr and an exit code.
+
+It imports nothing that takes time, so that a signal during the imports of a command finds it there.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final
+
+_SOME_FAILED: Final = 1
+"""The same as `ampsweep.record.outcome.SOME_FAILED`, which takes time to import."""
+FULL_ERROR: Final = "HYDRA_FULL_ERROR"
+"""Hydra's own variable: 1 shows the whole traceback, too."""
+
+_PRINT: Final = ("ampsweep", "rich", "argparse", "hydra")
+
+
+def run_command(name: str) -> int:
+    """Import and call the command `package.module:function` with the process's arguments; returns the exit code."""
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        module, _, function = name.partition(":")
+        command: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
+        return command(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _SOME_FAILED
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
+    """Call a command's function and return its exit code: 2 and a sentence for wrong input, 1 for what failed.
+
+    Secrets that the command line gave are hidden in the sentence.
+    """
+    try:
+        code = command()
+        sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _SOME_FAILED
+    except Exception as error:
+        from ampsweep.config.errors import UserError
+        from ampsweep.launch.isolated import ChildError
+        from ampsweep.record.outcome import WRONG_INPUT
+        from ampsweep.run.failure import RunFailedError
+
+        if isinstance(error, OSError):
+            _tell_of_system(error, given)
+        elif isinstance(error, UserError | RunFailedError | ChildError):
+            _tell(error, str(error), given)
+        else:  # a fault of ours
+            raise
+        return WRONG_INPUT if isinstance(error, UserError) else _SOME_FAILED
+
+
+def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
+    if not _is_of_stdout(error):
+        _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), given)
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # or Python would try, and fail, to write it once more at its end
+    os.close(nowhere)
+    if not isinstance(error, BrokenPipeError):  # whose reader has seen enough
+        _tell(error, f"stdout cannot be written: {error.strerror}", given)
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Tell whether printing has failed: no file is named, and who prints has raised it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    innermost = str(frames[-1].f_globals.get("__name__")).partition(".")[0]
+    return error.filename is None and innermost in _PRINT
+
+
+def _tell(error: BaseException, sentence: str, given: Sequence[str]) -> None:
+    """Print the sentence, and before it the whole traceback if the user wants to see it."""
+    from ampsweep.redaction import hide
+    from ampsweep.text import escaped
+
+    if os.environ.get(FULL_ERROR) == "1":
+        whole = hide("".join(traceback.format_exception(error)), beside=given)
+        print(escaped(whole, keeps="\n\t"), file=sys.stderr, end="")
+    print(f"error: {escaped(hide(' '.join(sentence.split()), beside=given))}", file=sys.stderr)

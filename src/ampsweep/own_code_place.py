@@ -1,0 +1,70 @@
+"""The place in the user's own code that an error came from: the innermost that is neither ours nor a library's."""
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_SUITE: Final = Path(__file__).parent
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+
+
+def is_own_source(path: Path) -> bool:
+    """Tell whether this is a source file of the user's: not the suite's, of an installed package or of Python."""
+    path = path.resolve()
+    if path.suffix != ".py" or path.is_relative_to(_SUITE) or _INSTALLED & set(path.parts):
+        return False
+    return not path.is_relative_to(_standard_library()) and path != _SUITE.parents[1] / "train.py"
+
+
+def place_of(error: BaseException) -> str | None:
+    """`nets.py, line 12`, where the error or the one that caused it was raised; None if that is no code of the user's.
+
+    The file is relative to the working directory if it lies below it.
+    """
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(one.__traceback__)]
+        if isinstance(one, SyntaxError) and one.filename is not None:
+            frames.append((one.filename, one.lineno or 1))
+        if (found := _innermost(frames)) is not None:
+            return found
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return None
+
+
+def place_in_thread(thread: int) -> str | None:
+    """The place where the thread of this identity stands now, as `place_of` writes it."""
+    frames = [(frame.f_code.co_filename, frame.f_lineno) for frame in _outwards(sys._current_frames().get(thread))]
+    return _innermost(frames[::-1])
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _innermost(frames: list[tuple[str, int]]) -> str | None:
+    for file, line in reversed(frames):
+        if not file.startswith("<") and is_own_source(Path(file)):
+            return f"{_shown(Path(file))}, line {line}"
+    return None
+
+
+def _shown(path: Path) -> Path:
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):  # elsewhere, or the working directory is gone
+        return path
+
+
+@cache
+def _standard_library() -> Path:
+    return Path(sysconfig.get_path("stdlib")).resolve()

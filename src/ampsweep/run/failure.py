@@ -1,0 +1,68 @@
+"""A run that failed: its error in full goes to `error.txt` beside its record, its sentence to who started it."""
+
+import multiprocessing
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ampsweep.config.identity import resolved_values
+from ampsweep.config.schema import Config
+from ampsweep.record import RecordError, RunRecord
+from ampsweep.redaction import hide
+from ampsweep.run.request import RunRequest, new_record, now
+
+ERROR_NAME: Final = "error.txt"
+"""File beside the record of a run that failed, with the whole error, such as a traceback."""
+
+
+class RunFailedError(Exception):
+    """Raised with a sentence for the user after a run has failed and was recorded."""
+
+
+def failed(error: BaseException, sentence: str, directory: Path, config: Config) -> RunFailedError:
+    """Keep the traceback beside the run's record, where there is room, and make the error that tells of it."""
+    text = "".join(traceback.format_exception(error))
+    is_kept = write_error(directory, text, config)
+    where = f"; its error in full: {directory / ERROR_NAME}" if is_kept else ""
+    return RunFailedError(f"{hide(sentence, beside=resolved_values(config))}{where}")
+
+
+def write_error(directory: Path, text: str, config: Config) -> bool:
+    """Write `error.txt` without the secrets in it; return False if there is no room, or no directory any more."""
+    file = directory / ERROR_NAME
+    with suppress(OSError):
+        file.write_text(hide(text, beside=resolved_values(config)).rstrip() + "\n", encoding="utf-8")
+        return True
+    with suppress(OSError):
+        file.unlink()  # a part of it, or nothing
+    return False
+
+
+def kept_error(directory: Path) -> str:
+    """Read what the run's own process has left in `error.txt`; empty if it has left none."""
+    try:
+        return (directory / ERROR_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def record_stuck(request: RunRequest, sentence: str) -> None:
+    """Record that the run stands still, from another thread than the one that does; the process ends next."""
+    stacks = [f"{''.join(traceback.format_stack(frame))}\n" for frame in sys._current_frames().values()]
+    write_error(request.directory, "\n".join([sentence, "The stacks of all threads:", "", *stacks]), request.config)
+    record = _record_so_far(request)
+    record.status, record.error, record.ended_at = "failed", sentence, now()
+    with suppress(OSError):
+        record.write(request.directory)
+    if multiprocessing.parent_process() is None:  # else the parent tells
+        told = hide(f"{request.directory.name} failed: {sentence}", beside=resolved_values(request.config))
+        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a display of the progress has hidden
+        print(f"{show_cursor}error: {told}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
+
+
+def _record_so_far(request: RunRequest) -> RunRecord:
+    with suppress(FileNotFoundError, RecordError):  # it has not written one that is whole
+        return RunRecord.read(request.directory)
+    return new_record(request.config, device=request.config.device, batch_search=request.batch_search)
