@@ -75,7 +75,7 @@ def test_what_waits_for_a_silent_wandb_core_gets_a_sentence(monkeypatch: pytest.
     core = start_core()
     stop(core)
     with pytest.raises(OSError, match="does not answer") as error, CoreLimit(0.5):
-        api.remote_run("team/p/nothing")
+        api.remote_run("team/p/nothing", with_steps=False)
     assert isinstance(error.value, lost_errors())
 
 

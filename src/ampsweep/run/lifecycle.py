@@ -42,7 +42,7 @@ from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
-from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
@@ -177,6 +177,7 @@ def _train(
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
+            record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
             record.write(directory)

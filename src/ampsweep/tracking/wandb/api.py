@@ -3,6 +3,7 @@
 import tempfile
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -143,16 +144,18 @@ class RemoteRun:
 
     steps: Container[int]
     """Steps of the history that it has rows of."""
+    doubled: tuple[int, ...]
+    """Those of which it has more rows than one."""
     state: str
     """In W&B's words: running, finished, failed, crashed, preempted..."""
     summary: dict[str, Any]
     url: str
 
 
-def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | None:
+def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
     """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
 
-    ``steps`` are those of its history; None: nobody asks for them, none are looked up.
+    Without ``with_steps`` none are looked up.
     """
     import wandb
     from wandb.apis.public.runs import RunNotFoundError
@@ -168,22 +171,20 @@ def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | Non
                 return None
             raise
         summary = dict(run.summary)
-        there = () if steps is None else _first(run.history_line_count or 0, summary.get(STEP), steps)
-        if there is None:
-            found: list[int] = []
-            for row in run.scan_history(keys=[STEP], use_cache=False):
-                limit.moved()
-                found.append(row[STEP])
-            there = frozenset(found)
-        return RemoteRun(there, run.state, summary, run.url)
+        found: Counter[int] = Counter()
+        for row in run.scan_history(keys=[STEP], use_cache=False) if with_steps else ():
+            limit.moved()
+            found[row[STEP]] += 1
+        doubled = tuple(sorted(step for step, number in found.items() if number > 1))
+        return RemoteRun(found.keys(), doubled, run.state, summary, run.url)
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
     """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`."""
     summary: Any = run.summary
-    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:
+    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:  # one question less at its start
         return first
-    found = remote_run(run.path, steps)
+    found = remote_run(run.path, with_steps=True)
     return () if found is None else found.steps
 
 

@@ -62,7 +62,7 @@ _DIGEST: Final = "digest"
 def published(page: ComparisonPage, place: WandbPlace) -> str | None:
     """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
     path = (place.entity, place.project, page.id)
-    there = remote_run("/".join(part for part in path if part is not None))
+    there = remote_run("/".join(part for part in path if part is not None), with_steps=False)
     if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
         return None
     return there.url

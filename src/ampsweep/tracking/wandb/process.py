@@ -20,6 +20,7 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
 from ampsweep.socket_folder import socket_folder
+from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.process_messages import (
     SYNC_LATER,
     Check,
@@ -264,7 +265,7 @@ class WandbClient:
                     case Done() as done:
                         self._done.put(done)
                     case Stopped():
-                        self._on_stop("a stop on W&B")
+                        self._on_stop(STOPPED_THERE)
                     case str() as line:
                         self._say(line)
         self._started.put(None)

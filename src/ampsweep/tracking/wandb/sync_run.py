@@ -47,6 +47,8 @@ class Synced:
     url: str
     was_complete: bool = False
     """W&B had everything before; nothing was sent."""
+    doubled: tuple[int, ...] = ()
+    """Steps of which W&B has more rows than one; it takes none back."""
 
 
 def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
@@ -62,10 +64,10 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     steps = [row[STEP] for row in rows]
     try:
         with sending_lock(directory).acquire(timeout=ASK_S):
-            there = remote_run(_path(record, place), steps)
+            there = remote_run(_path(record, place), with_steps=True)
             if there is not None and _is_complete(there, record, steps):
                 _note(record, directory, steps, there.url, noted)
-                return Synced(0, there.url, was_complete=True)
+                return Synced(0, there.url, was_complete=True, doubled=there.doubled)
             num_sent = _send(record, directory, place, rows, () if there is None else there.steps)
             there = _arrived(record, place, steps)
             mark_as_sent(directory)
@@ -75,7 +77,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
         abandon_wandb()
         raise WandbError(f"{directory}: W&B: {error_clause(error)}") from error
     _note(record, directory, steps, there.url, noted)
-    return Synced(num_sent, there.url)
+    return Synced(num_sent, there.url, doubled=there.doubled)
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
@@ -148,7 +150,7 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
 def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRun:
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
-        there = remote_run(_path(record, place), steps)
+        there = remote_run(_path(record, place), with_steps=True)
         if there is not None and _is_complete(there, record, steps):
             return there
     raise OSError("the server took everything, but does not show all of it")
