@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -28,6 +29,7 @@ from ampsweep.record import (
     HISTORY_NAME,
     LAST,
     SNAPSHOT_NAME,
+    RecordError,
     RunRecord,
     remove_leftovers,
     repair_history,
@@ -263,6 +265,18 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     return record
 
 
+def _other_code(checkpoint: Path, record: RunRecord) -> list[str]:
+    """A sentence where the record beside a checkpoint tells that another version of the suite took its steps."""
+    try:
+        theirs = RunRecord.read(checkpoint.parents[1]).environment.get("code_version")
+    except (FileNotFoundError, RecordError):
+        return []
+    ours = record.environment["code_version"]
+    if theirs in (None, ours):
+        return []
+    return [f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"]
+
+
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
@@ -272,7 +286,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         if found.note is not None and request.checkpoint == request.directory:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += resume(trainer, found.checkpoint)
+        notes += _other_code(found.path, record) + resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
         if repair.last_step == trainer.step:  # what no further step may be left to tell

@@ -45,6 +45,7 @@ def assemble_trainer(
         built.model,
         built.optimizer,
         built.precision,
+        built.data,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         warmup_seconds=_warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * accumulate,
