@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels
+from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 
 aten = torch.ops.aten
@@ -50,6 +51,8 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
         library.impl("log_softmax.int", partial(_softmax, aten._log_softmax), "AutogradCPU")
         library.impl("dropout", _dropout, "AutogradCPU")
         library.impl("rms_norm", _rms_norm, "AutogradCPU")
+        for name, kernel in recurrent_kernels():
+            library.impl(name, kernel, "AutogradCPU")
         library.impl("scaled_dot_product_attention", CudaAttention(target.capability), "AutogradCPU")
     try:
         yield
