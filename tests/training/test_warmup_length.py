@@ -120,10 +120,10 @@ def test_a_traced_step_does_not_end_warmup(clock):
 
 def test_by_default_only_an_accelerator_needs_time():
     config = composed(*MLP)
-    assert assembly._warmup_seconds(config, CPU) == 0
-    assert assembly._warmup_seconds(config, torch.device("cuda", 0)) == 2
+    assert assembly.warmup_seconds(config, CPU) == 0
+    assert assembly.warmup_seconds(config, torch.device("cuda", 0)) == 2
     config = composed(*MLP, "trainer.warmup_seconds=0.5")
-    assert assembly._warmup_seconds(config, torch.device("cuda", 0)) == 0.5
+    assert assembly.warmup_seconds(config, torch.device("cuda", 0)) == 0.5
 
 
 def test_the_default_leaves_a_finished_point_finished():
