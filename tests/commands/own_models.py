@@ -62,6 +62,15 @@ class Broken(Digits):
     def leaves(self) -> None:
         os._exit(7)
 
+    def crashes(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def aborts(self) -> None:
+        os.abort()
+
+    def hangs(self) -> None:
+        time.sleep(1000)
+
     def exits(self) -> None:
         sys.exit(5)
 

@@ -20,6 +20,9 @@ OWN = (
 FAILURES = {
     "raises": ("failed", "RuntimeError: my model broke"),
     "is_killed": ("failed", "killed by SIGKILL"),
+    "crashes": ("failed", "killed by SIGSEGV"),
+    "aborts": ("failed", "killed by SIGABRT"),
+    "hangs": ("failed", "step 3 did not end within 5.0 s (trainer.max_seconds=3, trainer.grace_seconds=2)"),
     "leaves": ("failed", "ended with exit code 7"),
     "exits": ("failed", "sys.exit(5)"),
     "runs_out_of_memory": ("oom", "out of memory in forward of step 3: 3638 TiB asked for with "),
@@ -35,12 +38,13 @@ def place_of_statement(statement):
     return f"{own_models.__file__}, line {number}"
 
 
-DIES_AT_ONCE = {"is_killed", "leaves"}
+DIES_AT_ONCE = {"is_killed", "leaves", "crashes", "aborts"}
+TIME = ("trainer.max_seconds=3", "trainer.grace_seconds=2")
 
 
 @pytest.mark.slow
 def test_the_sweep_goes_on_after_each_kind_of_failure(train):
-    ended = train("-m", *OWN, f"+model.what={','.join(FAILURES)}")
+    ended = train("-m", *OWN, *TIME, f"+model.what={','.join(FAILURES)}")
     assert ended.code == 1
     runs = all_runs()
     assert [run.record.config["model"]["what"] for run in runs] == list(FAILURES)

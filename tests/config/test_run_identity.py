@@ -18,7 +18,7 @@ WITHOUT_RESULT = {
     *("report.baseline", "report.margin_pct"),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
     *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
-    *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot"),
+    *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
     "max_batch.limit",
 }
 """Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone."""

@@ -1,6 +1,7 @@
 """What the tests of this folder run in a process of its own: functions of a module, as a training is."""
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.launch.processes import start_fork_server
+from ampsweep.launch.watchdog import Watchdog
 
 
 def target(name):
@@ -135,3 +137,37 @@ def log_to_wandb(die, *, send):
     if die:
         time.sleep(0.2)  # the message is on its way
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep_for_ever():
+    time.sleep(1000)
+
+
+def spin_for_ever():
+    while True:
+        pass
+
+
+def lock_for_ever():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def deaf_for_ever():
+    while True:
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            continue
+
+
+def lock_python_for_ever():
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def watched(how, stuck, stacks, *, stop):
+    """Stands still under a watchdog that says so in the file `stuck`."""
+    watchdog = Watchdog(0.1, 0.1, interrupt=stop.interrupt, on_stuck=stuck.write_text, stacks=stacks)
+    with watchdog.over(lambda: "step 3"):
+        globals()[how]()

@@ -11,13 +11,14 @@ from typing import Any
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
 # Where and how results are kept and shown changes no result.
 _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
-_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot")
+_CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
     readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
 

@@ -26,6 +26,7 @@ class StopRequest:
         self.reason = ""
         """Reason of the first request, such as "SIGINT"; empty while there is none."""
         self._signalled_at: float | None = None
+        self._interrupts = False
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
     @property
@@ -35,6 +36,15 @@ class StopRequest:
     def request(self, reason: str) -> None:
         """Request a stop without a signal, from any thread; it never counts as the second signal."""
         self.reason = self.reason or reason
+
+    def interrupt(self) -> bool:
+        """Raise KeyboardInterrupt in the main thread at once, from another one; return False if no handler is there."""
+        main_thread = threading.main_thread().ident
+        if sys.platform == "win32" or not self._previous or main_thread is None:
+            return False
+        self._interrupts = True
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        return True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -51,6 +61,9 @@ class StopRequest:
         self._previous.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupts:
+            self._interrupts = False
+            raise KeyboardInterrupt
         now = time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now

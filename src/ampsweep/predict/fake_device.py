@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
+from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.kernel_sizes import scratch_bytes
+from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
@@ -34,8 +35,8 @@ class FakeDevice:
     def __init__(self, target: TargetDevice) -> None:
         self.target = target
         self.kernels = FakeKernels(target)
-        self._kept = _KeptTensors()
-        self._transfers = _Transfers(self.kernels, self._kept)
+        self._kept, self._data = _KeptTensors(), _KeptTensors()
+        self._transfers = _Transfers(self.kernels, self._data)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -48,7 +49,7 @@ class FakeDevice:
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
-        """Run what is inside on this device; tensors made there and still alive later are resident, like data."""
+        """Run what is inside on this device; tensors made there and still alive later are resident."""
         with self(), self._kept:
             yield
 
@@ -56,7 +57,7 @@ class FakeDevice:
     def loading_data(self) -> Iterator[None]:
         """Run what is inside on the host with real values, wherever this is called from.
 
-        Tensors moved to `STAND_IN` become resident fake tensors of the same size.
+        Tensors moved to `STAND_IN` become fake tensors of the same size; those still alive later are resident data.
         """
         with unset_fake_temporarily(), self._transfers:
             yield
@@ -75,6 +76,8 @@ class FakeDevice:
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
+            if self.target.kind == "cuda":
+                flatten_weights(model)
         return model
 
     def trace_step(
@@ -82,19 +85,20 @@ class FakeDevice:
     ) -> AbstractContextManager[Trace]:
         """Trace a step as `ampsweep.tracing.step.trace_step` does, on this device.
 
-        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
-        allocator counts them.
+        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, data included,
+        because the allocator counts them.
         """
         kept = [*self._kept]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else ())
-        return trace_step(model, *optimizers, held=kept, counted=FakeTensor, scratch=scratch_bytes)
+        data, scratch = [*self._data], scratch_of(self.target)
+        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
         """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
-        return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)
+        return trace_program(CPU, counted=FakeTensor, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
+
+_END: Final = object()
 
 
 class FakeTraining:
@@ -54,13 +56,15 @@ class FakeTraining:
         tracing = device.trace_step(trainer.model, trainer.optimizer, counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
+            device.kernels.vouching.restart()
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
             step = trainer.train_step(norm_wanted=norm_wanted)
             hook.remove()
             if evaluates:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
-        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
+        unvouched = device.kernels.vouching.called()
+        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched)
 
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""
@@ -128,5 +132,10 @@ class _FakeData(ShortValidation):
             return super().train_batch(index)
 
     def val_batches(self) -> Iterator[Any]:
-        with self._device.loading_data():
-            yield from super().val_batches()
+        batches = super().val_batches()
+        while True:
+            with self._device.loading_data():
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch

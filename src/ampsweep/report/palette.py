@@ -27,6 +27,7 @@ CATEGORY_COLOURS: Final[dict[str, str]] = {
     "activations": "#ee8866",
     "autocast_weights": "#ffaabb",
     "temporary": "#eedd88",
+    "data": "#99ddff",
     "other": "#dddddd",
     "unattributed": "#99ddff",
 }

@@ -57,6 +57,11 @@ def end_unsupported(request: RunRequest, device: torch.device, reason: str, send
     return _track(_ended(request, device, "unsupported", reason), request, send)
 
 
+def end_failed(request: RunRequest, device: torch.device, error: str, send: Callable[[object], None]) -> Status:
+    """Write the record of a run that failed while it was built, and track it as a finished run."""
+    return _track(_ended(request, device, "failed", error), request, send)
+
+
 def end_without_memory(
     request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
 ) -> Status:

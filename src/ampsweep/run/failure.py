@@ -1,5 +1,7 @@
 """A run that failed: its error in full goes to `error.txt` beside its record, its sentence to who started it."""
 
+import multiprocessing
+import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +9,9 @@ from typing import Final
 
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
+from ampsweep.record import RecordError, RunRecord
 from ampsweep.redaction import hide
+from ampsweep.run.request import RunRequest, new_record, now
 
 ERROR_NAME: Final = "error.txt"
 """File beside the record of a run that failed, with the whole error, such as a traceback."""
@@ -34,3 +38,31 @@ def write_error(directory: Path, text: str, config: Config) -> bool:
     with suppress(OSError):
         file.unlink()  # a part of it, or nothing
     return False
+
+
+def kept_error(directory: Path) -> str:
+    """Read what the run's own process has left in `error.txt`; empty if it has left none."""
+    try:
+        return (directory / ERROR_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def record_stuck(request: RunRequest, sentence: str) -> None:
+    """Record that the run stands still, from another thread than the one that does; the process ends next."""
+    stacks = [f"{''.join(traceback.format_stack(frame))}\n" for frame in sys._current_frames().values()]
+    write_error(request.directory, "\n".join([sentence, "The stacks of all threads:", "", *stacks]), request.config)
+    record = _record_so_far(request)
+    record.status, record.error, record.ended_at = "failed", sentence, now()
+    with suppress(OSError):
+        record.write(request.directory)
+    if multiprocessing.parent_process() is None:  # else the parent tells
+        told = hide(f"{request.directory.name} failed: {sentence}", beside=resolved_values(request.config))
+        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a display of the progress has hidden
+        print(f"{show_cursor}error: {told}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
+
+
+def _record_so_far(request: RunRequest) -> RunRecord:
+    with suppress(FileNotFoundError, RecordError):  # it has not written one that is whole
+        return RunRecord.read(request.directory)
+    return new_record(request.config, device=request.config.device, batch_search=request.batch_search)

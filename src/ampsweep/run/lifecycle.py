@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -14,6 +15,7 @@ from ampsweep.data.base import Data
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
@@ -32,14 +34,15 @@ from ampsweep.record import (
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.ending import add_figures, end_unsupported, end_without_memory, tracker_of
+from ampsweep.run.ending import add_figures, end_failed, end_unsupported, end_without_memory, tracker_of
+from ampsweep.run.failure import ERROR_NAME, record_stuck
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
-from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
@@ -55,6 +58,10 @@ Send = Callable[[object], None]
 _PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
 a step."""
+
+
+_BUILDING_GRACES: Final = 10
+"""Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,22 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
     """Build, train and record; see `run_once`."""
     if prepared.unsupported is not None:
         return end_unsupported(request, prepared.device, prepared.unsupported, send)
-    built = _build(request, prepared)
+    watchdog = Watchdog(
+        request.config.trainer.max_seconds,
+        request.config.trainer.grace_seconds,
+        interrupt=stop.interrupt,
+        on_stuck=lambda sentence: record_stuck(request, sentence),
+        stacks=request.directory / ERROR_NAME,
+    )
+    try:
+        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
+            built = _build(request, prepared)
+    except (Exception, SystemExit) as error:  # of the user's own code
+        end_failed(request, prepared.device, one_line(error), send)
+        raise
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.device, built, send)
-    return _train(request, prepared, built, send, stop)
+    return _train(request, prepared, built, send, stop, watchdog)
 
 
 def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
@@ -120,7 +139,9 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
         return oom
 
 
-def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest) -> Status:
+def _train(
+    request: RunRequest, prepared: PreparedRun, built: Built, send: Send, stop: StopRequest, watchdog: Watchdog
+) -> Status:
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
     directory = request.directory
@@ -130,7 +151,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     tracker = tracker_of(request, send, stop)
-    trainer = _trainer(request, built, device, record, tracker, send)
+    trainer = _trainer(request, built, device, record, tracker, send, watchdog)
     try:
         _continue(trainer, request, record, send)
         record.write(directory)
@@ -138,7 +159,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         record.write(directory)
         collect_new_garbage_only()
         send(_progress(trainer))
-        with limit, trainer.instruments:
+        with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except (Exception, SystemExit) as error:  # of the user's own code, too
@@ -156,6 +177,7 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
+            record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
             record.write(directory)
@@ -168,7 +190,13 @@ def _train(request: RunRequest, prepared: PreparedRun, built: Built, send: Send,
 
 
 def _trainer(
-    request: RunRequest, built: Built, device: torch.device, record: RunRecord, tracker: Tracker, send: Send
+    request: RunRequest,
+    built: Built,
+    device: torch.device,
+    record: RunRecord,
+    tracker: Tracker,
+    send: Send,
+    watchdog: Watchdog,
 ) -> Trainer:
     sent_s = -_PROGRESS_EVERY_S
 
@@ -186,7 +214,14 @@ def _trainer(
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
     return assemble_trainer(
-        request.config, built, device, log=tracker.log, progress=progress, save=save, snapshot=snapshot
+        request.config,
+        built,
+        device,
+        log=tracker.log,
+        progress=progress,
+        save=save,
+        snapshot=snapshot,
+        watchdog=watchdog,
     )
 
 
@@ -240,6 +275,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

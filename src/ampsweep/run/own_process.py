@@ -5,13 +5,16 @@ from typing import Final
 
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.record import RecordError, RunRecord
 from ampsweep.record.outcome import OOM_KILLED, Status
-from ampsweep.run.failure import ERROR_NAME, write_error
+from ampsweep.run.failure import ERROR_NAME, kept_error, write_error
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record, now
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
+_NO_RESULT: Final = "the process ended without a result"
+_STOOD_STILL: Final = "Python stood still beyond trainer.max_seconds and trainer.grace_seconds"
 
 
 def run_in_own_process(
@@ -51,10 +54,11 @@ def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
     # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
     has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
     if ended.result is None and not ended.interrupted and not has_trained:
-        error = ended.error or "the process ended without a result"
-        write_error(request.directory, error, request.config)
+        if not (kept := kept_error(request.directory)):
+            write_error(request.directory, ended.error or _NO_RESULT, request.config)
+        sentence = _STOOD_STILL if kept.startswith(STACKS_BEGIN) else ended.sentence or _NO_RESULT
         record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
-        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or ended.sentence or error
+        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or sentence
         record.ended_at = record.ended_at or now()
     record.write(request.directory)
     return record

@@ -8,6 +8,7 @@ import torch
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
@@ -35,8 +36,9 @@ def assemble_trainer(
     progress: Callable[[Trainer], None] = keep_nothing,
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
+    watchdog: Watchdog = UNWATCHED,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Trainer` for `log`, `progress`, `save`, and `Instruments` for `snapshot`."""
+    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     accumulate = config.trainer.grad_accum_steps
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
@@ -63,6 +65,7 @@ def assemble_trainer(
         log=log,
         progress=progress,
         save=save,
+        watchdog=watchdog,
     )
 
 

@@ -1,0 +1,76 @@
+"""A part of a run that never returns is ended, wherever it stands, and costs nothing while it goes on."""
+
+import sys
+import threading
+import time
+
+import isolated_targets as targets
+import pytest
+from isolated_targets import target
+
+from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.watchdog import STACKS_BEGIN, TimeLimitError, Watchdog
+from ampsweep.text import one_line
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals to a thread are a POSIX matter")
+
+
+def part(name):
+    return lambda: name
+
+
+@pytest.mark.parametrize("how", [targets.sleep_for_ever, targets.spin_for_ever, targets.lock_for_ever])
+def test_python_that_never_returns_is_interrupted(how):
+    watchdog = Watchdog(0.1, 0.1)
+    with pytest.raises(TimeLimitError) as raised, watchdog.over(part("step 3")):
+        how()
+    told = one_line(raised.value)
+    assert "step 3 did not end within 0.2 s (trainer.max_seconds=0.1, trainer.grace_seconds=0.1) (" in told
+    assert "isolated_targets.py, line " in told
+    assert not [thread for thread in threading.enumerate() if thread.name == "watchdog"]
+
+
+def test_a_part_within_another_has_its_own_time():
+    watchdog = Watchdog(0.2, 0.2)
+    with watchdog.over(part("training")):
+        time.sleep(0.3)
+        with watchdog.over(part("evaluation")):
+            time.sleep(0.3)
+        time.sleep(0.1)
+    with pytest.raises(TimeLimitError, match="training"):
+        _train_for_ever(watchdog)
+
+
+def _train_for_ever(watchdog):
+    with watchdog.over(part("training")):
+        with watchdog.over(part("evaluation")):
+            pass
+        time.sleep(1000)
+
+
+def test_without_a_limit_nothing_is_watched():
+    before = threading.active_count()
+    with Watchdog(None).over(part("step 3")):
+        assert threading.active_count() == before
+
+
+def test_the_users_own_interrupt_stays_one():
+    with pytest.raises(KeyboardInterrupt), Watchdog(60.0).over(part("step 3")):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_who_hears_no_signal_is_ended_with_its_process(tmp_path):
+    end = run_isolated(target("watched"), ("deaf_for_ever", tmp_path / "stuck", tmp_path / "stacks"))
+    assert end.exitcode == 1
+    assert "step 3 did not end within " in (tmp_path / "stuck").read_text()
+    assert "isolated_targets.py, line " in (tmp_path / "stuck").read_text()
+    assert not (tmp_path / "stacks").exists() or (tmp_path / "stacks").read_text() == ""
+
+
+@pytest.mark.slow
+def test_who_keeps_pythons_lock_is_ended_with_its_process(tmp_path):
+    end = run_isolated(target("watched"), ("lock_python_for_ever", tmp_path / "stuck", tmp_path / "stacks"))
+    assert end.exitcode == 1
+    assert (tmp_path / "stacks").read_text().startswith(STACKS_BEGIN)
+    assert "lock_python_for_ever" in (tmp_path / "stacks").read_text()
