@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from ampsweep.record import (
     FILE_NAME,
     HISTORY_NAME,
     LAST,
+    NO_ROOM,
     SNAPSHOT_NAME,
     RecordError,
     RunRecord,
@@ -62,7 +64,7 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
-_BUILDING_GRACES: Final = 10
+BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
@@ -117,10 +119,11 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
-        end_failed(request, prepared.device, one_line(error), send)
+        with suppress(OSError):  # no room, or no directory any more
+            end_failed(request, prepared.device, one_line(error), send)
         raise
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.device, built, send)
@@ -211,7 +214,17 @@ def _trainer(
 
     def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)
-        take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        try:
+            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # The training is worth more than its checkpoint, and the one before is still there.
+            note = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
+            send(Say(note))
+            attempt = record.attempts[-1]
+            if note not in (attempt.notes or []):
+                attempt.notes = [*(attempt.notes or []), note]
 
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
