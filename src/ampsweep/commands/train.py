@@ -22,6 +22,7 @@ from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
+from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
@@ -31,7 +32,8 @@ from ampsweep.tracking.wandb.process import WandbProcess
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
-    return ended(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended(lambda: _main(given), given)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -45,6 +47,10 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         with composing():
             hand_over(SweepJob(), argv, arguments.config_name)
         return ALL_ENDED
+    try:
+        socket_folder()
+    except OSError as error:
+        raise UserError(str(error)) from error
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -41,7 +42,7 @@ from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
-from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
@@ -57,6 +58,10 @@ Send = Callable[[object], None]
 _PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
 a step."""
+
+
+_BUILDING_GRACES: Final = 10
+"""Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run"):
+        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
         end_failed(request, prepared.device, one_line(error), send)
@@ -172,6 +177,7 @@ def _train(
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
+            record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
             record.write(directory)
@@ -269,6 +275,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))
