@@ -40,6 +40,7 @@ def measured(*overrides, resumed=None):
     if resumed is not None:
         before = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
         before.train_step()
+        before.step += 1
         resume(trainer, load_checkpoint(take_checkpoint(before, resumed, "hash", "model", "arm")))
     with built.precision.flags():
         trainer.train_step()

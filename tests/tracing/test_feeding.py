@@ -10,6 +10,7 @@ from torch import nn
 
 from ampsweep.text import GIB
 from ampsweep.tracing.feeding import fed, fed_each, feeding
+from ampsweep.tracing.host_memory import measure_host_peak
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracing.step import trace_step
 
@@ -78,6 +79,21 @@ def test_a_batch_counts_alike_wherever_its_bytes_are(data, read, num_batches):
     assert found.end_of_forward["other"] == BATCH_BYTES
     assert found.num_operators == expected.num_operators, "reading is not traced"
     assert sum(found.kept.values()) == 0
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_nor_does_the_allocators_own_peak_change(data, num_batches):
+    resident = [own(data, index) for index in range(3)]
+    peaks = []
+    for read in (own, views, numpys, shuffled, lambda _, index: resident[index]):
+        training = Training(num_batches)
+        training.step(read, data)
+        with measure_host_peak() as grown, trace_step(training.model, training.optimizer) as trace:
+            training.step(read, data)
+        peaks.append(trace.result.held_bytes + grown.peak_bytes)
+    overlap = (num_batches > 1) * BATCH_BYTES + 64  # of a batch with the next, where it is freed and not dropped
+    assert max(peaks) - min(peaks) <= overlap
+    assert trace.result.peak_bytes <= peaks[0] < trace.result.peak_bytes + 1000
 
 
 def test_a_resident_batch_counts_only_until_the_next(data):

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
@@ -103,6 +104,11 @@ class Run:
         if prediction is None:
             return None
         return prediction.peak_bytes if prediction.allocator_peak_bytes is None else prediction.allocator_peak_bytes
+
+    @property
+    def unvouched(self) -> Sequence[UnvouchedOperator]:
+        """The operators for whose memory its prediction does not vouch."""
+        return () if self.record.prediction is None else self.record.prediction.unvouched or ()
 
     @property
     def prediction_error_pct(self) -> float | None:

@@ -9,7 +9,7 @@ from ampsweep.record import Found, RecordError, RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
-from ampsweep.text import plural
+from ampsweep.text import escaped, plural
 from ampsweep.tracking.wandb.run_settings import group_of
 
 _SHOWN: Final = 5
@@ -24,7 +24,7 @@ def sync_command(directories: Sequence[Path]) -> int:
         UserError: as `sync_directories`.
     """
     resolved = [resolved_directory(directory) for directory in directories]
-    return ALL_ENDED if sync_directories(resolved, lambda line: print(line, flush=True)) else SOME_FAILED
+    return ALL_ENDED if sync_directories(resolved, lambda line: print(escaped(line), flush=True)) else SOME_FAILED
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:

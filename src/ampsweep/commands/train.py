@@ -32,7 +32,8 @@ from ampsweep.tracking.wandb.process import WandbProcess
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
-    return ended(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended(lambda: _main(given), given)
 
 
 def _main(argv: Sequence[str]) -> int:

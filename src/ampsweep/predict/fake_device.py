@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
+from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
@@ -75,6 +76,8 @@ class FakeDevice:
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
+            if self.target.kind == "cuda":
+                flatten_weights(model)
         return model
 
     def trace_step(

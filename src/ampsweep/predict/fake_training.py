@@ -56,13 +56,15 @@ class FakeTraining:
         tracing = device.trace_step(trainer.model, trainer.optimizer, counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
+            device.kernels.vouching.restart()
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
             step = trainer.train_step(norm_wanted=norm_wanted)
             hook.remove()
             if evaluates:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
-        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
+        unvouched = device.kernels.vouching.called()
+        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched)
 
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""

@@ -23,6 +23,7 @@ from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, M
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB, one_line
 
 
@@ -56,6 +57,12 @@ class WorkloadPrediction:
     """Arms that the target cannot run, or whose model its autocast refuses, with the reason."""
     baseline: str | None
     answers: tuple[ArmAnswer, ...]
+
+    @property
+    def unvouched(self) -> tuple[UnvouchedOperator, ...]:
+        """The operators that some arm's prediction does not vouch for, each once."""
+        called = {(one.name, one.doubt): one for arm in self.arms for one in arm.memory.unvouched}
+        return tuple(called[key] for key in sorted(called))
 
 
 def predict(configs: Sequence[Config]) -> WorkloadPrediction:

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -59,6 +60,10 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
+_BUILDING_GRACES: Final = 10
+"""Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
+
+
 @dataclass(frozen=True)
 class PreparedRun:
     """A run whose device is locked for it, with the facts found out before it is built."""
@@ -110,7 +115,7 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run"):
+        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
         end_failed(request, prepared.device, one_line(error), send)
@@ -270,6 +275,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

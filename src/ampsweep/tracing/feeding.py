@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampsweep.tracing.host_memory import mark_delivery, mark_reading
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
 _PLAIN: Final = (Tensor, FakeTensor)
@@ -79,7 +80,9 @@ def fed(read: Callable[..., Any], *args: Any) -> Any:
     if not StorageCounter._entered:
         return read(*args)
     with feeding():
+        mark_reading()
         batch = _own_tensors(read(*args), {})
+        mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
     for counter in StorageCounter._entered:
         counter.deliver(tensors_in(batch))
     return batch

@@ -246,7 +246,9 @@ class Instruments:
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return self._others.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
+        return self._others.verdict(
+            busy_before=busy_before, throttled_pct=throttled_pct, waits_for_host=self._clock.waits_for_host
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
