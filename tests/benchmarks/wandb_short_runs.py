@@ -178,7 +178,9 @@ def _try(name: str) -> Tried:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, WandbServer() as server:
         place = Path(folder)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
-        environment = {**kept, **server.environment, "HOME": folder, "OMP_NUM_THREADS": "1"}
+        # Locks of devices are in the temporary folder: no run here is to wait for another.
+        own = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
+        environment = {**kept, **server.environment, **own}
         arguments = [
             "model=mlp_small",
             "data=digits",
