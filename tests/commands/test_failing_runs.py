@@ -22,7 +22,7 @@ FAILURES = {
     "is_killed": ("failed", "killed by SIGKILL"),
     "crashes": ("failed", "killed by SIGSEGV"),
     "aborts": ("failed", "killed by SIGABRT"),
-    "hangs": ("failed", "step 3 did not end within trainer.max_seconds=3 and trainer.grace_seconds=2"),
+    "hangs": ("failed", "step 3 did not end within 5.0 s (trainer.max_seconds=3, trainer.grace_seconds=2)"),
     "leaves": ("failed", "ended with exit code 7"),
     "exits": ("failed", "sys.exit(5)"),
     "runs_out_of_memory": ("oom", "out of memory in forward of step 3: 3638 TiB asked for with "),

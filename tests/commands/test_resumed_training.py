@@ -146,6 +146,20 @@ def test_a_run_resumed_at_its_end_is_only_evaluated(train):
     assert only_run("after").record.summary["val/loss"] == only_run().record.summary["val/loss"]
 
 
+def test_a_run_killed_after_its_last_step_keeps_its_figures(train):
+    command = (*MLP, "precision=amp_fp16", "trainer.steps=4", "trainer.checkpoint_every=4")
+    assert train(*command).code == 0
+    before = only_run().record.summary
+    stopped()
+    assert train(*command, "resume=auto").code == 0
+    record = only_run().record
+    assert record.status == "completed"
+    assert len(record.attempts) == 2
+    for key in (*SAME_EACH_TIME, *SCALER):
+        assert record.summary[key] == before[key], key
+    assert "perf/step_ms" not in record.summary, "this process took no step"
+
+
 def stopped(**environment):
     """A run that was stopped after its checkpoint at step 4, as its files say."""
     run = only_run()

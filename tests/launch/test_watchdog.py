@@ -25,7 +25,7 @@ def test_python_that_never_returns_is_interrupted(how):
     with pytest.raises(TimeLimitError) as raised, watchdog.over(part("step 3")):
         how()
     told = one_line(raised.value)
-    assert "step 3 did not end within trainer.max_seconds=0.1 and trainer.grace_seconds=0.1 (" in told
+    assert "step 3 did not end within 0.2 s (trainer.max_seconds=0.1, trainer.grace_seconds=0.1) (" in told
     assert "isolated_targets.py, line " in told
     assert not [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 

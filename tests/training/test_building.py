@@ -159,7 +159,7 @@ def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
 
 
 def test_the_device_is_torchs_accelerator_else_the_cpu():
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     expected = CPU if accelerator is None else torch.device(accelerator.type, 0)
     assert resolve_device("auto") == expected
     assert resolve_device("cpu") == CPU

@@ -18,6 +18,7 @@ from ampsweep.commands.entry import FULL_ERROR
 from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
+from ampsweep.config.identity import resolved_values
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
@@ -53,7 +54,6 @@ class SingleJob:
 
         config = to_config(composed)
         directory = Path(HydraConfig.get().runtime.output_dir)
-        _keep_hydra_files(composed, directory)
         request = RunRequest(
             config,
             directory,
@@ -63,12 +63,17 @@ class SingleJob:
             predictor=PREDICT_RUN,
         )
         try:
+            _keep_hydra_files(composed, directory)
             with StopRequest() as stop:
                 run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
             sentence = f"{directory.name} failed: {one_line(error)}"
             self.failure = failed(error, sentence, directory, config)
             self.failure.__cause__ = error
+
+
+class SweepEnded(BaseException):
+    """Raised with a sentence where a sweep cannot go on, as on a full disk: past Hydra, which prints for Exceptions."""
 
 
 class SweepJob:
@@ -95,6 +100,14 @@ class SweepJob:
         return SweepJob, ()
 
     def __call__(self, composed: DictConfig) -> None:
+        try:
+            self._train(composed)
+        except OSError as error:
+            if self._display is None:  # in a worker: its launcher tells
+                raise
+            raise SweepEnded(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+
+    def _train(self, composed: DictConfig) -> None:
         settings = HydraConfig.get()
         config = to_config(composed)
         directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
@@ -105,7 +118,7 @@ class SweepJob:
             return
         directory = own_directory(directory)
         _keep_hydra_files(composed, directory)
-        _hide_in(sweep / "multirun.yaml")
+        _hide_in(sweep / "multirun.yaml", beside=resolved_values(config))
         request = RunRequest(
             config,
             directory,
@@ -147,17 +160,18 @@ def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()
-    _save(composed, folder / "config.yaml")
-    _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml")
-    _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml")
+    named = OmegaConf.to_container(composed)
+    _save(composed, folder / "config.yaml", named)
+    _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml", named)
+    _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml", named)
 
 
-def _save(config: Container, path: Path) -> None:
-    OmegaConf.save(OmegaConf.create(hidden(OmegaConf.to_container(config))), path)
+def _save(config: Container, path: Path, beside: object) -> None:
+    write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(hidden(OmegaConf.to_container(config), beside))))
 
 
-def _hide_in(path: Path) -> None:
-    """Hide the secrets in a file that Hydra has written."""
+def _hide_in(path: Path, beside: object) -> None:
+    """Hide the secrets in a file that Hydra has written, those named in `beside` too."""
     text = path.read_text(encoding="utf-8")
-    if (safe := hide(text)) != text:
+    if (safe := hide(text, beside)) != text:
         write_atomically(path, safe)

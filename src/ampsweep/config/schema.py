@@ -175,8 +175,8 @@ class TrainerConfig:
     max_seconds: float | None = None
     """Training stops after the step in which this much time has passed since the first step began."""
     grace_seconds: float = 300.0
-    """A step, an evaluation or the building of the run that takes this much longer than `max_seconds` is ended, and
-    the run with it: as failed. Without `max_seconds` nothing is."""
+    """A step or an evaluation that takes this much longer than `max_seconds` is ended, and the run with it, as failed;
+    building the run may take ten times as much longer. Without `max_seconds` nothing is ended."""
     warmup_steps: int = 10
     """Steps left out of every figure (not of the training); at most half of a shorter run."""
     warmup_seconds: float | None = None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from ampsweep.own_code_place import place_in_thread
+from ampsweep.text import duration
 
 _HEARD_WITHIN_S: Final = 5.0
 """The time between the signal and the second way, and between that and the third."""
@@ -66,16 +67,17 @@ class Watchdog:
     ) -> None:
         self._max_s, self._grace_s = max_s, grace_s
         self._interrupt, self._on_stuck, self._stacks = interrupt, on_stuck, stacks
-        self._doing: Callable[[], str] | None = None
+        self._told: Callable[[], str] | None = None
+        self._file: IO[str] | None = None
         self._deadline_s, self._is_late, self._is_over = math.inf, False, False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def over(self, doing: Callable[[], str]) -> Iterator[None]:
+    def over(self, doing: Callable[[], str], num_graces: int = 1) -> Iterator[None]:
         """Limit the time of the part of a run inside, in the main thread; parts may lie in each other.
 
-        `doing` names the part, such as "step 3", once it has taken too long.
+        `doing` names the part, such as "step 3", once it has taken too long: `max_s` and so many graces.
 
         Raises:
             TimeLimitError: it took too long.
@@ -83,50 +85,64 @@ class Watchdog:
         if self._max_s is None or threading.current_thread() is not threading.main_thread():
             yield
             return
-        outer, outer_deadline_s = self._doing, self._deadline_s
-        with self._stacks_file() as file:
-            self._set(doing, time.monotonic() + self._max_s + self._grace_s, file)
+        outer, outer_deadline_s = self._told, self._deadline_s
+        limit_s = self._max_s + num_graces * self._grace_s
+        limits = f"trainer.max_seconds={self._max_s:g}, trainer.grace_seconds={self._grace_s:g}"
+
+        def sentence() -> str:
+            return f"{doing()} did not end within {duration(limit_s)} ({limits})"
+
+        with self._stacks_file():
+            self._set(sentence, time.monotonic() + limit_s)
             try:
                 yield
             except KeyboardInterrupt as interrupt:
                 if not self._is_late:
                     raise  # the user's
-                raise TimeLimitError(self._sentence(doing)).with_traceback(interrupt.__traceback__) from None
+                raise TimeLimitError(sentence()).with_traceback(interrupt.__traceback__) from None
             finally:
                 if outer is not None:
-                    self._set(outer, max(outer_deadline_s, time.monotonic() + self._grace_s), file)
+                    self._set(outer, max(outer_deadline_s, time.monotonic() + self._grace_s))
                 else:
                     self._end()
 
     @contextmanager
-    def _stacks_file(self) -> Iterator[IO[str]]:
-        """Open the file for the stacks, which is gone afterwards."""
-        if self._stacks is None:
-            yield sys.__stderr__ or sys.stderr
+    def _stacks_file(self) -> Iterator[None]:
+        """Hold the file for the stacks open, one for all parts within each other; an empty one is gone afterwards."""
+        if self._file is not None or self._stacks is None:
+            yield
             return
+        with suppress(OSError):  # no room: stderr takes the stacks
+            self._file = self._stacks.open("a", encoding="utf-8")
         try:
-            with self._stacks.open("a", encoding="utf-8") as file:
-                yield file
+            yield
         finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
             with suppress(OSError):
                 if self._stacks.stat().st_size == 0:
                     self._stacks.unlink()
 
-    def _set(self, doing: Callable[[], str], deadline_s: float, file: IO[str]) -> None:
+    def _set(self, told: Callable[[], str], deadline_s: float) -> None:
         with self._changed:
-            self._doing, self._deadline_s, self._is_late = doing, deadline_s, False
+            self._told, self._deadline_s, self._is_late = told, deadline_s, False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
                 self._thread.start()
             self._changed.notify()
         left_s = deadline_s - time.monotonic() + 2 * _HEARD_WITHIN_S
         with suppress(ValueError, OSError, RuntimeError):  # a stderr without a file, as under a test
-            faulthandler.dump_traceback_later(max(left_s, _HEARD_WITHIN_S), exit=True, file=file)
+            faulthandler.dump_traceback_later(
+                max(left_s, _HEARD_WITHIN_S),
+                exit=True,
+                file=self._file or sys.__stderr__,  # type: ignore[arg-type]
+            )
 
     def _end(self) -> None:
         faulthandler.cancel_dump_traceback_later()
         with self._changed:
-            self._doing, self._deadline_s, self._is_over = None, math.inf, True
+            self._told, self._deadline_s, self._is_over = None, math.inf, True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
@@ -145,9 +161,9 @@ class Watchdog:
             else:
                 return
         try:
-            assert self._doing is not None
+            assert self._told is not None
             place = place_in_thread(_main_thread())
-            self._on_stuck(self._sentence(self._doing) + ("" if place is None else f" ({place})"))
+            self._on_stuck(self._told() + ("" if place is None else f" ({place})"))
             sys.stderr.flush()
         finally:
             os._exit(1)
@@ -155,10 +171,6 @@ class Watchdog:
     def _signalled(self) -> bool:
         self._is_late = True
         return self._interrupt()
-
-    def _sentence(self, doing: Callable[[], str]) -> str:
-        limits = f"trainer.max_seconds={self._max_s:g} and trainer.grace_seconds={self._grace_s:g}"
-        return f"{doing()} did not end within {limits}"
 
 
 UNWATCHED: Final = Watchdog(None)

@@ -28,8 +28,9 @@ class FakeDevice:
     """A context in which every computation allocates what it would on `target`, and nothing on this machine.
 
     All its tensors are fake CPU tensors, for CUDA too, with CUDA's dispatch in place of the CPU's: fake CUDA tensors
-    need a CUDA build of torch and its GPU (on the CPU build they abort the process), and a prediction must be the same
-    on every machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
+    need a CUDA build of torch (on the CPU build they abort the process), some operators ask the GPU itself
+    (attention, recurrent cells), trainer and monitors want its streams, and a prediction must be the same on every
+    machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
     """
 
     def __init__(self, target: TargetDevice) -> None:

@@ -4,8 +4,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -27,6 +29,7 @@ from ampsweep.record import (
     FILE_NAME,
     HISTORY_NAME,
     LAST,
+    NO_ROOM,
     SNAPSHOT_NAME,
     RecordError,
     RunRecord,
@@ -43,7 +46,7 @@ from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
-from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
@@ -59,6 +62,10 @@ Send = Callable[[object], None]
 _PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
 a step."""
+
+
+BUILDING_GRACES: Final = 10
+"""Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,11 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run"):
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
-        end_failed(request, prepared.device, one_line(error), send)
+        with suppress(OSError):  # no room, or no directory any more
+            end_failed(request, prepared.device, one_line(error), send)
         raise
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.device, built, send)
@@ -174,6 +182,7 @@ def _train(
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
+            record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
             record.write(directory)
@@ -205,7 +214,17 @@ def _trainer(
 
     def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)
-        take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        try:
+            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # The training is worth more than its checkpoint, and the one before is still there.
+            note = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
+            send(Say(note))
+            attempt = record.attempts[-1]
+            if note not in (attempt.notes or []):
+                attempt.notes = [*(attempt.notes or []), note]
 
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
@@ -283,6 +302,8 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         notes += _other_code(found.path, record) + resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

@@ -120,9 +120,9 @@ class Instruments:
             self._compilations.compiled = False
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
-        self._count_step_seen()
-        if self._num_left_out is None and self._warmup_is_over(began_s):
-            self._end_warmup()
+        self._num_steps_seen += 1
+        if self._num_left_out is None:
+            self._look_at_warmup(began_s)
         self.own_time.seconds += perf_counter() - began_s
 
     @contextmanager
@@ -136,8 +136,9 @@ class Instruments:
             del unfreed
             self._clock.mark_traced()
             self._after_trace(trace.result)
-            self._count_step_seen()
+            self._num_steps_seen += 1
             self._warmup_began_s = perf_counter()  # the device had little to do until now
+            self._look_at_warmup(self._warmup_began_s, is_traced=True)
 
     def _trace(self) -> AbstractContextManager[Trace]:
         on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
@@ -253,7 +254,9 @@ class Instruments:
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return self._others.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
+        return self._others.verdict(
+            busy_before=busy_before, throttled_pct=throttled_pct, waits_for_host=self._clock.waits_for_host
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
@@ -279,14 +282,13 @@ class Instruments:
         has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
         return has_stepped or bool(self._optimizer.state) or self._num_steps_seen + 2 >= self._warmup_steps
 
-    def _count_step_seen(self) -> None:
-        self._num_steps_seen += 1
+    def _look_at_warmup(self, now_s: float, *, is_traced: bool = False) -> None:
+        """See after a step whether warm-up is over; a traced step does not end it."""
         if self._num_steps_seen == self._warmup_steps:
             self._memory.after_warmup()
-
-    def _warmup_is_over(self, now_s: float) -> bool:
-        """Tell whether warm-up is over after an ordinary step; a traced one does not end it."""
-        return self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
+        has_lasted = self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
+        if has_lasted and self._num_left_out is None and not is_traced:
+            self._end_warmup()
 
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced = self._unreported = traced
