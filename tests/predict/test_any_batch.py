@@ -45,7 +45,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(target):
     assert not memory.fits(largest + 1, limit)
 
 
-def test_data_that_stays_on_a_gpu_is_a_category_of_its_own():
+def test_data_on_a_gpu_is_a_category_of_its_own():
     resident, copied = (predicted(*workload, target=CUDA).peak().categories for workload in (GPT, (*GPT[:2], *TEXT)))
     assert resident["data"] == 5 * 2 * 4 * 32 * 8, "four batches and one for validation"
     assert (copied["data"], copied["other"] >= 2 * 4 * 32 * 8) == (0, True)
