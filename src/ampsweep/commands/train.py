@@ -14,7 +14,6 @@ from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
-from ampsweep.config.existence import check_existence
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
@@ -24,6 +23,7 @@ from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.socket_folder import socket_folder
+from ampsweep.sweep.existence import check_existence
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
