@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -49,9 +50,9 @@ _KNOWN_FORMS: Final = re.compile(
     r"|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
 )
 _BEARER: Final = re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
-_IN_URL: Final = re.compile(r"(://[^/\s:@]*:)(?:[^/\s'\"]+(?=@)|(?!\d+(?:[/\s]|$))[^\s'\"]+(?=@))")
+_IN_URL: Final = re.compile(r"(://[^/\s:@]*:)(?:[^/\s'\"]{1,256}(?=@)|(?!\d+(?:[/\s]|$))[^\s'\"]{1,256}(?=@))")
 _BEFORE_HOST: Final = re.compile(
-    r"(?<![\w/.@:-])((?!mailto:)[\w.-]+:)[^\s/:'\"]+(?=@(?:localhost\b|[\w-]+\.[\w.-]*\w))"
+    r"(?<![\w/.@:-])((?!mailto:)[\w.-]+:)[^\s/:'\"]{1,256}(?=@(?:localhost\b|[\w-]+\.[\w.-]*\w))"
 )
 
 
@@ -78,12 +79,14 @@ def hidden(value: T, beside: object = None) -> T:
 def _hide(text: str, secrets: Iterable[re.Pattern[str]]) -> str:
     for secret in secrets:
         text = secret.sub(HIDDEN, text)
-    text = _HEADER.sub(rf"\g<1>\g<2>{HIDDEN}", text)
-    text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
-    text = _HUMPED.sub(_without_humped, text)
+    if _assigns(text):
+        text = _HEADER.sub(rf"\g<1>\g<2>{HIDDEN}", text)
+        text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
+        text = _HUMPED.sub(_without_humped, text)
+    if "@" in text:
+        text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
+        text = _BEFORE_HOST.sub(rf"\g<1>{HIDDEN}", text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
-    text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
-    text = _BEFORE_HOST.sub(rf"\g<1>{HIDDEN}", text)
     return _KNOWN_FORMS.sub(HIDDEN, text)
 
 
@@ -136,7 +139,7 @@ def _named(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _named(item)
-    elif isinstance(value, str):
+    elif isinstance(value, str) and _assigns(value):
         for found in _ASSIGNED.finditer(value):
             yield from _unquoted(found[2])
 
@@ -155,7 +158,13 @@ def _scalars(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _is_secret_name(key: Any) -> bool:
+def _assigns(text: str) -> bool:
+    """Tell whether anything in a text could be a name with its value: most texts are told apart by this alone."""
+    return "=" in text or ":" in text or "--" in text
+
+
+@cache
+def _is_secret_name(key: object) -> bool:
     return _SECRET_NAME.search(_HUMPS.sub("_", str(key))) is not None
 
 

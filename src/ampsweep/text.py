@@ -51,13 +51,13 @@ def ratio(value: float) -> str:
 def num_bytes(value: float) -> str:
     """A number of bytes in the unit that suits it.
 
-    >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(0.0), num_bytes(-2048.0)
+    >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(-0.3), num_bytes(-2048.0)
     ('1.50 GiB', '1.00 MiB', '0 B', '-2.00 KiB')
     """
     for unit in ("GiB", "MiB", "KiB"):
         if abs(value) >= BYTES_OF[unit]:
             return f"{number(value / BYTES_OF[unit])} {unit}"
-    return f"{value:.0f} B"
+    return f"{round(value)} B"  # of -0.3 bytes, too, 0
 
 
 def allocation(size: int) -> str:

@@ -1,6 +1,7 @@
 """Models of a user who has trouble: each classifies the digits until something happens."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -67,6 +68,10 @@ class Broken(Digits):
 
     def aborts(self) -> None:
         os.abort()
+
+    def deletes_its_directory(self) -> None:
+        for record in Path("outputs").rglob("run.json"):
+            shutil.rmtree(record.parent)
 
     def hangs(self) -> None:
         time.sleep(1000)
@@ -163,3 +168,17 @@ class Lookup(nn.Linear):
 
     def forward(self, images: Tensor) -> Tensor:
         return {}["features"]
+
+
+class Crashing(nn.Module):
+    """Crashes while it is built."""
+
+    def __init__(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Endless(nn.Module):
+    """Is never built."""
+
+    def __init__(self) -> None:
+        time.sleep(1000)

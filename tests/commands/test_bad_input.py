@@ -187,9 +187,9 @@ def own_modules(tmp_path, monkeypatch):
     """Modules of a user that cannot be imported."""
     directory = tmp_path / "own"
     directory.mkdir()
-    (directory / "raising.py").write_text("raise RuntimeError('a library is missing')")
+    (directory / "raising.py").write_text("raise RuntimeError('a library is missing')\nclass Net: pass")
     (directory / "misspelt.py").write_text("class Net(:")
-    (directory / "exiting.py").write_text("import sys\nsys.exit(3)")
+    (directory / "exiting.py").write_text("import sys\nsys.exit(3)\nclass Net: pass")
     monkeypatch.syspath_prepend(directory)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
 
@@ -206,6 +206,59 @@ def test_an_own_model_that_cannot_be_trained_is_refused(target, said, refused):
 @pytest.mark.parametrize("target", ["exiting.Net", "own_models.Empty", "own_models.Lookup"])
 def test_a_sweep_refuses_it_before_its_first_run(target, refused):
     assert OWN_MODELS[target] in refused("-m", *OWN, "seed=0,1", f"model._target_={target}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a:\n\tb: 1", "own.yaml: not YAML: while scanning for the next token found character '\\t'"),
+        (b"a: [1\nb: 2", "own.yaml: not YAML: while parsing a flow sequence"),
+        (b"\xff\xfe", "is not UTF-8 text: invalid start byte at byte 0"),
+        (b"defaults: 3", "Invalid defaults list in 'experiment/own'"),
+        (
+            b"# @package _global_\nseed: 1\nseed: 2",
+            "own.yaml: not YAML: while constructing a mapping found duplicate key",
+        ),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("-m",), ("--cfg", "job")], ids=["single", "sweep", "shown"])
+def test_yaml_of_a_users_own_that_is_broken_is_named(content, said, more, refused):
+    folder = Path("own/experiment")
+    folder.mkdir(parents=True)
+    (folder / "own.yaml").write_bytes(content)
+    assert said in refused(*more, "--config-dir=own", *MLP, "experiment=own")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("model=custom", "data=digits", "model._target_=nosuch.deeper.Net"),
+        ("model=custom", "data=digits", "model._target_=own_models.Missing"),
+        ("model=gpt_tiny", "data.path=missing.txt"),
+        ("model=mlp_small", "resume=missing"),
+    ],
+)
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
+def test_what_is_not_there_is_told_before_wandb_and_torch(setting, sweep, refused, monkeypatch):
+    def begin(*_):
+        raise AssertionError("W&B begins, and after it torch and the device's lock")
+
+    monkeypatch.setattr("ampsweep.commands.train.WandbProcess", begin)
+    assert refused(*sweep, "tracking.mode=offline", "trainer.steps=4", *setting)
+
+
+def test_a_model_that_crashes_the_checks_is_named(refused):
+    said = refused("-m", *OWN, "model._target_=own_models.Crashing")
+    assert said == "model=Crashing with data=digits cannot be checked: killed by SIGSEGV"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
+def test_a_model_that_is_never_built_is_refused_in_time(sweep, refused):
+    time_limit = ("trainer.max_seconds=0.5", "trainer.grace_seconds=0.5")
+    said = refused(*sweep, *OWN, *time_limit, "model._target_=own_models.Endless")
+    assert "checking the run before it begins did not end within 5.5 s (trainer.max_seconds=0.5" in said
+    assert "own_models.py, line " in said
 
 
 def test_an_own_model_needs_a_target(refused):

@@ -29,7 +29,7 @@ def test_secrets_stay_where_they_came_from(train, wandb_server, monkeypatch):
     assert ended.code == 1
     fine, broken = all_runs()
     assert fine.record.config["model"]["api_key"] == "***"
-    assert broken.record.error == "RuntimeError: the service does not take ***"
+    assert broken.record.error.startswith("RuntimeError: the service does not take ***")
     assert len(wandb_server.runs) == 3, "with the comparison"
     secrets = [secret.encode() for secret in (FROM_THE_ENVIRONMENT, FROM_AN_OVERRIDE, KEY)]
     texts = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}

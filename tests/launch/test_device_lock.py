@@ -1,9 +1,11 @@
 import multiprocessing
 import time
+from pathlib import Path
 
 import pytest
 
-from ampsweep.launch.device_lock import device_lock, lock_path
+from ampsweep.config.errors import UserError
+from ampsweep.launch.device_lock import check_lock, device_lock, lock_path
 from ampsweep.launch.signals import StopRequest
 
 
@@ -74,6 +76,13 @@ def test_a_device_can_be_locked_again():
     for _ in range(2):
         with device_lock("cpu", pytest.fail):
             pass
+
+
+def test_a_lock_is_checked_whoever_holds_it(cpu_holder, tmp_path):
+    check_lock("cpu")
+    Path(lock_path("mps", {})).mkdir()
+    with pytest.raises(UserError, match=f"lock of device mps cannot be taken: {tmp_path}.*: Is a directory"):
+        check_lock("mps")
 
 
 @pytest.mark.parametrize(

@@ -303,3 +303,25 @@ def test_cuda_steps_last_as_long_as_their_kernels():
     total_ms = 1e3 * (time.perf_counter() - began)
     assert issued_ms < total_ms / 2
     assert 6 * summary["perf/step_ms"] == pytest.approx(total_ms, rel=0.5)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("width", "waits_for_host"), [(8, True), (8192, False)])
+def test_cuda_tells_whether_it_waits_for_the_host(width, waits_for_host):
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    c = StepClock(device, samples_per_step=8, tokens_per_step=None)
+    x = torch.randn(width, width, device=device)
+    for num_steps in range(30):
+        if num_steps == 5:
+            c.end_warmup()
+        c.begin()
+        for _ in range(100):
+            x.mul(0.5)
+        c.end()
+        if num_steps % 5 == 4:
+            c.wait()
+            c.cut()
+            c.windows()
+    summary = c.summary()
+    assert c.waits_for_host == waits_for_host
+    assert (summary["perf/launch_ms"] > 0.5 * summary["perf/step_ms"]) == waits_for_host

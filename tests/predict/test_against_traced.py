@@ -51,7 +51,7 @@ def test_to_the_byte(case):
 
 @pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16"])
 @pytest.mark.parametrize("workload", [MLP, GPT, REGRESSION], ids=lambda workload: workload[0])
-def test_a_fresh_run_a_resumed_one_and_a_prediction_agree(workload, mode, tmp_path):
+def test_fresh_resumed_and_predicted_peaks_agree(workload, mode, tmp_path):
     overrides = (*workload, f"precision={mode}", *ADAMW)
 
     fresh, continued, timeline = measured(*overrides), measured(*overrides, resumed=tmp_path), predicted(*overrides)

@@ -38,17 +38,17 @@ def test_what_backward_needs_at_least_is_counted(kind, kept, mode, itemsize):
     assert (reserve in timeline.sizes.tolist()) == (kept > 0)
 
 
-def test_layers_and_directions_add_up_with_the_outputs_between_layers():
+def test_layers_directions_and_outputs_between_layers_add_up():
     deep = step("+model.layers=2", "+model.bidirectional=true", "precision=fp32")
     assert 4 * STEPS * 2 * (2 * 5 * HIDDEN + HIDDEN) in deep.sizes.tolist()
 
 
-def test_weights_are_one_allocation_and_autocast_copies_them_at_each_call():
+def test_weights_are_one_allocation():
     size = 4 * HIDDEN * (16 + HIDDEN + 2)
     assert (step("precision=fp32").sizes == 4 * size).sum() == 2, "the weights, and their gradients"
 
 
-def test_half_parameters_are_copied_at_each_call_where_torch_does_not_flatten_them():
+def test_bfloat16_parameters_are_copied_at_each_call():
     size = 2 * 4 * HIDDEN * (16 + HIDDEN + 2)
     assert size in step("precision=pure_bf16").sizes.tolist()
 

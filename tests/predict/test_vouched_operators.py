@@ -122,7 +122,7 @@ def sizes(result):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("shape", "function"), CALLS)
-def test_what_is_vouched_for_takes_the_bytes_of_the_cpus_kernel(shape, function, dtype):
+def test_what_is_vouched_for_takes_the_kernels_bytes(shape, function, dtype):
     x = torch.rand(shape, dtype=dtype, requires_grad=True)
     with Compared() as compared:
         function(x).sum().backward()

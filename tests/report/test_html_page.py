@@ -115,6 +115,36 @@ def test_figures_of_bars_stand_clear_of_the_dots(page):
     assert not any("text" in trace for trace in figure["traces"] if trace["type"] == "bar")
 
 
+def test_what_limits_an_arm_stands_on_its_card_beside_the_speed(write, tmp_path):
+    unknown = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
+    entries = [on_gpu("fp32", seed, step_ms=100.0) for seed in range(3)]
+    entries += [on_gpu("amp_bf16", seed, step_ms=3.2, **unknown) for seed in range(3)]
+    page = page_of(write(entries), tmp_path)
+    speed, memory, _ = page.one(class_="arm-verdict").all(class_="tile")
+    assert speed.text.endswith("limited by launching operators, 8.0 us each contamination of 3 of 6 runs unknown")
+    assert "limited" not in memory.text
+    row = next(row for row in page.one("article").one("table").rows() if row["arm"] == "amp_bf16")
+    assert (row["limited by"], row["speedup"].split("x", 1)[1].strip()) == ("launching 8.0 us/op", "3 of 6 unchecked")
+
+
+def test_a_speed_has_the_same_digits_on_card_and_in_sentence(write, tmp_path):
+    entries = [on_gpu("fp32", seed, step_ms=100.0) for seed in range(3)]
+    entries += [on_gpu("amp_bf16", seed, step_ms=ms) for seed, ms in enumerate((20.0, 100.0, 600.0))]
+    page = page_of(write(entries), tmp_path)
+    speed = page.one(class_="arm-verdict").all(class_="tile")[0].text
+    figure, ends = re.search(r"([\d.]+)x.*(\[.*\])", speed).groups()
+    assert f"{figure}x {ends}" in page.one(class_="arm-verdict").one(class_="why").text
+    assert "[0," not in ends
+
+
+def test_problems_that_differ_in_a_figure_only_are_one_row(write, tmp_path):
+    cores = (0.6, 1.0, 1.0, 1.4)
+    entries = [contaminated("amp_bf16", s, f"others kept {c} of 2 cores busy") for s, c in enumerate(cores)]
+    page = page_of(write([*sweep("fp32", [100.0] * 4), *entries]), tmp_path)
+    (row,) = page.one(class_="problems").one("table").rows()
+    assert (row["why"], row["seeds"]) == ("others kept 0.6 to 1.4 of 2 cores busy", "0, 1, 2, 3")
+
+
 def test_the_chain_leads_from_tensors_to_the_process(page):
     _, figure = panel(page, "w0-memory-chain")
     fp32 = figure["traces"][0]

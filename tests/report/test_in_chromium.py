@@ -38,6 +38,16 @@ def traces(page, panel):
     return [tuple(one) for one in page.evaluate(f"{plot}.data.map(one => [one.name ?? '', one.x.length])")]
 
 
+CUT = """(() => {{
+  const plot = document.querySelector('#w0-{} .plot'), box = plot.getBoundingClientRect();
+  const texts = [...plot.querySelectorAll('.xtitle, .ytitle, .textpoint text, .bartext')];
+  const drawn = texts.filter((one) => one.getBoundingClientRect().width > 0);
+  const ends = drawn.map((one) => [one.textContent, one.getBoundingClientRect()]);
+  return ends.filter(([_, at]) => at.right > box.right + 1 || at.left < box.left - 1).map(([text, _]) => text);
+}})()"""
+"""Texts of a panel that do not fit on its picture."""
+
+
 def choose(page, **values):
     """Choose in the selects of the filters."""
     page.evaluate(
@@ -78,6 +88,9 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.resize(400, 800)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") == 400
+    for panel in ("memory-categories", "memory-changes", "speedup", "samples-per-sec"):
+        traces(page, f"w0-{panel}")
+        page.wait_until(f"{CUT.format(panel)}.length === 0")
     page.resize(1400, 1000)
     assert page.errors == []
     assert [url for url in page.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]

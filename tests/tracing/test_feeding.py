@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from devices import needs_cuda
 from torch import nn
+from torch.utils.data import TensorDataset
 
+from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.text import GIB
-from ampsweep.tracing.feeding import fed, fed_each, feeding
+from ampsweep.tracing.feeding import fed, fed_each, feeding, resident
 from ampsweep.tracing.host_memory import measure_host_peak
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracing.step import trace_step
@@ -256,6 +259,32 @@ def test_a_memory_limit_leaves_out_what_feeds():
 def test_a_batch_can_be_what_exceeds_a_memory_limit(data):
     with MemoryLimit(CPU, (BATCH_BYTES - 1) / GIB), pytest.raises(torch.OutOfMemoryError, match="limited to"):
         fed(views, data, 0)
+
+
+class Held:
+    """Holds tensors in all kinds of ways."""
+
+    def __init__(self):
+        self.whole = torch.ones(1)
+        self.splits = {"train": [torch.ones(2), (torch.ones(3), "text")], "module": torch, "class": Held}
+        self.other, self.itself = TensorDataset(torch.ones(4)), self
+
+
+def test_what_data_holds_is_found_wherever_it_is():
+    assert sorted(map(len, resident(Held()))) == [1, 2, 3, 4]
+
+
+@needs_cuda
+def test_data_on_an_accelerator_is_a_category_of_its_own():
+    device = torch.device("cuda", 0)
+    config = {"in_features": WIDTH, "out_features": WIDTH, "num_batches": 5, "batch_size": BATCH, "seed": 0}
+    data = SyntheticRegression(**config, device=device)
+    model = nn.Linear(WIDTH, WIDTH, device=device)
+    with trace_step(model, data=resident(data)) as trace:
+        x, y = fed(data.train_batch, 0)
+        F.mse_loss(model(x), y).backward()
+    assert trace.result.end_of_forward["data"] == 6 * BATCH_BYTES  # one is for validation
+    assert trace.result.end_of_forward["other"] == 0
 
 
 def test_a_mapped_file_larger_than_memory_feeds_a_step(tmp_path):

@@ -63,6 +63,7 @@ class Parts:
             self.model,
             self.optimizer,
             self.precision,
+            self.data,
             warmup_steps=config.warmup_steps,
             samples_per_step=BATCH,
             tokens_per_step=None,

@@ -54,7 +54,6 @@ class SingleJob:
 
         config = to_config(composed)
         directory = Path(HydraConfig.get().runtime.output_dir)
-        _keep_hydra_files(composed, directory)
         request = RunRequest(
             config,
             directory,
@@ -64,12 +63,17 @@ class SingleJob:
             predictor=PREDICT_RUN,
         )
         try:
+            _keep_hydra_files(composed, directory)
             with StopRequest() as stop:
                 run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
             sentence = f"{directory.name} failed: {one_line(error)}"
             self.failure = failed(error, sentence, directory, config)
             self.failure.__cause__ = error
+
+
+class SweepEnded(BaseException):
+    """Raised with a sentence where a sweep cannot go on, as on a full disk: past Hydra, which prints for Exceptions."""
 
 
 class SweepJob:
@@ -96,6 +100,14 @@ class SweepJob:
         return SweepJob, ()
 
     def __call__(self, composed: DictConfig) -> None:
+        try:
+            self._train(composed)
+        except OSError as error:
+            if self._display is None:  # in a worker: its launcher tells
+                raise
+            raise SweepEnded(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+
+    def _train(self, composed: DictConfig) -> None:
         settings = HydraConfig.get()
         config = to_config(composed)
         directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
@@ -155,7 +167,7 @@ def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
 
 
 def _save(config: Container, path: Path, beside: object) -> None:
-    OmegaConf.save(OmegaConf.create(hidden(OmegaConf.to_container(config), beside)), path)
+    write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(hidden(OmegaConf.to_container(config), beside))))
 
 
 def _hide_in(path: Path, beside: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.dry_run import print_plan
-from ampsweep.commands.hydra_job import SweepJob, hand_over
+from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
@@ -64,14 +64,19 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
                 hand_over(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True
+        except SweepEnded as end:
+            interrupted = True
+            display.say(f"{end}; the sweep ends here, and into={directory} goes on with it")
     left = find_records(directory)
     if interrupted and into is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
         return SOME_FAILED
     if left.records:
         _show(comparison, directory)
-        if address is not None and (
-            line := publish_after(directory, comparison.dashboard, comparison.records, address)
+        if (
+            address is not None
+            and comparison.dashboard is not None
+            and (line := publish_after(directory, comparison.dashboard, comparison.records, address))
         ):
             print(escaped(line), file=sys.stderr)
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
@@ -83,4 +88,7 @@ def _show(comparison: LiveComparison, directory: Path) -> None:
 
     console = Terminal()
     print_comparison(comparison.write(), console)
-    console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", soft_wrap=True)
+    if comparison.unwritten is None:
+        console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", soft_wrap=True)
+    else:
+        print(f"the comparison's files are not written: {comparison.unwritten}", file=sys.stderr)

@@ -14,6 +14,7 @@ from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
+from ampsweep.config.existence import check_existence
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
@@ -62,6 +63,7 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
 
 def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:
     """Train all points; return the exit code."""
+    check_existence(point.config for point in points.points)
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
         return train(points, config_name, wandb)

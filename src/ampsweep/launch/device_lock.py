@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
+from ampsweep.config.errors import UserError
 from ampsweep.launch.signals import StopRequest
 
 _POLL_S = 0.2
@@ -24,15 +25,13 @@ def device_lock(
 
     While another process holds it, this one waits, after one call of `on_wait` with a sentence for the user. The
     operating system releases the lock of a process that dies. Raises KeyboardInterrupt if `stop` is requested during
-    the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out.
+    the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out, UserError where the lock is no file or
+    cannot be written.
     """
-    path = lock_path(device, os.environ)
-    lock = FileLock(path)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
+    lock = FileLock(lock_path(device, os.environ))
+    if not _taken(lock, device):
         if on_wait is not None:
-            on_wait(f"waiting for {device}: another training runs on it (lock {path})")
+            on_wait(f"waiting for {device}: another training runs on it (lock {lock.lock_file})")
         while not lock.is_locked:
             if stop is not None and stop.requested:
                 raise KeyboardInterrupt from None
@@ -42,6 +41,29 @@ def device_lock(
         yield
     finally:
         lock.release()
+
+
+def check_lock(device: str) -> None:
+    """Refuse a device whose lock could not be taken even if nobody held it.
+
+    Raises:
+        UserError: the lock is no file, or cannot be written.
+    """
+    lock = FileLock(lock_path(device, os.environ))
+    _taken(lock, device)
+    lock.release()
+
+
+def _taken(lock: BaseFileLock, device: str) -> bool:
+    """Take the lock, if nobody holds it."""
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except OSError as error:
+        reason = "is a link" if Path(lock.lock_file).is_symlink() else error.strerror
+        raise UserError(f"the lock of device {device} cannot be taken: {lock.lock_file}: {reason}") from error
+    return True
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> Path:

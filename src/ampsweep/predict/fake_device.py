@@ -1,7 +1,7 @@
 """A device that exists in sizes only: tensors on it have shapes, dtypes and storages, but no values."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
@@ -36,8 +36,8 @@ class FakeDevice:
     def __init__(self, target: TargetDevice) -> None:
         self.target = target
         self.kernels = FakeKernels(target)
-        self._kept, self._data = _KeptTensors(), _KeptTensors()
-        self._transfers = _Transfers(self.kernels, self._data)
+        self._kept = _KeptTensors()
+        self._transfers = _Transfers(self.kernels)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -58,7 +58,7 @@ class FakeDevice:
     def loading_data(self) -> Iterator[None]:
         """Run what is inside on the host with real values, wherever this is called from.
 
-        Tensors moved to `STAND_IN` become fake tensors of the same size; those still alive later are resident data.
+        Tensors moved to `STAND_IN` become fake tensors of the same size.
         """
         with unset_fake_temporarily(), self._transfers:
             yield
@@ -82,17 +82,17 @@ class FakeDevice:
         return model
 
     def trace_step(
-        self, model: nn.Module, *optimizers: Optimizer, counts_unused: bool = False
+        self, model: nn.Module, *optimizers: Optimizer, data: Iterable[Tensor] = (), counts_unused: bool = False
     ) -> AbstractContextManager[Trace]:
         """Trace a step as `ampsweep.tracing.step.trace_step` does, on this device.
 
-        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, data included,
-        because the allocator counts them.
+        `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
+        allocator counts them, and so does `data`.
         """
         kept = [*self._kept]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else ())
-        data, scratch = [*self._data], scratch_of(self.target)
+        scratch = scratch_of(self.target)
         return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
@@ -115,24 +115,21 @@ class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor is not None:
                 yield tensor
 
-    def add(self, tensor: Tensor) -> None:
-        self._made.append(weakref.ref(tensor))
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tensors_in(result):
-            self.add(tensor)
+            self._made.append(weakref.ref(tensor))
         return result
 
 
 class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`, and adds it to `kept`."""
+    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`."""
 
-    def __init__(self, mode: FakeTensorMode, kept: _KeptTensors) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mode, self._kept = mode, kept
+        self._mode = mode
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -148,9 +145,7 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(value, Tensor) or value.device != STAND_IN:
             return value
         with self._mode:
-            fake = _like(value)
-        self._kept.add(fake)
-        return fake
+            return _like(value)
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
 
@@ -50,10 +51,10 @@ class FakeTraining:
         """
         trainer, device = self._trainer, self._device
         del trainer.data  # data resident for another batch size is no part of this step
-        trainer.data = self._data(batch_size)
+        trainer.data = data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        tracing = device.trace_step(trainer.model, trainer.optimizer, counts_unused=evaluates)
+        tracing = device.trace_step(trainer.model, trainer.optimizer, data=data.resident(), counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
             device.kernels.vouching.restart()
@@ -91,7 +92,7 @@ class FakeTraining:
                 group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
         return replace(built, task=_FakeTask(built.task, self._device))
 
-    def _data(self, batch_size: int) -> Data:
+    def _data(self, batch_size: int) -> "_FakeData":
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         with self._device.loading_data():
             return _FakeData(build_data(config, STAND_IN), self._device)
@@ -126,6 +127,10 @@ class _FakeData(ShortValidation):
     def __init__(self, data: Data, device: FakeDevice) -> None:
         super().__init__(data)
         self._device = device
+
+    def resident(self) -> list[Tensor]:
+        """The tensors that the data holds."""
+        return resident(self._data)
 
     def train_batch(self, index: int) -> Any:
         with self._device.loading_data():

@@ -1,7 +1,7 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
 from ampsweep.record.digests import RowsDigest, Stretch
-from ampsweep.record.files import RecordError, remove_leftovers, replacing, write_atomically
+from ampsweep.record.files import NO_ROOM, RecordError, remove_leftovers, replacing, write_atomically
 from ampsweep.record.history import (
     HISTORY_NAME,
     History,
@@ -29,6 +29,7 @@ __all__ = [
     "FILE_NAME",
     "HISTORY_NAME",
     "LAST",
+    "NO_ROOM",
     "PREVIOUS",
     "SNAPSHOT_NAME",
     "Found",

@@ -1,5 +1,6 @@
 """Reading and writing of a run's files: an unreadable file raises its reason, and a write is atomic."""
 
+import errno
 import glob
 import os
 import secrets
@@ -10,6 +11,10 @@ from typing import BinaryIO, Final
 
 _NUM_RANDOM: Final = 8
 """Letters at the end of a temporary file's name."""
+
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers that mean that the disk, the quota or the largest size of a file leaves no room."""
 
 
 class RecordError(ValueError):
@@ -61,9 +66,19 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):  # a write names no file
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        if (of_system := _of_system(error)) is not None:  # a write names no file
+            raise OSError(of_system.errno, of_system.strerror, str(path)) from error
         raise
+
+
+def _of_system(error: BaseException) -> OSError | None:
+    """Find the system's error behind another one: torch's writer raises its own in place of what its stream raised."""
+    while not isinstance(error, OSError):
+        behind = error.__cause__ or error.__context__
+        if behind is None:
+            return None
+        error = behind
+    return error
 
 
 def write_atomically(path: Path, text: str) -> None:

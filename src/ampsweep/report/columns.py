@@ -14,7 +14,7 @@ from ampsweep.analysis.step_limits import (
     MIN_WAIT_SHARE,
 )
 from ampsweep.report.estimate_text import estimate, ratio_estimate
-from ampsweep.report.sentences.arm_findings import statuses, unchecked
+from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 ABSENT: Final = "-"
@@ -59,8 +59,13 @@ def _speedup(arm: ArmComparison) -> Cell:
     if arm.speedup is None:
         return Cell(ABSENT)
     value, ends = ratio_estimate(arm.speedup)
-    told = unchecked(arm.num_unchecked, arm.num_timed) if arm.num_unchecked else ""
-    return Cell(f"{value}x", _parts(_details(arm.speedup, ends, arm.num_pairs), told))
+    return Cell(f"{value}x", _parts(_details(arm.speedup, ends, arm.num_pairs), _unchecked(arm)))
+
+
+def _unchecked(arm: ArmComparison) -> str:
+    if arm.num_unchecked == arm.num_timed:
+        return "unchecked" if arm.num_timed else ""
+    return f"{arm.num_unchecked} of {arm.num_timed} unchecked" if arm.num_unchecked else ""
 
 
 def _limited_by(arm: ArmComparison) -> Cell:
@@ -149,8 +154,8 @@ COLUMNS: Final = (
         "speedup",
         _speedup,
         "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
-        "faster) [95% t-interval of the mean log ratio]; contamination unknown: nothing tells whether anything else "
-        "slowed runs of these pairs down",
+        "faster) [95% t-interval of the mean log ratio]; unchecked: of runs of these pairs nothing tells whether "
+        "anything else slowed them down",
     ),
     Column(
         "limited by",

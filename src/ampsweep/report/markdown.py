@@ -148,7 +148,8 @@ def _run(run: RunEntry) -> list[str]:
 
 
 def _cell(cell: Cell) -> str:
-    return _plain(f"{cell.value} {cell.detail}".rstrip())
+    between = "" if not cell.detail else " " if cell.detail.startswith("[") else ", "
+    return _plain(f"{cell.value}{between}{cell.detail}")
 
 
 def _plain_table(table: Table) -> list[str]:

@@ -4,7 +4,9 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -27,7 +29,9 @@ from ampsweep.record import (
     FILE_NAME,
     HISTORY_NAME,
     LAST,
+    NO_ROOM,
     SNAPSHOT_NAME,
+    RecordError,
     RunRecord,
     remove_leftovers,
     repair_history,
@@ -60,7 +64,7 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
-_BUILDING_GRACES: Final = 10
+BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
 
 
@@ -115,10 +119,11 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         stacks=request.directory / ERROR_NAME,
     )
     try:
-        with watchdog.over(lambda: "building the run", _BUILDING_GRACES):
+        with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
-        end_failed(request, prepared.device, one_line(error), send)
+        with suppress(OSError):  # no room, or no directory any more
+            end_failed(request, prepared.device, one_line(error), send)
         raise
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.device, built, send)
@@ -209,7 +214,17 @@ def _trainer(
 
     def save(trainer: Trainer) -> None:
         name = component_name(request.config.model)
-        take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        try:
+            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            # The training is worth more than its checkpoint, and the one before is still there.
+            note = f"no room for checkpoints, the training goes on without: {error.filename}: {error.strerror}"
+            send(Say(note))
+            attempt = record.attempts[-1]
+            if note not in (attempt.notes or []):
+                attempt.notes = [*(attempt.notes or []), note]
 
     wanted = request.config.trainer.memory_snapshot
     snapshot = MemorySnapshot(device, request.directory / SNAPSHOT_NAME) if wanted else None
@@ -263,6 +278,18 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     return record
 
 
+def _other_code(checkpoint: Path, record: RunRecord) -> list[str]:
+    """A sentence where the record beside a checkpoint tells that another version of the suite took its steps."""
+    try:
+        theirs = RunRecord.read(checkpoint.parents[1]).environment.get("code_version")
+    except (FileNotFoundError, RecordError):
+        return []
+    ours = record.environment["code_version"]
+    if theirs in (None, ours):
+        return []
+    return [f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"]
+
+
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
@@ -272,7 +299,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         if found.note is not None and request.checkpoint == request.directory:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += resume(trainer, found.checkpoint)
+        notes += _other_code(found.path, record) + resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
         if repair.last_step == trainer.step:  # what no further step may be left to tell

@@ -47,6 +47,7 @@ def run_in_own_process(
 
 def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
     """Read the run's record and add the facts that only the parent knows: that the process died, and how."""
+    request.directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
     try:
         record = RunRecord.read(request.directory)
     except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole

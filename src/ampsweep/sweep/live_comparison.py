@@ -1,7 +1,7 @@
 """The comparison of a multirun while its runs go on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +9,8 @@ from ampsweep.config.schema import Config
 
 if TYPE_CHECKING:
     from ampsweep.analysis.comparison import Comparison
+    from ampsweep.record import RunRecord
+    from ampsweep.report.dashboard import Dashboard
 
 _TIME_SHARE: Final = 20
 
@@ -28,16 +30,21 @@ class LiveComparison:
     def __init__(self, directory: Path, config: Config, show: Callable[["Comparison", Path], None]) -> None:
         self._directory, self._report, self._show = directory, config.report, show
         self._began, self._spent = time.monotonic(), 0.0
+        self.dashboard: Dashboard | None = None
+        self.records: Sequence[tuple[Path, RunRecord]] = []
+        """The data that the files were last made from."""
+        self.unwritten: str | None = None
+        """The reason why the files could not be written the last time."""
 
     def rewrite(self) -> None:
         """Update the files, if it is time to."""
         if self._spent * _TIME_SHARE < time.monotonic() - self._began:
-            self._show(self.write(), self._directory / "comparison.html")
+            comparison = self.write()
+            if self.unwritten is None:
+                self._show(comparison, self._directory / "comparison.html")
 
     def write(self) -> "Comparison":
-        """Update the files; return the comparison, with paths relative to them.
-
-        Afterwards `dashboard` and `records` hold the data that the files were made from.
+        """Update the files, where there is room; return the comparison, with paths relative to them.
 
         Raises:
             UserError: there are no records yet.
@@ -50,7 +57,13 @@ class LiveComparison:
         compared = compare_directories(
             [self._directory], baseline=self._report.baseline, margin_pct=self._report.margin_pct
         )
-        self.dashboard = write_comparison(compared.comparison, compared.records, compared.histories, self._directory)
         self.records = compared.records
+        try:
+            self.dashboard = write_comparison(
+                compared.comparison, compared.records, compared.histories, self._directory
+            )
+            self.unwritten = None
+        except OSError as error:  # which is no fault of the runs
+            self.unwritten = f"{error.filename}: {error.strerror}"
         self._spent += time.monotonic() - began
         return compared.comparison.relative_to(self._directory)

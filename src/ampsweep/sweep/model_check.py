@@ -40,7 +40,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     task = build_component("task", config.task)
     try:
         batch = data.train_batch(0)
-    except Exception as error:  # the user's own data may raise anything
+    except (Exception, SystemExit) as error:  # the user's own data may raise anything
         raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
@@ -49,7 +49,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     try:
         with torch.random.fork_rng(), torch.no_grad(), TensorBytes(torch.device("meta")) as counted:
             task.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
-    except Exception as error:  # as may the user's own model
+    except (Exception, SystemExit) as error:  # as may the user's own model
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
         _rehearse(config, batch, model, task)
@@ -66,7 +66,7 @@ def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None
         try:
             with torch.no_grad():
                 task.loss(model, _as_input(config, map_tensors(batch, Tensor.cpu)))
-        except Exception as error:  # as above
+        except (Exception, SystemExit) as error:  # as above
             raise UserError(_misfit(config, error)) from error
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.isolated import run_isolated
+from ampsweep.launch.isolated import ChildError, run_isolated
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -29,6 +29,9 @@ class Checked:
 
 _CHECK_RUNS: Final = NamedFunction[list[Checked]]("ampsweep.sweep.preflight_checks:check_runs")
 
+_GRACE_S: Final = 1.0
+"""The time that checks may go on once they are to stop: they leave nothing half done."""
+
 
 def preflight(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:
     """Check all configs in one child process; `wandb` is the address of the process that checks them with W&B, if any.
@@ -37,7 +40,12 @@ def preflight(configs: Sequence[Config], wandb: WandbAddress | None = None) -> l
         UserError: the first input that is wrong.
         KeyboardInterrupt: this process was asked to stop.
     """
-    checked = run_isolated(_CHECK_RUNS, (configs, wandb)).unpacked()
+    doing: list[object] = []
+    ended = run_isolated(_CHECK_RUNS, (configs, wandb), on_message=doing.append, grace_s=_GRACE_S)
+    try:
+        checked = ended.unpacked()
+    except ChildError as error:  # the user's own code has ended the process
+        raise UserError(f"{doing[-1]} cannot be checked: {error}" if doing else str(error)) from error
     for one in checked:
         if one.wrong_input is not None:
             raise UserError(one.wrong_input)

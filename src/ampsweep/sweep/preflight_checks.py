@@ -1,7 +1,8 @@
 """Checks before a sweep or a single run that need torch, the device or the user's files."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,17 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.data.base import Data, Validatable
+from ampsweep.launch.device_lock import check_lock
+from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
-from ampsweep.run.lifecycle import PreparedRun
+from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
+from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
 from ampsweep.tracking.tracker import check_tracking
@@ -32,8 +37,10 @@ from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, requi
 from ampsweep.training.out_of_memory import out_of_memory
 
 
-def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Checked]:
-    """Check every config; parts that several configs share are checked once."""
+def check_runs(
+    configs: Sequence[Config], wandb: WandbAddress | None, *, send: Callable[[object], None], stop: StopRequest
+) -> list[Checked]:
+    """Check every config; parts that several configs share are checked once. `send` gets what is checked next."""
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     sizes: dict[tuple[str, str], Checked] = {}
@@ -42,7 +49,8 @@ def check_runs(configs: Sequence[Config], wandb: WandbAddress | None) -> list[Ch
         parts = [*shared, config.optimizer.fused, config.device]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
-            memory[key] = _check(config, wandb)
+            send(f"model={component_name(config.model)} with data={component_name(config.data)}")
+            memory[key] = _check(config, wandb, stop)
         workload = (key, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
             sizes[workload] = _with_device(config, memory[key])
@@ -64,8 +72,10 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
     prepared, checked = PreparedRun(device, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
-        with limit:
+        with limit, _watched(config):
             data = _checked_data(config, device)
+    except TimeLimitError as error:
+        raise UserError(one_line(error)) from error
     except (RuntimeError, MemoryError, OSError) as error:
         oom = out_of_memory(error, device, limit)
         if oom is None:
@@ -73,7 +83,12 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         prepared = replace(prepared, oom=oom)  # which is how the run will end
     else:
         prepared = replace(prepared, data=data)
-        checked = _with_size(config, device, _check_parts(config, device, data))
+        try:
+            with _watched(config):
+                parts = _check_parts(config, device, data)
+        except TimeLimitError as error:
+            raise UserError(one_line(error)) from error
+        checked = _with_size(config, device, parts)
     if checked.wrong_input is not None:
         raise UserError(checked.wrong_input)
     return prepared, checked
@@ -146,13 +161,21 @@ def _checked_data(config: Config, device: torch.device) -> Data:
     return data
 
 
-def _check(config: Config, wandb: WandbAddress | None) -> Checked:
+def _check(config: Config, wandb: WandbAddress | None, stop: StopRequest) -> Checked:
     try:
         device = resolve_device(config.device)
+        check_lock(str(device))
         _check_services(config, device, wandb)
-        return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
-    except UserError as error:
-        return Checked(wrong_input=str(error))
+        with _watched(config, stop.interrupt):
+            return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+    except (UserError, TimeLimitError) as error:
+        return Checked(wrong_input=str(error) if isinstance(error, UserError) else one_line(error))
+
+
+def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> AbstractContextManager[None]:
+    """Limit the time of a check, in which the user's own code is called, as that of building the run."""
+    watchdog = Watchdog(config.trainer.max_seconds, config.trainer.grace_seconds, interrupt=interrupt)
+    return watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES)
 
 
 def _with_device(config: Config, checked: Checked) -> Checked:

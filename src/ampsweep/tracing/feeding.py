@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from torch import Tensor
@@ -93,6 +93,26 @@ def fed_each(batches: Iterable[Any]) -> Iterator[Any]:
     source, end = iter(batches), object()
     while (batch := fed(next, source, end)) is not end:
         yield batch
+
+
+def resident(data: object) -> list[Tensor]:
+    """The tensors that data holds in its attributes and in the containers and objects there."""
+    found: list[Tensor] = []
+    seen, waiting = set[int](), [data]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+        else:
+            waiting += getattr(value, "__dict__", {}).values()
+    return found
 
 
 def _own_tensors(batch: Any, made: dict[int, Tensor]) -> Any:

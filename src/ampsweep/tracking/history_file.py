@@ -1,16 +1,11 @@
 """Writing of `history.jsonl`: the rows of a run on disk, the single source for everything that shows them elsewhere."""
 
-import errno
 from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Final
 
 from ampsweep.metrics import STEP
-from ampsweep.record import HISTORY_NAME, RowsDigest, Stretch, history_line, repair_history, write_atomically
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers that mean that the disk, the quota or the largest size of a file leaves no room."""
+from ampsweep.record import HISTORY_NAME, NO_ROOM, RowsDigest, Stretch, history_line, repair_history, write_atomically
 
 
 class HistoryFile:
@@ -75,7 +70,7 @@ class HistoryFile:
         try:
             self._write()
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in NO_ROOM:
                 raise
 
     def finish(self) -> None:
