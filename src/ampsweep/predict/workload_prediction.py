@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from ampsweep.config.errors import UserError
@@ -153,7 +154,7 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
     trace = partial(_predicted_or_refused, target=target)
     # A fork has torch imported already, and is safe where no other thread could hold a lock.
-    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    can_fork = sys.platform == "linux" and threading.active_count() == 1 and not _autograd_has_threads()
     workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
     if workers > 1:
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
@@ -162,6 +163,11 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
         found = {kind: trace(config) for kind, config in chosen.items()}
     for kind, config in zip(kinds, configs, strict=True):
         yield replace(found[str(kind)], config=config)
+
+
+def _autograd_has_threads() -> bool:
+    """Tell whether a CUDA build of torch has taken a backward pass in this process: no fork of it can take another."""
+    return any(path.read_text().startswith("pt_autograd") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:
