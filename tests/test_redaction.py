@@ -1,5 +1,7 @@
 """Keys, tokens and passwords are hidden wherever a text may hold them; what only looks like one is not."""
 
+import time
+
 import pytest
 
 from ampsweep.redaction import hidden, hide
@@ -21,6 +23,21 @@ from ampsweep.redaction import hidden, hide
         ("refused hf_abcdefghijklmnopqrstuvwxyz", "refused ***"),
         ("refused ghp_0123456789012345678901234567890123456", "refused ***"),
         ("the variable holds only-i-know-this", "the variable holds ***"),
+        ("model.pwd=abc model.passphrase='a b'", "model.pwd=*** model.passphrase=***"),
+        ("+data.db_pass=abc data.auth_key: abc", "+data.db_pass=*** data.auth_key: ***"),
+        ("+model.clientSecret=abc {'accessToken': 'abc'}", "+model.clientSecret=*** {'accessToken': ***}"),
+        ("password: [abc, 'd e'] next", "password: *** next"),
+        ("curl --password abc -x", "curl --password *** -x"),
+        ("Authorization: Bearer abc.def", "Authorization: ***"),
+        ("{'Authorization': 'Basic YTpi'}", "{'Authorization': '***'}"),
+        ("sent Bearer abcdef123456 twice", "sent Bearer *** twice"),
+        ("Cookie: session=abc; theme=dark", "Cookie: ***"),
+        ("session_cookie=abc", "session_cookie=***"),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "got ***"),
+        ("postgres://me:p@ss@example.com/x", "postgres://me:***@example.com/x"),
+        ("postgres://me:p/ss@example.com/x", "postgres://me:***@example.com/x"),
+        ("me:p@ss@example.com", "me:***@example.com"),
+        ("model.api_key=hunter-2 tracking.notes=hunter-2", "model.api_key=*** tracking.notes=***"),
     ],
 )
 def test_a_secret_in_a_text_is_hidden(text, safe, monkeypatch):
@@ -40,6 +57,13 @@ def test_a_secret_in_a_text_is_hidden(text, safe, monkeypatch):
         "http://127.0.0.1:8080/team/p",
         "pair_key: 0123456789abcdef",
         "the variable holds short",
+        "data.tokens_per_batch=4096 model.num_heads=8 num_passes=3 passes: 4",
+        "key_padding_mask=None author=me authors: [me, you] compass=n",
+        "num_key_value_heads=4 sort_key=name primary_key: id monkey=1 keyboard: x",
+        "bearer authentication is needed",
+        "git@github.com:me/x.git http://127.0.0.1:8080/a@b mailto:me@example.com",
+        "maxTokens=4 padToken: x headSize=3",
+        "secretary: me; cookiecutter=3.2; session 3: lr=0.1@step",
     ],
 )
 def test_what_is_none_stays(text, monkeypatch):
@@ -62,3 +86,36 @@ def test_a_secret_of_digits_is_hidden_and_a_truth_value_is_not():
     config = {"password": 20240815, "secret": None, "credentials": True, "eos_token": 50256, "error": "no 202408151234"}
     assert hidden(config) == config | {"password": "***"}
     assert hidden({"password": 202408151234, "error": "no 202408151234"}) == {"password": "***", "error": "no ***"}
+
+
+def test_lists_and_mappings_under_a_secret_name_are_hidden_whole():
+    config = {"password": ["first-of-two", "b"], "credentials": {"user": "me", "clientSecret": "y", "retry": True}}
+    notes = {"notes": "it was first-of-two"}
+    assert hidden(config | notes) == {
+        "password": ["***", "***"],
+        "credentials": {"user": "***", "clientSecret": "***", "retry": True},
+        "notes": "it was ***",
+    }
+
+
+def test_a_secret_in_one_override_is_hidden_in_the_others():
+    overrides = ["+model.api_key=abcdefghijkl", "tracking.notes=uses abcdefghijkl", "name=abcdefghijkl"]
+    assert hidden(overrides) == ["+model.api_key=***", "tracking.notes=uses ***", "name=***"]
+
+
+def test_a_short_secret_is_searched_for_as_a_word_only():
+    assert hidden({"pwd": "hunter2", "notes": "hunter2 hunter23"})["notes"] == "*** hunter23"
+    assert hidden({"pwd": "adamw", "optimizer": "adamw"})["optimizer"] == "adamw"
+    assert hidden({"pwd": "202408", "step": "202408"})["step"] == "202408"
+
+
+def test_the_working_directory_is_no_secret(monkeypatch):
+    monkeypatch.setenv("PWD", "/home/somebody/somewhere")
+    assert hide("in /home/somebody/somewhere") == "in /home/somebody/somewhere"
+
+
+@pytest.mark.parametrize("text", ["://" * 5_000 + "@", "a:" * 5_000 + "@", "aB" * 5_000 + "=", "a.b-c_" * 5_000 + "="])
+def test_a_strange_text_takes_no_time(text):
+    began = time.process_time()
+    hide(text)
+    assert time.process_time() - began < 1

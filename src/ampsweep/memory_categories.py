@@ -3,7 +3,7 @@
 from typing import Final, Literal
 
 MemoryCategory = Literal[
-    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "other"
+    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "data", "other"
 ]
 """The content of bytes on a device."""
 
@@ -14,6 +14,7 @@ MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "activations": "activations",
     "autocast_weights": "half-precision copies of weights",
     "temporary": "temporaries",
+    "data": "data set resident on an accelerator",
     "other": "everything else",
 }
 """Every category with its meaning, in the order in which reports stack them."""

@@ -52,7 +52,7 @@ _METRICS = (
     Metric(
         "perf/tflops_per_sec",
         "TFLOP/s",
-        "model arithmetic done: matmul, convolution, attention; without what activation checkpointing does again",
+        "model arithmetic done: matmul, convolution, attention; without what backward computes again",
         "higher",
     ),
     Metric("perf/mfu_pct", "%", "model arithmetic done, as share of the device's dense peak for its dtypes", "higher"),

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -14,82 +15,158 @@ _OF_TEXT: Final = (
     r"|first|last|next|prev|new|max|min|num|per)"
 )
 """Words before `token` that mean a token of a vocabulary, not a secret."""
+_OF_SERVICE: Final = r"(?:access|auth|api|bearer|refresh|session|id|hub|hf|wandb|github|gitlab|slack|csrf|xsrf)"
+_OPENING: Final = (
+    r"(?:api|access|private|auth|secret|client|signing|encryption|ssh|account|master|service|deploy|license|session)"
+)
+"""Words before `key` that make it one to a service; a sort key, a pair key and a padding mask of keys are none."""
+_LOGIN: Final = r"(?:db|database|sql|mysql|pg|postgres|redis|smtp|mail|email|ftp|http|proxy|user|login|admin|root)"
 _NAME: Final = (
-    r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|secret(?:[_-]?key)?|password|passwd|credentials?"
-    rf"|(?:access|auth|api|bearer|refresh|hub|hf|wandb)token|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
+    rf"(?:{_OPENING}[_-]?keys?(?:[_-]?ids?)?|secrets?|passwords?|passwds?|passphrases?|passcodes?|pwds?"
+    rf"|{_LOGIN}[_-]?pass|credentials?|authorization|(?:set[_-])?cookies?|jwts?|connection[_-]?string"
+    rf"|{_OF_SERVICE}[_-]?tokens?|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
 )
 _SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^token$", re.IGNORECASE)
-_SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|_PASS|CREDENTIALS?)$")
+_NO_SECRET_VARIABLE: Final = ("PWD", "OLDPWD")
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""The places of `clientSecret` where `client_secret` has a `_`."""
 _MIN_LENGTH: Final = 12
-"""Values shorter than this are not searched for in texts, where they could be something else."""
+"""Values shorter than this are searched for in texts as whole words only, and only with letters and others mixed."""
+_MIN_WORD: Final = 6
 
+_VALUE: Final = r"(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,}\]]+)"
 _ASSIGNED: Final = re.compile(
-    rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*|(?:[\w.-]*[.-])?token=))"
-    r"('[^']*'|\"[^\"]*\"|[^\s,}\]]+)",
+    rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*+|(?:[\w.-]*[.-])?token=)|--(?:[\w.-]*[._-])?{_NAME}\s++)"
+    rf"(?!['\"]?\*\*\*)({_VALUE})",
     re.IGNORECASE,
+)
+_HUMPED: Final = re.compile(r"(?<![\w.-])((?:[\w.-]*\.)?[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+)(['\"]?\s*[=:]\s*)" + _VALUE)
+_HEADER: Final = re.compile(
+    r"\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]\s*['\"]?)[^'\"\n]+", re.IGNORECASE
 )
 _KNOWN_FORMS: Final = re.compile(
     r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,})"
+    r"|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
 )
-_IN_URL: Final = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
+_BEARER: Final = re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"(://[^/\s:@]*:)(?:[^/\s'\"]{1,256}(?=@)|(?!\d+(?:[/\s]|$))[^\s'\"]{1,256}(?=@))")
+_BEFORE_HOST: Final = re.compile(
+    r"(?<![\w/.@:-])((?!mailto:)[\w.-]+:)[^\s/:'\"]{1,256}(?=@(?:localhost\b|[\w-]+\.[\w.-]*\w))"
+)
 
 
 def hide(text: str, beside: object = None) -> str:
     """Replace every secret in ``text`` by `***`.
 
     Secrets are the values of environment variables with a secret's name (WANDB_API_KEY, HF_TOKEN), values assigned to
-    such a name (`model.api_key=...`), passwords in addresses, tokens of well-known forms, and the values of such names
-    in ``beside``, such as a config.
+    such a name (`model.api_key=...`, `--password ...`), wherever else in the text they recur, headers that carry them,
+    passwords in addresses, tokens of well-known forms, and the values of such names in ``beside``, such as a config.
     """
-    return _hide(text, _secrets(beside))
+    return _hide(text, _secrets([beside, text]))
 
 
-def hidden(value: T) -> T:
+def hidden(value: T, beside: object = None) -> T:
     """Copy ``value``, a tree of lists and dicts, with `hide` applied to texts and `***` for values with secret names.
 
-    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too.
+    A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too. So
+    are those named in ``beside``.
     """
-    redacted: T = _hidden(value, _secrets(value))
+    redacted: T = _hidden(value, _secrets([value, beside]))
     return redacted
 
 
-def _hide(text: str, secrets: list[str]) -> str:
+def _hide(text: str, secrets: Iterable[re.Pattern[str]]) -> str:
     for secret in secrets:
-        text = text.replace(secret, HIDDEN)
-    text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
-    text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
+        text = secret.sub(HIDDEN, text)
+    if _assigns(text):
+        text = _HEADER.sub(rf"\g<1>\g<2>{HIDDEN}", text)
+        text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
+        text = _HUMPED.sub(_without_humped, text)
+    if "@" in text:
+        text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
+        text = _BEFORE_HOST.sub(rf"\g<1>{HIDDEN}", text)
+    text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
     return _KNOWN_FORMS.sub(HIDDEN, text)
 
 
-def _hidden(value: Any, secrets: list[str]) -> Any:
+def _hidden(value: Any, secrets: list[re.Pattern[str]]) -> Any:
     if isinstance(value, str):
         return _hide(value, secrets)
     if isinstance(value, dict):
-        return {key: HIDDEN if _is_secret(key, item) else _hidden(item, secrets) for key, item in value.items()}
+        return {key: _blank(item) if _is_secret_name(key) else _hidden(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_hidden(item, secrets) for item in value]
     return value
 
 
-def _secrets(value: object) -> list[str]:
-    """Values of secret environment variables and of secret names in ``value``, the longest first."""
-    found = {text for name, text in os.environ.items() if _SECRET_VARIABLE.search(name.upper())} | {*_named(value)}
-    return sorted((text for text in found if len(text) >= _MIN_LENGTH), key=len, reverse=True)
+def _blank(value: Any) -> Any:
+    """Copy what has a secret's name, with `***` for every text and number in it; a truth value is none."""
+    if isinstance(value, dict):
+        return {key: _blank(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_blank(item) for item in value]
+    return value if value is None or isinstance(value, bool) or value == "" else HIDDEN
+
+
+def _secrets(value: object) -> list[re.Pattern[str]]:
+    """Patterns of the values of secret variables and of secret names in ``value``, the longest first."""
+    variables = {
+        text
+        for name, text in os.environ.items()
+        if _SECRET_VARIABLE.search(name.upper()) and name not in _NO_SECRET_VARIABLE
+    }
+    found = (variables | {*_named(value)}) - {HIDDEN}
+    return [pattern for text in sorted(found, key=len, reverse=True) if (pattern := _searched_for(text)) is not None]
+
+
+def _searched_for(secret: str) -> re.Pattern[str] | None:
+    """The pattern that finds a secret in a text; None for one so short or plain that it could be something else."""
+    if len(secret) >= _MIN_LENGTH:
+        return re.compile(re.escape(secret))
+    is_mixed = any(map(str.isalpha, secret)) and not secret.isalpha()
+    if len(secret) < _MIN_WORD or not is_mixed:
+        return None
+    return re.compile(rf"(?<!\w){re.escape(secret)}(?!\w)")
 
 
 def _named(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
-            if _is_secret(key, item):
-                yield str(item)
+            if _is_secret_name(key):
+                yield from _scalars(item)
             yield from _named(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _named(item)
+    elif isinstance(value, str) and _assigns(value):
+        for found in _ASSIGNED.finditer(value):
+            yield from _unquoted(found[2])
 
 
-def _is_secret(key: Any, item: Any) -> bool:
-    """Tell whether `key` names a secret; a number counts too, because a password of digits is read as a number."""
-    is_value = isinstance(item, str | int | float) and not isinstance(item, bool)
-    return is_value and _SECRET_NAME.search(str(key)) is not None
+def _unquoted(text: str) -> Iterator[str]:
+    """Yield the values that were assigned: of a list, each."""
+    parts = text[1:-1].split(",") if text.startswith("[") else [text]
+    yield from (part.strip().strip("'\"") for part in parts)
+
+
+def _scalars(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _scalars(item)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _assigns(text: str) -> bool:
+    """Tell whether anything in a text could be a name with its value: most texts are told apart by this alone."""
+    return "=" in text or ":" in text or "--" in text
+
+
+@cache
+def _is_secret_name(key: object) -> bool:
+    return _SECRET_NAME.search(_HUMPS.sub("_", str(key))) is not None
+
+
+def _without_humped(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{HIDDEN}" if _is_secret_name(found[1]) else found[0]

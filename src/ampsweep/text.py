@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
@@ -13,6 +14,8 @@ GIB: Final = 2**30
 BYTES_OF: Final = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 """Unit -> bytes, as torch names units in its messages."""
 MAX_DECIMALS: Final = 6
+_TURNING: Final = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+"""Bidirectional classes of characters that reverse the text beside them."""
 _FIGURE: Final = re.compile(
     r"(?<![\w.+-])(?:\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?<=step )\d+|\d+(?= ?(?:%|GiB|MiB|KiB|ms\b|s\b)))(?!\.?\w)"
 )
@@ -48,13 +51,13 @@ def ratio(value: float) -> str:
 def num_bytes(value: float) -> str:
     """A number of bytes in the unit that suits it.
 
-    >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(0.0), num_bytes(-2048.0)
+    >>> num_bytes(3 * 2**29), num_bytes(2**20), num_bytes(-0.3), num_bytes(-2048.0)
     ('1.50 GiB', '1.00 MiB', '0 B', '-2.00 KiB')
     """
     for unit in ("GiB", "MiB", "KiB"):
         if abs(value) >= BYTES_OF[unit]:
             return f"{number(value / BYTES_OF[unit])} {unit}"
-    return f"{value:.0f} B"
+    return f"{round(value)} B"  # of -0.3 bytes, too, 0
 
 
 def allocation(size: int) -> str:
@@ -155,3 +158,25 @@ def duration(seconds: float, *, whole: bool = False) -> str:
         return f"{minutes}:{rest:02} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours}:{minutes:02} h" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def escaped(text: str, *, keeps: str = "") -> str:
+    """`text` with every character that would steer a terminal as Python writes it, but for those of `keeps`.
+
+    Names, paths and errors hold whatever a config, a file system or a server put there.
+
+    >>> escaped("a\x1b[31mb\n"), escaped("a\tb\n", keeps="\n\t")
+    ('a\\\\x1b[31mb\\\\n', 'a\\tb\\n')
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if character not in keeps and _steers(character)
+        else character
+        for character in text
+    )
+
+
+def _steers(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Zl", "Zp") or unicodedata.bidirectional(character) in _TURNING

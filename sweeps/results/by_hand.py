@@ -29,6 +29,7 @@ from ampsweep.commands.sweep import points_of
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
 from ampsweep.precision.precision import unsupported_reason
+from ampsweep.training.assembly import warmup_seconds
 from ampsweep.training.build.device import resolve_device
 
 AUTOCAST: Final = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
@@ -97,16 +98,24 @@ def nanogpt(config: Config, device: torch.device, checkout: Path) -> Callable[[]
 
 
 def time_steps(
-    step: Callable[[], object], *, num_steps: int, num_warmup_steps: int, device: torch.device
+    step: Callable[[], object],
+    *,
+    num_steps: int,
+    num_warmup_steps: int,
+    warmup_seconds: float = 0.0,
+    device: torch.device,
 ) -> dict[str, float]:
-    """Take this many steps, the first of which are warm-up.
+    """Take this many steps, the first of which are warm-up, with further ones until that has lasted this long.
 
     Returns:
         `step_ms`: median over the steps, from event to event on a GPU; `wall_ms`: the time from the first step's begin
         to the last one's end over their number; on a GPU `peak_bytes`: the peak of its allocator.
     """
     assert num_steps > num_warmup_steps
+    warm_s = time.perf_counter() + warmup_seconds
     for _ in range(num_warmup_steps):
+        step()
+    while time.perf_counter() < warm_s:
         step()
     on_cuda = device.type == "cuda"
     if on_cuda:
@@ -134,7 +143,7 @@ def measure(config: Config, checkout: Path | None) -> dict[str, Any] | None:
     step = recipe(config, device) if checkout is None else nanogpt(config, device, checkout)
     assert config.trainer.steps is not None, "sweeps of the campaign count steps"
     taken = {"num_steps": config.trainer.steps, "num_warmup_steps": config.trainer.warmup_steps}
-    figures = time_steps(step, device=device, **taken)
+    figures = time_steps(step, device=device, warmup_seconds=warmup_seconds(config, device), **taken)
     facts = {"experiment": config.name, "arm": config.precision.mode, "seed": config.seed}
     facts |= {"compile": config.trainer.compile, "vocab_size": config.model.get("vocab_size")}
     if checkout is not None:

@@ -241,3 +241,16 @@ def test_no_runs_make_an_empty_comparison():
 def test_a_margin_that_is_no_margin_is_refused(margin):
     with pytest.raises(ValueError, match=r"report\.margin_pct is .*; it must be above 0"):
         compare([], baseline="fp32", margin_pct=margin)
+
+
+def test_an_arm_without_a_speed_says_why_unless_others_ran():
+    entries = [
+        run("fp32", 0, step_ms=10.0),
+        run("amp_bf16", 0, step_ms=None),
+        contaminated("amp_bf16", 1, step_ms=None),
+    ]
+    for _, record in entries[1:]:
+        record.absent["perf/step_ms"] = "the training ended before its warm-up was over"
+    (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
+    notes = {note.kind: note.seeds for note in workload.arms[1].notes if note.kind in ("not timed", "contaminated")}
+    assert notes == {"not timed": (0,), "contaminated": (1,)}

@@ -15,11 +15,12 @@ def test_numbers_have_three_digits_and_their_whole_part(value, text):
 
 def test_signs_and_units():
     assert (signed(0.5), signed(-0.5), signed(0.0)) == ("+0.500", "-0.500", "0")
-    assert (num_bytes(3 * 2**29), num_bytes(2.0**20), num_bytes(-2048.0), num_bytes(12.0)) == (
+    assert (num_bytes(3 * 2**29), num_bytes(2.0**20), num_bytes(-2048.0), num_bytes(12.0), num_bytes(-0.3)) == (
         "1.50 GiB",
         "1.00 MiB",
         "-2.00 KiB",
         "12 B",
+        "0 B",
     )
     assert (percent(31.25), percent(0.123), loss(2.40131), loss(0.000123)) == ("31.2%", "0.12%", "2.4013", "0.000123")
 

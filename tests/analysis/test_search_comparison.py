@@ -98,6 +98,16 @@ def test_what_slowed_an_arm_down_takes_its_throughput_alone():
     assert note.causes[0].text == "other processes kept 1.0 of 2 cores busy"
 
 
+def test_what_limits_the_step_with_the_largest_batch_is_noted():
+    unknown = {"verdict": "unknown", "reasons": ["nothing tells"]}
+    short = {"step_ms": 4.0, "contamination": unknown}
+    _, arms = found([searched("fp32", 4, out_of_memory(5)), searched("amp_bf16", 6, out_of_memory(7), **short)])
+    assert arms["fp32"].notes == ()
+    unchecked, limited = arms["amp_bf16"].notes
+    assert (unchecked.kind, unchecked.num_unchecked, unchecked.num_runs) == ("unchecked", 1, 1)
+    assert [limit.kind for limit in limited.limits] == ["launching"]
+
+
 def test_searches_are_in_no_other_comparison():
     entries = [run("fp32"), run("amp_bf16"), searched("fp32", 4, out_of_memory(5))]
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)

@@ -63,6 +63,14 @@ def test_the_measured_time_of_launching_decides_where_it_is(launch_ms, limited):
     assert [(limit.kind, limit.launch_ms) for limit in found["amp_bf16"].limits] == [("launching", 0.74)] * limited
 
 
+@pytest.mark.parametrize(("lag_ms", "limited"), [(1.0, True), (40.0, False)])
+def test_a_host_that_waits_for_a_full_queue_limits_no_step(lag_ms, limited):
+    """20,000 kernels are launched as the device takes them, and at the end it is a queue of them behind."""
+    figures = {"perf/launch_ms": 480.0, "perf/device_lag_ms": lag_ms}
+    found, _ = arms([with_figures("fp32", step_ms=500.0, num_operators=20_000, figures=figures)])
+    assert [limit.kind for limit in found["fp32"].limits] == ["launching"] * limited
+
+
 def test_a_compiled_arm_is_judged_by_its_measured_launching():
     facts = {"facts": {"device": "cuda:0", "compile": True}}
     found, workload = arms([with_figures("fp32", step_ms=1.0, figures={"perf/launch_ms": 0.95}, **facts)])

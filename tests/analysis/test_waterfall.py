@@ -67,6 +67,13 @@ def test_categories_that_hold_nothing_in_either_arm_are_left_out():
     ]
 
 
+def test_pairs_with_the_same_changes_do_not_differ():
+    """Both runs of a pair may hold more than those of another: nothing of that is saved or added."""
+    entries = [run("fp32", seed, memory=memory(FP32), peak_mib=900.0 + seed) for seed in range(3)]
+    entries += [run("amp_bf16", seed, memory=memory(BF16), peak_mib=755.0 + seed) for seed in range(3)]
+    assert of(entries).same_in_all_pairs
+
+
 def test_where_pairs_differ_it_is_that_of_the_median_change():
     entries = [run("fp32", seed, memory=memory(FP32), peak_mib=900.0) for seed in range(3)]
     entries += [

@@ -42,6 +42,22 @@ def test_a_run_refused_early_stays_with_its_workload():
     assert only.facts["model_size"] == 1_000_000
 
 
+def test_a_run_killed_while_starting_stays_with_its_workload():
+    """Its device is that of its config, as only the run would have found out which one that is."""
+    begun = {"device": "auto", "device_name": None, "model_size": None, "steps": None}
+    killed = failed("amp_bf16", 1, "failed", "killed by SIGKILL", facts=begun, pair_key="other")
+    (only,) = group(run("fp32"), run("fp32", 1), run("amp_bf16"), killed)
+    assert only.facts["device"] == "cpu"
+
+
+def test_every_workload_has_a_title():
+    begun = {"device_name": None, "model_size": None}
+    killed = failed("amp_bf16", 1, "failed", "killed by SIGKILL", facts=begun, pair_key="other")
+    titles = [one.title for one in group(run("fp32"), run("fp32", facts={"device_name": "B"}, directory="b"), killed)]
+    assert titles[-1] == "model gpt_tiny, data text, batch_size 8, seq_len 64"
+    assert [title.partition("device_name ")[2] for title in titles[:2]] == ["B", "a CPU"]
+
+
 def test_a_run_of_unknown_device_is_not_assigned_to_one_of_two():
     unknown = failed("tf32", 0, "unsupported", facts={"device_name": None}, pair_key="other")
     workloads = group(run("fp32"), run("fp32", facts={"device_name": "another"}, directory="b"), unknown)

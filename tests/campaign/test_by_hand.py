@@ -21,6 +21,19 @@ def test_steps_after_warm_up_are_timed():
     assert timed.keys() == {"step_ms", "wall_ms"}, "a CPU's allocator counts nothing"
 
 
+def test_warm_up_lasts_for_a_time_too():
+    taken = []
+
+    def step():
+        time.sleep(0.002)
+        taken.append(time.perf_counter())
+
+    began = time.perf_counter()
+    time_steps(step, num_steps=5, num_warmup_steps=2, warmup_seconds=0.1, device=torch.device("cpu"))
+    assert len(taken) > 5
+    assert taken[-4] - began >= 0.1
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_time_and_peak_are_the_devices_after_warm_up():

@@ -42,12 +42,21 @@ def recipe(results):
 
 
 @pytest.mark.slow
-def test_the_recipes_step_under_amp_moves_1600_megabytes(recipe):
+def test_the_recipes_step_under_amp_moves_1800_megabytes(recipe):
     record = recipe("amp_fp16", "float16", autocast=True, scaler=True)
     assert sum(record.proof.flops.values()) / 1e9 == pytest.approx(137.4, abs=0.05)
     moved = moved_bytes(record)
-    assert moved == Moved(casts=12 * WEIGHTS, unscale=8 * WEIGHTS, clipping=0, optimizer=12 * WEIGHTS)
-    assert moved.total / 1e9 == pytest.approx(1.61, abs=0.005)
+    assert moved == Moved(casts=12 * WEIGHTS, unscale=8 * WEIGHTS, clipping=0, optimizer=16 * WEIGHTS)
+    assert moved.total / 1e9 == pytest.approx(1.81, abs=0.005)
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_unscales_writes_gradients_back(recipe):
+    scaled = {"mode": "amp_fp16", "dtype": "float16", "autocast": True, "scaler": True}
+    assert moved_bytes(recipe(**scaled, max_grad_norm=1.0)).optimizer == 12 * WEIGHTS
+    by_loop = recipe(**scaled)
+    by_loop.proof.optimizer_fused = False
+    assert moved_bytes(by_loop).optimizer == 12 * WEIGHTS
 
 
 @pytest.mark.slow
@@ -58,9 +67,9 @@ def test_on_an_h100_eager_amp_is_bounded_below_tf32(recipe):
     pure = bound(recipe("pure_bf16", "bfloat16", parameter_bytes=2))
     assert (fp32.arithmetic_ms, fp32.moving_ms) == pytest.approx((2.054, 0.180), abs=1e-3)
     assert (tf32.arithmetic_ms, tf32.moving_ms) == pytest.approx((0.278, 0.180), abs=1e-3)
-    assert (amp.arithmetic_ms, amp.moving_ms) == pytest.approx((0.139, 0.481), abs=1e-3)
+    assert (amp.arithmetic_ms, amp.moving_ms) == pytest.approx((0.139, 0.541), abs=1e-3)
     assert (pure.arithmetic_ms, pure.moving_ms) == pytest.approx((0.139, 0.090), abs=1e-3)
-    assert 3.4 < fp32.step_ms / amp.step_ms < 3.7
+    assert 3.2 < fp32.step_ms / amp.step_ms < 3.4
     assert amp.step_ms > tf32.step_ms
 
 

@@ -341,3 +341,11 @@ def test_a_record_of_another_version_is_named(tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 99}))
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "run.json is of a newer version of ampsweep (record schema 99; this one reads 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mred/", "a\x9b31m/", "a‮b/", "a\x07/"])
+def test_names_do_not_steer_the_terminal(train, name):
+    ended = train(*MLP, f"name='{name}'")
+    assert ended.code == 2
+    shown = name.encode("unicode_escape").decode()
+    assert ended.err == f"error: name={shown}: must be the name of one folder, without slashes\n"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from command_line import only_sweep
-from wandb_server import WandbServer
+from wandb_server import Sweep, WandbServer
 
 from ampsweep.commands.main import main as ampsweep
 from ampsweep.record import find_records
@@ -27,8 +27,8 @@ def comparisons(server: WandbServer):
     return [run for run in server.runs if run.attributes["jobType"] == "comparison"]
 
 
-def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
-    ended = train(*SWEEP, "precision=fp32,tf32", "tracking.project=mine")
+def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd, monkeypatch):
+    ended = train(*SWEEP, "precision=fp32,tf32", "tracking.project=mine", "tracking.tags=[laptop,night]")
     directory = only_sweep()
     (run,) = comparisons(server)
     assert ended.code == 0
@@ -37,6 +37,7 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
     group = f"train_{directory.name}"
     assert {one.attributes["groupName"] for one in server.runs} == {group}
     assert run.attributes["displayName"] == f"comparison-{group}"
+    assert {tuple(one.attributes["tags"]) for one in server.runs} == {("laptop", "night")}
     assert (run.state, run.project, run.config["baseline"]) == ("finished", "mine", "fp32")
 
     written = json.loads((directory / "comparison.json").read_text())
@@ -64,6 +65,17 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd):
     assert ampsweep(["report", "--wandb", str(directory)]) == 0
     assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
     assert comparisons(server) == [run], "sent again it takes the place of the first"
+    # Those who report on a sweep may do so where its agents work.
+    server.recorded.sweeps["team", "mine", "s1"] = Sweep("team", "mine", "s1", "method: grid\nparameters: {}\n")
+    (path, record), *_ = find_records(directory).records
+    record.wandb.sweep = "s1"
+    record.write(path)
+    for name, value in {"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "of-an-agent", "WANDB_PROJECT": "another"}.items():
+        monkeypatch.setenv(name, value)
+    assert ampsweep(["report", "--wandb", str(directory)]) == 0
+    assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
+    assert comparisons(server) == [run]
+    assert run.attributes.get("sweep") is None
     server.refuse()
     assert ampsweep(["report", "--wandb", str(directory)]) == 2
     assert f"error: the W&B server {server.url} cannot be reached" in capfd.readouterr().err

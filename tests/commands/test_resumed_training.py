@@ -55,6 +55,7 @@ def assert_as_if_uninterrupted(gated, train):
             assert resumed.column(key) == reference.column(key), key
             assert resumed.record.summary[key] == reference.record.summary[key]
         assert reference.record.summary["amp/skipped_steps"] > 0
+        assert resumed.record.memory.peak == reference.record.memory.peak
 
     return check
 
@@ -131,7 +132,10 @@ def test_a_checkpoint_of_the_same_mode_carries_over_in_silence(train):
     assert train(*MLP, "trainer.steps=4", "trainer.checkpoint_every=4").code == 0
     ended = train(*MLP, "trainer.steps=6", "output_dir=after", f"resume={only_run().directory}")
     assert (ended.code, ended.said) == (0, [])
-    assert only_run("after").record.attempts[0].notes == []
+    after = only_run("after").record
+    assert after.attempts[0].notes == []
+    assert after.memory.peak == only_run().record.memory.peak
+    assert after.memory.unattributed_bytes == only_run().record.memory.unattributed_bytes
 
 
 def test_a_run_resumed_at_its_end_is_only_evaluated(train):
@@ -142,12 +146,27 @@ def test_a_run_resumed_at_its_end_is_only_evaluated(train):
     assert only_run("after").record.summary["val/loss"] == only_run().record.summary["val/loss"]
 
 
-def stopped():
+def test_a_run_killed_after_its_last_step_keeps_its_figures(train):
+    command = (*MLP, "precision=amp_fp16", "trainer.steps=4", "trainer.checkpoint_every=4")
+    assert train(*command).code == 0
+    before = only_run().record.summary
+    stopped()
+    assert train(*command, "resume=auto").code == 0
+    record = only_run().record
+    assert record.status == "completed"
+    assert len(record.attempts) == 2
+    for key in (*SAME_EACH_TIME, *SCALER):
+        assert record.summary[key] == before[key], key
+    assert "perf/step_ms" not in record.summary, "this process took no step"
+
+
+def stopped(**environment):
     """A run that was stopped after its checkpoint at step 4, as its files say."""
     run = only_run()
     content = json.loads((run.directory / "run.json").read_text())
     del content["digest"]  # as it is of a version that wrote none
     content["status"] = "interrupted"
+    content["environment"] |= environment
     content["attempts"][-1]["host"] = "another machine"
     (run.directory / "run.json").write_text(json.dumps(content))
     return run.directory
@@ -156,7 +175,7 @@ def stopped():
 def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     command = (*MLP, "trainer.log_every=1", "trainer.steps=4", "trainer.checkpoint_every=2")
     assert train(*command).code == 0
-    directory = stopped()
+    directory = stopped(code_version="0.0.1+00000000")
     history = directory / "history.jsonl"
     lines = history.read_bytes().splitlines(keepends=True)
     damaged = b"".join([lines[0], b"\x00\xff\n", *lines[2:]])
@@ -164,7 +183,9 @@ def test_a_damaged_history_is_continued_and_the_damage_kept(train):
     ended = train(*command, "resume=auto")
     assert ended.code == 0
     run = only_run()
-    (note,) = [note for note in run.record.attempts[-1].notes if "history" in note]
+    of_version, _, note = run.record.attempts[-1].notes
+    assert of_version.startswith("the checkpoint is of version 0.0.1+00000000, this is ")
+    assert of_version in ended.err
     assert note in ended.err
     assert "is damaged: line 2 is not JSON" in note
     assert [row["step"] for row in run.history] == [1, 3, 4]

@@ -59,8 +59,8 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     assert ended.code == 0
     assert ended.said == [
         "W&B: online, project ampsweep",
-        "W&B: lost (the server does not answer); history.jsonl has every row, `ampsweep sync DIRECTORY` sends what "
-        "W&B lacks",
+        "W&B: lost (no connection to the server: Connection refused); history.jsonl has every row, "
+        "`ampsweep sync DIRECTORY` sends what W&B lacks",
     ]
     run = only_run()
     assert run.record.status == "completed"

@@ -112,6 +112,23 @@ def test_a_run_that_the_server_refuses_keeps_none_back(copied, online, sync):
     assert said.startswith(f"error: {runs[1].directory}: W&B: entity nobody not found")
 
 
+def test_rows_that_are_there_twice_are_told(copied, online, sync):
+    """W&B has no way to take a row back."""
+    assert sync(copied.directory)[0] == 0
+    run = online.runs[0]
+    there = run.streams["wandb-history.jsonl"]
+    number = len(there)
+    there[1] = there[0]  # one is missing, for which another is there twice: their number is right
+    code, lines, said = sync(copied.directory)
+    assert (code, said) == (1, [])
+    (line,) = [line for line in lines if "twice" in line]
+    assert line.endswith(
+        f": W&B has the rows of 1 step twice ({run.rows[0]['step']}); it takes no row back, only the run as a whole"
+    )
+    assert len(there) == number + 1, "what was missing has been sent"
+    assert any(line.startswith("comparison of ") for line in lines)
+
+
 def test_a_damaged_history_is_not_sent_and_keeps_none_back(copied, online, sync):
     damaged, *others = all_runs(copied.directory)[:3]
     path = damaged.directory / "history.jsonl"

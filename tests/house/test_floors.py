@@ -13,7 +13,7 @@ import ampsweep
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
     {"memory_categories", "own_code_place"},
-    {"metrics", "text", "redaction", "argument_checks"},
+    {"metrics", "text", "redaction", "argument_checks", "socket_folder"},
     {"config", "record"},
     {"tracing"},
     {"precision", "models", "data", "tasks", "monitors", "launch", "tracking", "analysis"},
@@ -38,6 +38,7 @@ WITHOUT_TORCH = {
     "metrics",
     "text",
     "redaction",
+    "socket_folder",
     "config",
     "record",
     "launch",

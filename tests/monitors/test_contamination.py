@@ -188,11 +188,29 @@ def test_a_cpu_is_judged_by_who_used_it(seen, verdict):
         ({"others": None}, "unknown", "nothing here tells which processes use cuda (in a container, say)"),
         ({"others": None, "busy_before": "cuda:0 was in use"}, "contaminated", "cuda:0 was in use"),
         ({"host": None}, "unknown", "no step came after warm-up"),
+        (
+            {"waits_for_host": True},
+            "contaminated",
+            "other processes kept 4.0 of 8 cores busy during the run, and cuda:0 waited for its host",
+        ),
+        ({"waits_for_host": True, "host": replace(ALONE, own_cores=0.2)}, "clean", ""),
+        ({"waits_for_host": True, "host": replace(ALONE, foreign_cores=4.0, window_s=0.2)}, "clean", ""),
     ],
 )
 def test_a_gpu_is_judged_by_its_processes_and_slowdowns(seen, verdict, told):
     found = judge(CUDA, Evidence(**({"host": replace(ALONE, foreign_cores=4.0, own_cores=0.2)} | seen)))
     assert (found.verdict, "; ".join(found.reasons)) == (verdict, told)
+
+
+@pytest.mark.parametrize(
+    ("seen", "neighbours"),
+    [({}, "none"), ({"others": frozenset({7})}, "seen"), ({"others": None}, "unknown"), ({"host": None}, None)],
+)
+def test_the_record_says_what_is_known_of_neighbours_on_a_gpu(seen, neighbours):
+    for throttled_pct in (None, 12.0):  # whatever the verdict
+        evidence = Evidence(**({"host": ALONE, "throttled_pct": throttled_pct} | seen))
+        assert judge(CUDA, evidence).neighbours == neighbours
+    assert judge(CPU, Evidence(**({"host": ALONE} | seen))).neighbours is None
 
 
 class Driver:

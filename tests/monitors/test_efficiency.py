@@ -31,13 +31,30 @@ def on_h100(monkeypatch):
         ("A100-SXM4-40GB", "float16", False, 312.0),
         ("Tesla T4", "float16", False, 65.0),
         ("NVIDIA GeForce RTX 4090", "bfloat16", False, 165.2),
+        ("NVIDIA H200 NVL", "bfloat16", False, 835.5),
+        ("NVIDIA A100-SXM-64GB", "float16", False, 358.2),
+        ("NVIDIA B200", "float32", True, 1125.0),
+        ("NVIDIA B300 SXM6 AC", "bfloat16", False, 2250.0),
+        ("NVIDIA L40S", "bfloat16", False, 362.05),
+        ("NVIDIA GeForce RTX 5090", "bfloat16", False, 209.6),
+        ("NVIDIA GeForce RTX 5080", "float32", True, 56.3),
     ],
 )
 def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflops_per_sec):
     peak = dense_peak(name, {dtype: 10**12}, tf32=tf32)
     assert peak.tflops_per_sec == pytest.approx(tflops_per_sec)
     assert list(peak.by_dtype.values()) == [tflops_per_sec]
-    assert "NVIDIA" in peak.source
+    assert "NVIDIA" in peak.source or "arXiv" in peak.source
+
+
+@pytest.mark.parametrize(
+    ("name", "ai_tops"),
+    [("5090", 3352), ("5080", 1801), ("5070 Ti", 1406), ("5070", 988), ("5060 Ti", 759), ("5060", 614)],
+)
+def test_half_precision_is_a_sixteenth_of_the_advertised(name, ai_tops):
+    """FP4 with sparsity and half the accumulator: 2 times for each of FP4, FP8, sparsity and a float16 sum."""
+    peak = dense_peak(f"NVIDIA GeForce RTX {name}", {"bfloat16": 1}, tf32=False)
+    assert peak.tflops_per_sec == pytest.approx(ai_tops / 16, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +82,8 @@ def test_what_the_table_does_not_know_has_no_peak(name, flops, tf32):
         ("NVIDIA A100-SXM4-80GB", 2.039),
         ("NVIDIA A100-SXM4-40GB", 1.555),
         ("Tesla T4", 0.32),
+        ("NVIDIA B200", 7.7),
+        ("NVIDIA A100-SXM-64GB", 1.64),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("AMD EPYC 9654 96-Core Processor", None),
     ],

@@ -230,6 +230,7 @@ def test_a_step_after_a_wait_tells_only_of_launching(monkeypatch):
     assert (summary["perf/step_ms"], summary["perf/step_ms_p95"]) == pytest.approx((10, 10))
     assert summary["perf/launch_ms"] == pytest.approx(4)
     assert summary["perf/device_lag_ms"] == pytest.approx(60, abs=4)
+    assert not c.waits_for_host
 
 
 def test_where_every_step_is_waited_for_all_count(monkeypatch):
@@ -255,6 +256,7 @@ def test_a_device_that_waits_for_its_host_is_not_behind_it(monkeypatch):
             c.wait()  # of an evaluation that was there before
     summary = c.summary()
     assert summary["perf/device_lag_ms"] == 0
+    assert c.waits_for_host
     assert summary["perf/launch_ms"] == summary["perf/step_ms"] == pytest.approx(4)
 
 
@@ -275,6 +277,7 @@ def test_on_the_host_nothing_is_launched():
         take_step(c, 0.001)
         c.wait()
     assert not {"perf/launch_ms", "perf/device_lag_ms"} & c.summary().keys()
+    assert not c.waits_for_host
 
 
 @needs_cuda
@@ -300,3 +303,25 @@ def test_cuda_steps_last_as_long_as_their_kernels():
     total_ms = 1e3 * (time.perf_counter() - began)
     assert issued_ms < total_ms / 2
     assert 6 * summary["perf/step_ms"] == pytest.approx(total_ms, rel=0.5)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("width", "waits_for_host"), [(8, True), (8192, False)])
+def test_cuda_tells_whether_it_waits_for_the_host(width, waits_for_host):
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    c = StepClock(device, samples_per_step=8, tokens_per_step=None)
+    x = torch.randn(width, width, device=device)
+    for num_steps in range(30):
+        if num_steps == 5:
+            c.end_warmup()
+        c.begin()
+        for _ in range(100):
+            x.mul(0.5)
+        c.end()
+        if num_steps % 5 == 4:
+            c.wait()
+            c.cut()
+            c.windows()
+    summary = c.summary()
+    assert c.waits_for_host == waits_for_host
+    assert (summary["perf/launch_ms"] > 0.5 * summary["perf/step_ms"]) == waits_for_host

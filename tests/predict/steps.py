@@ -11,6 +11,8 @@ from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
+from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.resume import resume, take_checkpoint
 
 CPU = torch.device("cpu")
 ON_CPU = ("device=cpu", "tracking=disabled")
@@ -29,12 +31,17 @@ RESNET = (
 )
 
 
-def measured(*overrides):
-    """What the second step of a training did."""
+def measured(*overrides, resumed=None):
+    """What the second step of a training did; `resumed`: of one that continues another, saved in this folder."""
     config = composed(*overrides)
     built = build(config, CPU, build_data(config, CPU))
     trainer = assemble_trainer(config, built, CPU, log=ignore, progress=ignore, save=ignore)
     trainer.model.train()
+    if resumed is not None:
+        before = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
+        before.train_step()
+        before.step += 1
+        resume(trainer, load_checkpoint(take_checkpoint(before, resumed, "hash", "model", "arm")))
     with built.precision.flags():
         trainer.train_step()
         with trace_step(trainer.model, trainer.optimizer) as trace:

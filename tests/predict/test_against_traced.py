@@ -49,6 +49,18 @@ def test_to_the_byte(case):
     assert timeline.at(timeline.end_of_forward) == truth.end_of_forward
 
 
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "amp_fp16", "pure_bf16"])
+@pytest.mark.parametrize("workload", [MLP, GPT, REGRESSION], ids=lambda workload: workload[0])
+def test_fresh_resumed_and_predicted_peaks_agree(workload, mode, tmp_path):
+    overrides = (*workload, f"precision={mode}", *ADAMW)
+
+    fresh, continued, timeline = measured(*overrides), measured(*overrides, resumed=tmp_path), predicted(*overrides)
+
+    assert fresh.peak == continued.peak == timeline.peak().categories
+    assert fresh.end_of_forward == continued.end_of_forward == timeline.at(timeline.end_of_forward)
+    assert fresh.peak["optimizer_state"] > fresh.peak["parameters"]
+
+
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_text_from_a_file_to_the_byte_too(batch_size):
     overrides = ("model=gpt_tiny", "data=text", f"data.batch_size={batch_size}")

@@ -8,6 +8,7 @@ from ampsweep.predict.memory_by_batch_size import LargestBatch, MemoryByBatchSiz
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.workload_prediction import predict_arm
 
+TEXT = ("data=text", "data.seq_len=32", "data.batch_size=4")
 CUDA = TargetDevice("cuda", (8, 0))
 
 
@@ -42,6 +43,18 @@ def test_the_largest_batch_fits_and_one_more_does_not(target):
     assert memory.at(largest + 1).is_traced
     assert memory.fits(largest, limit)
     assert not memory.fits(largest + 1, limit)
+
+
+def test_data_on_a_gpu_is_a_category_of_its_own():
+    resident, copied = (predicted(*workload, target=CUDA).peak().categories for workload in (GPT, (*GPT[:2], *TEXT)))
+    assert resident["data"] == 5 * 2 * 4 * 32 * 8, "four batches and one for validation"
+    assert (copied["data"], copied["other"] >= 2 * 4 * 32 * 8) == (0, True)
+
+
+def test_on_a_cpu_no_data_is_memory_of_a_training():
+    peaks = [predicted(*GPT, f"data.num_batches={number}").peak() for number in (2, 50)]
+    assert peaks[0] == peaks[1]
+    assert peaks[0].categories["data"] == 0
 
 
 def test_where_not_even_one_item_fits_the_answer_is_none():

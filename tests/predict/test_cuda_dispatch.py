@@ -9,6 +9,7 @@ from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 
 A100, T4 = TargetDevice("cuda", (8, 0)), TargetDevice("cuda", (7, 5))
+H100, RTX_5090 = TargetDevice("cuda", (9, 0)), TargetDevice("cuda", (12, 0))
 MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
 """Its last operator: a matrix product, for half precision taken in float32 and cast."""
 
@@ -74,6 +75,17 @@ def test_dropout_keeps_a_mask_of_booleans():
         (A100, torch.float16, 64, {"dropout_p": 0.1}, "ScaledDotProductFlashAttentionBackward0"),
         (A100, torch.float32, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
         (A100, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
+        (H100, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductCudnnAttentionBackward0"),
+        (
+            H100,
+            torch.bfloat16,
+            64,
+            {"attn_mask": True, "dropout_p": 0.1},
+            "ScaledDotProductEfficientAttentionBackward0",
+        ),
+        (H100, torch.bfloat16, 136, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
+        (H100, torch.float32, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
+        (RTX_5090, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
         (A100, torch.float32, 63, {}, MATH),
         (T4, torch.float16, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
         (T4, torch.float32, 63, {}, "ScaledDotProductEfficientAttentionBackward0"),
@@ -84,11 +96,23 @@ def test_attention_is_the_kernel_that_the_gpu_would_run(target, dtype, heads, se
     with FakeDevice(target)():
         query = torch.randn(2, 4, 40, heads, dtype=dtype, requires_grad=True)
         if "attn_mask" in settings:
-            settings = {"attn_mask": torch.ones(40, 40, dtype=torch.bool)}
+            settings = settings | {"attn_mask": torch.ones(40, 40, dtype=torch.bool)}
         output = F.scaled_dot_product_attention(query, query, query, **settings)
         assert output.grad_fn.name() in node
         output.sum().backward()
         assert query.grad.shape == query.shape
+
+
+def test_a_mask_is_padded_for_efficient_attention_alone():
+    masks = {}
+    for target in (A100, H100):
+        with FakeDevice(target)(), FakeDevice(target).trace_program() as trace:
+            query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
+            mask = torch.zeros(40, 40, dtype=torch.bfloat16)
+            F.scaled_dot_product_attention(query, query, query, attn_mask=mask).sum().backward()
+        sizes = {life.num_bytes for life in trace.lives.allocations}
+        masks[target] = 2 * 40 * 48 in sizes  # rows of 40 in 48
+    assert masks == {A100: True, H100: False}
 
 
 def test_a_head_padded_for_flash_keeps_its_size():

@@ -90,7 +90,7 @@ def content():
 def test_every_object_has_its_keys_in_their_order(content):
     found = keys(content)
     assert {place: of for place, of in found.items() if not place.endswith("facts")} == KEYS
-    assert content["schema"] == 2
+    assert content["schema"] == 3
 
 
 def test_figures_and_the_sentences_of_them_stand_together(content):

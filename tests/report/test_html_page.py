@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 from page_reader import figures, panel, read_page
 from rich.console import Console
-from shown_runs import GIB, dashboard_of, memory, on_gpu
+from shown_runs import GIB, dashboard_of, like, memory, on_gpu
 from synthetic_records import contaminated, failed, run, sweep
 
 from ampsweep.analysis.comparison import compare
@@ -73,6 +73,76 @@ def test_memory_is_stacked_with_the_predicted_beside_it(page):
     table = {row["arm"]: row for row in element.one("table").rows()}
     assert table["fp32"]["activations"] == "1.00 GiB"
     assert table["amp_bf16 (predicted)"]["all"].endswith("(+1.0%)")
+
+
+def test_the_stack_adds_up_to_the_peak_with_its_workspaces(write, tmp_path):
+    """The allocator's peak has 96 MiB more than the tensors of the traced step, the predicted one 80 MiB."""
+    entries = [on_gpu(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1, 2)]
+    for _, record in entries:
+        tensors = sum(record.memory.peak.values())
+        more = 96 + 10 * (record.identity.seed - 1)
+        record.summary["memory/peak_allocated_gib"] = (tensors + more * 2**20) / GIB
+        record.prediction.allocator_peak_bytes = sum(record.prediction.peak.values()) + 80 * 2**20
+    dashboard = dashboard_of(write(entries), tmp_path)
+    element, figure = panel(read_page(html(dashboard)), "w0-memory-categories")
+    rest = next(trace for trace in figure["traces"] if trace["name"] == "unattributed")
+    assert rest["text"] == ["96.0 MiB", "80.0 MiB", "96.0 MiB", "80.0 MiB"]
+    peaks = [arm.peak_memory_bytes for arm in dashboard.comparison.workloads[0].arms]
+    drawn = [sum(trace["x"][bar] or 0 for trace in figure["traces"]) * GIB for bar in (0, 2)]
+    assert drawn == pytest.approx(peaks)
+    assert "Unattributed: what the run's peak has besides" in element.text
+    rows = element.one("table").rows()
+    assert rows[0]["all"] == "3.22 GiB"
+    assert rows[0]["unattributed"] == "96.0 MiB"
+
+
+def test_a_legend_names_arms_and_a_pointer_runs(write, tmp_path):
+    entries = [on_gpu("fp32", seed) for seed in range(3)] + [on_gpu("amp_bf16", 0)]
+    lost = failed("amp_bf16", 1, "diverged", "the loss is nan", **like(entries[-1]))
+    _, figure = panel(read_page(html(dashboard_of(write([*entries, lost]), tmp_path))), "w0-train-loss")
+    named = [trace["name"] for trace in figure["traces"] if trace.get("showlegend", True)]
+    assert named == ["fp32", "amp_bf16"]
+    shown = [trace["hovertemplate"] for trace in figure["traces"] if "seed" in trace["meta"]]
+    assert shown[-1].endswith("<extra>amp_bf16, seed 1, diverged</extra>")
+
+
+def test_figures_of_bars_stand_clear_of_the_dots(page):
+    _, figure = panel(page, "w0-samples-per-sec")
+    (first, *_) = (trace for trace in figure["traces"] if trace.get("mode") == "text")
+    end = figure["layout"]["xaxis"]["range"][1]
+    assert (first["x"], first["textposition"], first["text"]) == ([end], "middle right", ["79.2 1/s"])
+    assert end > max(x for trace in figure["traces"] if trace.get("mode") == "markers" for x in trace["x"])
+    assert not any("text" in trace for trace in figure["traces"] if trace["type"] == "bar")
+
+
+def test_what_limits_an_arm_stands_on_its_card_beside_the_speed(write, tmp_path):
+    unknown = {"contamination": {"verdict": "unknown", "reasons": ["nothing tells"]}}
+    entries = [on_gpu("fp32", seed, step_ms=100.0) for seed in range(3)]
+    entries += [on_gpu("amp_bf16", seed, step_ms=3.2, **unknown) for seed in range(3)]
+    page = page_of(write(entries), tmp_path)
+    speed, memory, _ = page.one(class_="arm-verdict").all(class_="tile")
+    assert speed.text.endswith("limited by launching operators, 8.0 us each contamination of 3 of 6 runs unknown")
+    assert "limited" not in memory.text
+    row = next(row for row in page.one("article").one("table").rows() if row["arm"] == "amp_bf16")
+    assert (row["limited by"], row["speedup"].split("x", 1)[1].strip()) == ("launching 8.0 us/op", "3 of 6 unchecked")
+
+
+def test_a_speed_has_the_same_digits_on_card_and_in_sentence(write, tmp_path):
+    entries = [on_gpu("fp32", seed, step_ms=100.0) for seed in range(3)]
+    entries += [on_gpu("amp_bf16", seed, step_ms=ms) for seed, ms in enumerate((20.0, 100.0, 600.0))]
+    page = page_of(write(entries), tmp_path)
+    speed = page.one(class_="arm-verdict").all(class_="tile")[0].text
+    figure, ends = re.search(r"([\d.]+)x.*(\[.*\])", speed).groups()
+    assert f"{figure}x {ends}" in page.one(class_="arm-verdict").one(class_="why").text
+    assert "[0," not in ends
+
+
+def test_problems_that_differ_in_a_figure_only_are_one_row(write, tmp_path):
+    cores = (0.6, 1.0, 1.0, 1.4)
+    entries = [contaminated("amp_bf16", s, f"others kept {c} of 2 cores busy") for s, c in enumerate(cores)]
+    page = page_of(write([*sweep("fp32", [100.0] * 4), *entries]), tmp_path)
+    (row,) = page.one(class_="problems").one("table").rows()
+    assert (row["why"], row["seeds"]) == ("others kept 0.6 to 1.4 of 2 cores busy", "0, 1, 2, 3")
 
 
 def test_the_chain_leads_from_tensors_to_the_process(page):
@@ -326,7 +396,9 @@ def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     }
     _, figure = panel(page, "w0-samples-per-sec")
     bars = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["type"] == "bar"}
-    found = {(arm, seed): xs[0] for arm, bar in bars.items() for seed, (xs, _) in of_seeds(bar).items()}
+    found = {
+        (arm, seed): xs[0] for arm, bar in bars.items() for seed, (xs, _) in of_seeds(bar, "x", "hovertext").items()
+    }
     assert found == pytest.approx(power, rel=1e-5)
     for key, num_values in (("memory-categories", 6), ("memory-chain", 3)):
         for trace in panel(page, f"w0-{key}")[1]["traces"]:
@@ -347,7 +419,7 @@ def test_the_speed_of_a_contaminated_run_is_in_no_panel(write, tmp_path):
         record.summary["perf/samples_per_sec"] = 8000 / record.summary["perf/step_ms"]
     records = write(entries)
     element, figure = panel(page_of(records, tmp_path), "w0-samples-per-sec")
-    drawn = {trace["meta"]["arm"]: trace["x"] for trace in figure["traces"] if trace["type"] != "bar"}
+    drawn = {trace["meta"]["arm"]: trace["x"] for trace in figure["traces"] if trace.get("mode") == "markers"}
     assert drawn == {"fp32": [80.0, 80.0], "amp_bf16": [160.0]}
     assert "amp_bf16: contaminated, hence left out (seed 1)" in element.text
     (_, free), (_, disturbed) = [entry for entry in records if entry[1].arm == "amp_bf16"]

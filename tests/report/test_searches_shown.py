@@ -20,7 +20,7 @@ from ampsweep.report.page.document import html
 from ampsweep.report.wandb.comparison_page import comparison_page
 
 SENTENCE = (
-    "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput); tf32: unsupported."
+    "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1); tf32: unsupported."
 )
 
 
@@ -98,7 +98,7 @@ def test_predictions_have_columns_and_missing_ones_a_reason(predicted):
     assert rows["amp_bf16"] == ["amp_bf16", "6", "-", "1.50x", "300", "2.00x", "1000", "MiB", "-", "1", "completed"]
     assert "amp_bf16, pure_bf16: nothing was predicted: aten.nonzero depends on values\n" in out
     document = markdown(compare(predicted, baseline="fp32", margin_pct=1.0).relative_to(Path("runs")))
-    assert "| arm | largest batch | predicted batch | against baseline |" in document
+    assert "| arm | largest batch | predicted batch | batch over baseline |" in document
     assert "| fp32 | 4 | 5 | - | 150 | - | 1000 MiB | 990 MiB (-1.00%) | 1 | completed |" in document
 
 

@@ -6,6 +6,7 @@ from synthetic_records import contaminated, failed, out_of_memory, searched
 from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.search_comparison import SearchNote
+from ampsweep.analysis.step_limits import WaitForData
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.report.sentences.batch_limits import bound, heading, largest_batches, search_lines, search_note
@@ -27,7 +28,7 @@ def test_the_answer_of_every_arm_within_a_limit():
         searched("fp32", 4, out_of_memory(5), samples_per_sec=150.0, config=LIMITED),
     )
     assert largest_batches(search) == (
-        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput)."
+        "Within 64.0 MiB: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1)."
     )
     assert heading(search) == f"{search.title}, within 64.0 MiB"
 
@@ -36,7 +37,7 @@ def test_answers_that_memory_does_not_bound():
     search = found(searched("fp32", 4, REFUSED), searched("amp_bf16", 6, None))
     assert largest_batches(search) == (
         "On this device: fp32 up to batch 4, as larger ones are refused, amp_bf16 up to batch 6 or more "
-        "(1.00x the throughput)."
+        "(1.00x the throughput, n=1)."
     )
     assert heading(search) == search.title
 
@@ -83,6 +84,14 @@ def test_why_there_is_no_larger_batch(entry, text):
         (
             SearchNote(kind="contaminated", num_contaminated=1, num_runs=3, causes=(HOT,)),
             "contaminated, hence no throughput of 1 of 3 runs: the GPU was hot",
+        ),
+        (
+            SearchNote(kind="unchecked", num_unchecked=1, num_runs=3),
+            "contamination of 1 of 3 runs unknown, hence perhaps more throughput than measured",
+        ),
+        (
+            SearchNote(kind="limited", limits=(WaitForData(wait_ms=30.0, step_ms=100.0),)),
+            "its throughput is limited by waiting for data, 30.0 ms a step on average",
         ),
         (SearchNote(kind="different answers", batch_sizes=(4, 6)), "its searches differ: batches 4, 6"),
     ],

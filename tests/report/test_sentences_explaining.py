@@ -131,6 +131,10 @@ def test_every_reason(kind, facts, text):
             "disproved, hence compared with nothing: a matmul in float32 lost bits (seed 0)",
         ),
         (
+            ArmNote(kind="not timed", seeds=(0, 1), cause="the training ended before its warm-up was over"),
+            "no speed: the training ended before its warm-up was over (seeds 0, 1)",
+        ),
+        (
             ArmNote(kind="contaminated", seeds=(2,), cause="the GPU was hot"),
             "contaminated, hence no speed to compare: the GPU was hot (seed 2)",
         ),

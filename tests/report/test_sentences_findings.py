@@ -27,6 +27,8 @@ from ampsweep.report.sentences.arm_findings import (
 MIB = 2**20
 FASTER = Estimate(value=1.4941, n=3, low=1.4552, high=1.5340)
 SAVED = Estimate(value=400.0 * MIB, n=3, exact=True)
+NOTHING = Estimate(value=0.0, n=3, exact=True)
+ONE_PAIR = Estimate(value=0.0, n=1)
 SHARE = Estimate(value=40.0, n=3, exact=True)
 LOSS = Parity(
     metric="val/loss",
@@ -142,7 +144,8 @@ def test_launching_is_said_once_where_all_of_it_is_too_small():
     [
         ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%), n=3", "40.0% less peak memory"),
         ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%), n=3", "40.0% more peak memory"),
-        ("same", SAVED, SHARE, "the same peak memory, n=3", "the same peak memory"),
+        ("same", NOTHING, NOTHING, "the same peak memory, n=3", "the same peak memory"),
+        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory, n=1", "the same peak memory"),
         (
             "unresolved",
             SAVED,

@@ -206,24 +206,30 @@ def test_a_bad_configuration_does(command):
 
 @pytest.mark.slow
 def test_a_run_that_its_sweep_stops_ends_cleanly(command):
-    """As the server does with a run that its early termination, or somebody at its page, wants to end."""
-    sweep = own_sweep(command, {"trainer.steps": {"value": 1_000_000}, "+model.what": {"value": "is_fine"}})
-    agent = command.agent(sweep)
-    deadline = time.monotonic() + 60
-    while not (histories := list((command.directory / "outputs").rglob("history.jsonl"))) or not (
-        histories[0].read_text().count("\n") > 10 and command.server.runs  # which begins beside the training
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    (run,) = command.server.runs
-    run.should_stop = True
+    """As early termination, or somebody at the server's page, wants: the run is marked, or only its agent is told."""
+    steps = {"trainer.steps": {"value": 1_000_000}, "+model.what": {"value": "is_fine"}, "seed": {"values": [0, 1]}}
+    agent = command.agent(own_sweep(command, steps))
+    for number in (1, 2):
+        deadline = time.monotonic() + 60
+        while not (histories := list((command.directory / "outputs").rglob("history.jsonl"))) or not (
+            len(histories) == len(command.server.runs) == number  # which begin beside the training
+            and all(history.read_text().count("\n") > 10 for history in histories)
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run = command.server.runs[-1]
+        run.should_stop, run.agent_stops = number == 1, number == 2
     ended = finish(agent)
     assert ended.code == 0
-    ((directory, record),) = find_records(command.directory / "outputs").records
-    assert (record.status, record.error) == ("completed", None)
-    last = read_history(directory)[-1]["step"]
-    assert record.cut_short == f"stopped by its sweep: SIGTERM after step {last} of 1000000"
-    assert (directory / "checkpoints/last.pt").is_file()
-    assert (run.state, run.exit_code) == ("finished", 0)
-    assert run.summary["cut_short"] == record.cut_short
-    assert bits(run.rows) == bits(read_history(directory))
+    runs = {run.name: run for run in command.server.runs}
+    found = find_records(command.directory / "outputs").records
+    assert len(found) == 2
+    for directory, record in found:
+        run = runs[record.wandb.id]
+        assert (record.status, record.error) == ("completed", None)
+        last = read_history(directory)[-1]["step"]
+        assert record.cut_short == f"stopped by its sweep: SIGTERM after step {last} of 1000000"
+        assert (directory / "checkpoints/last.pt").is_file()
+        assert (run.state, run.exit_code) == ("finished", 0)
+        assert run.summary["cut_short"] == record.cut_short
+        assert bits(run.rows) == bits(read_history(directory))

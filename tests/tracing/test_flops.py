@@ -5,14 +5,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ampsweep.predict.fake_device import FakeDevice
+from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.step import trace_step
 
 
-def flops(model, x, dtype=None):
+def traced(model, x, dtype=None):
     with trace_step(model) as trace, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
         output = model(x)
         (output.sum() if dtype is None else output.float().sum()).backward()
-    return trace.result.flops
+    return trace.result
+
+
+def flops(model, x, dtype=None):
+    return traced(model, x, dtype).flops
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,29 @@ def test_attention_multiplies_twice_and_five_times_backward(is_causal):
 def test_attention_in_parts_multiplies_four_times_backward():
     matmul = 2 * (2 * 4) * 16 * 16 * 8
     assert flops(Attention(is_causal=True, dropout=0.1), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 4) * matmul}
+
+
+def test_model_arithmetic_is_the_same_with_any_attention():
+    """Fused attention multiplies queries and keys again in backward, which is no progress of the model."""
+    x = torch.randn(2, 4, 16, 8)
+    fused, in_parts = (traced(Attention(is_causal=True, dropout=dropout), x) for dropout in (0.0, 0.1))
+    assert fused.recomputed_flops == {"float32": 2 * (2 * 4) * 16 * 16 * 8}
+    assert in_parts.recomputed_flops == {}
+    assert fused.model_flops == in_parts.model_flops
+
+
+def on_cuda(capability, dtype):
+    device = FakeDevice(TargetDevice("cuda", capability))
+    model = device.adopt(Attention(is_causal=True).to("meta", dtype))
+    with device(), device.trace_step(model) as trace:
+        model(torch.randn(2, 4, 16, 8, dtype=dtype)).sum().backward()
+    return {operations: sum(getattr(trace.result, operations).values()) for operations in ("flops", "model_flops")}
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((8, 0), torch.bfloat16), ((7, 5), torch.float32)])
+def test_so_it_is_with_the_kernels_of_cuda(capability, dtype):
+    matmul = 2 * (2 * 4) * 16 * 16 * 8
+    assert on_cuda(capability, dtype) == {"flops": 7 * matmul, "model_flops": 6 * matmul}
 
 
 def test_a_matrix_times_a_vector_counts():

@@ -9,7 +9,7 @@ from amp_loops import amp_step
 from devices import needs_cuda
 from torch import nn
 
-from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
+from ampsweep.tracing.memory_limit import MemoryLimit, memory_bytes, why_no_limit
 from ampsweep.tracing.step import trace_step
 from ampsweep.tracing.tensor_bytes import MemoryLimitError
 
@@ -146,6 +146,22 @@ def test_what_cannot_be_limited_is_refused_with_a_reason():
     assert "compiled code" in why_no_limit(CPU, 0.1, compiles=True)
     assert why_no_limit(CPU, 1e6, compiles=False).startswith("cpu itself has ")
     assert why_no_limit(torch.device("mps"), 0.1, compiles=False).startswith("the memory of mps cannot be limited")
+
+
+@pytest.mark.parametrize(
+    ("used_otherwise", "left"),
+    [(0.5 * GIB, 79.5 * GIB), (30 * GIB, 79 * GIB)],  # a context; other processes, which may be gone by then
+)
+def test_a_cuda_context_is_no_memory_for_a_run(used_otherwise, left, monkeypatch):
+    reserved = 2 * GIB
+    free = 80 * GIB - used_otherwise - reserved
+    asked = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+    device = torch.device("cuda", 1)
+    assert memory_bytes(device, None) == left
+    assert (memory_bytes(device, 16), memory_bytes(device, 80)) == (16 * GIB, left)
+    assert set(asked) == {device}
 
 
 @needs_cuda

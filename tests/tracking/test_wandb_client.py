@@ -20,7 +20,7 @@ class Process:
     """Stands for a W&B process with one client."""
 
     def __init__(self, listener: "Listener[Any, Any]") -> None:
-        self.address = WandbAddress(str(listener.address), b"key")
+        self.address = WandbAddress(str(listener.address), b"key", pid=99_999_999)
         self.connection: Connection[Any, Any] | None = None
         self.heard: list[object] = []
         self.has_begun, self.has_ended = Event(), Event()

@@ -173,6 +173,15 @@ def test_runs_of_others_are_named_and_left_out(server, copy, record, tmp_path):
     assert len(find_records(tmp_path / "copy").records) == 3
 
 
+def test_a_row_that_is_there_twice_counts_once(server, copy, record, tmp_path):
+    record_run(server, "twice", of(record, "fp32", 0), [*ROWS, ROWS[-1]])
+    record_run(server, "other", of(record, "fp32", 1), [*ROWS, {**ROWS[-1], "train/loss": 9.0}])
+    copied = copy()
+    assert dict(copied.skipped) == {"run other": f"has two rows of step {ROWS[-1]['step']} that differ"}
+    (path,) = [path for path, there in find_records(tmp_path / "copy").records if there.arm == "fp32"]
+    assert bits(read_history(path)) == bits(ROWS)
+
+
 def test_a_server_that_is_busy_is_asked_again(server, copy):
     with server.failing(Fault("RunFiles|HistoryKeys", status=429, times=3)):
         assert copy().num_loaded == 3

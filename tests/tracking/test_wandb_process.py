@@ -149,7 +149,7 @@ from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 directory = Path({str(tmp_path)!r})
 record = RunRecord.read(directory)
-address = WandbAddress(sys.argv[1], bytes.fromhex(sys.argv[2]))
+address = WandbAddress(sys.argv[1], bytes.fromhex(sys.argv[2]), os.getppid())
 tracker = make_tracker(TrackingConfig(mode="offline"), None, lambda line: None, address)
 tracker.start(record, directory, resume_after=None)
 for step in range(1, 6):
@@ -193,6 +193,25 @@ def test_a_run_after_that_is_tracked_by_its_own_process(
     served.wait()
     track(make_tracker(OFFLINE, None, lambda line: None, address), record, tmp_path, range(1, 4))
     assert read_wandb(tmp_path / record.wandb.directory).history == read_history(tmp_path)
+
+
+def test_a_long_temporary_folder_has_room_for_no_socket(
+    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_wandb: Callable[[Path], WandbFile]
+) -> None:
+    """The path of a socket may have 107 characters."""
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with WandbProcess() as process:
+        track(make_tracker(OFFLINE, None, lambda line: None, process.address), record, tmp_path, range(1, 4))
+    assert read_wandb(tmp_path / record.wandb.directory).history == read_history(tmp_path)
+    monkeypatch.setattr("ampsweep.socket_folder._SHORT", (str(tmp_path / "none"),))
+    said: list[str] = []
+    make_tracker(OFFLINE, None, said.append)
+    (line,) = said
+    why = f"the path of TMPDIR is too long for sockets ({long}), and nothing can be written to /tmp"
+    assert line == f"W&B: lost (its process cannot be started: {why}); {SYNC_LATER}"
 
 
 def test_signals_and_strangers_do_not_end_it(process: WandbProcess, record: RunRecord, tmp_path: Path) -> None:

@@ -159,10 +159,21 @@ def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
 
 
 def test_the_device_is_torchs_accelerator_else_the_cpu():
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     expected = CPU if accelerator is None else torch.device(accelerator.type, 0)
     assert resolve_device("auto") == expected
     assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
+def test_the_devices_gpu_is_the_one_torch_asks(name, index, monkeypatch):
+    current = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    assert resolve_device(name) == torch.device("cuda", index)
+    assert current == [index]
 
 
 @pytest.mark.parametrize(

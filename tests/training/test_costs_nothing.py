@@ -63,6 +63,7 @@ class Parts:
             self.model,
             self.optimizer,
             self.precision,
+            self.data,
             warmup_steps=config.warmup_steps,
             samples_per_step=BATCH,
             tokens_per_step=None,
@@ -104,7 +105,7 @@ class Parts:
 
 def num_waits(work):
     """How often a number is read off a tensor, by torch's own kernels too: on a GPU each time the host waits."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         work()
     return sum(event.count for event in profiled.key_averages() if event.key == "aten::_local_scalar_dense")
 

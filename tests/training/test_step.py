@@ -4,9 +4,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from assembled import GPT, MLP, assemble
 
+from ampsweep.tracing.step import trace_step
+
 ACCUMULATE = ("trainer.grad_accum_steps=3",)
+REGRESSION = ("model=mlp_recipe", "data.in_features=32", "data.out_features=64", "data.batch_size=16")
 OVERFLOWS = ("precision=amp_fp16", "precision.init_scale=1099511627776.0", "precision.growth_interval=4")
 
 
@@ -170,3 +174,38 @@ def test_the_norm_of_a_row_is_torchs_to_the_bit(mode):
     ours = training.trainer.train_step(norm_wanted=True).grad_norm
     assert torch.equal(ours, theirs[0])
     assert ours > 0
+
+
+class Task:
+    """The loss of torch's own choice, over outputs much larger than itself."""
+
+    def __init__(self, loss):
+        self._loss = loss
+
+    def loss(self, model, batch):
+        return self._loss(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("accumulate", [(), ACCUMULATE], ids=len)
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"])
+def test_a_loss_keeps_no_outputs_alive(name, accumulate):
+    training = assemble(*REGRESSION, *accumulate)
+    trainer, alive = training.trainer, []
+    trainer.task = Task(getattr(F, name))
+    with trace_step(trainer.model, trainer.optimizer) as trace:
+        trainer.optimizer.register_step_pre_hook(
+            lambda *_: alive.extend(life for life in trace.lives.allocations if life.died is None)
+        )
+        step = trainer.train_step()
+    assert step.loss.untyped_storage().nbytes() == 4
+    assert sum(life.num_bytes for life in alive if life.category == "activations") == 4
+    assert trace.result.kept["activations"] == 4
+
+
+def test_a_loss_that_is_kept_is_the_one_that_was_computed():
+    losses = []
+    for task in (Task(F.mse_loss), Task(lambda outputs, targets: (outputs - targets).square().mean())):
+        training = assemble(*REGRESSION)
+        training.trainer.task = task
+        losses.append([training.trainer.train_step().loss.item() for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1])

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
-from assembled import CPU, MLP, assemble, composed
+from assembled import CPU, MLP, NoStop, assemble, composed
+from devices import needs_cuda
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.training import assembly, instruments
+from ampsweep.training.build.built import build, build_data
+from ampsweep.training.build.device import resolve_device
 
 STEP_S = 0.01
 
@@ -117,10 +120,10 @@ def test_a_traced_step_does_not_end_warmup(clock):
 
 def test_by_default_only_an_accelerator_needs_time():
     config = composed(*MLP)
-    assert assembly._warmup_seconds(config, CPU) == 0
-    assert assembly._warmup_seconds(config, torch.device("cuda", 0)) == 2
+    assert assembly.warmup_seconds(config, CPU) == 0
+    assert assembly.warmup_seconds(config, torch.device("cuda", 0)) == 2
     config = composed(*MLP, "trainer.warmup_seconds=0.5")
-    assert assembly._warmup_seconds(config, torch.device("cuda", 0)) == 0.5
+    assert assembly.warmup_seconds(config, torch.device("cuda", 0)) == 0.5
 
 
 def test_the_default_leaves_a_finished_point_finished():
@@ -131,3 +134,19 @@ def test_the_default_leaves_a_finished_point_finished():
 def test_less_than_no_time_is_refused():
     with pytest.raises(UserError, match=r"trainer.warmup_seconds=-1: must not be negative"):
         compose_one((*MLP, "trainer.warmup_seconds=-1"))
+
+
+@needs_cuda
+def test_on_cuda_clocks_rise_before_steps_are_timed():
+    """The run takes some seconds; its figures leave out two of them, its memory only the steps."""
+    overrides = (*MLP, "device=cuda", "tracking=disabled", "trainer.steps=20000", "trainer.max_seconds=6")
+    config = compose_one(overrides)
+    device = resolve_device("cuda")
+    trainer = assembly.assemble_trainer(config, build(config, device, build_data(config, device)), device)
+    with trainer.instruments as own:
+        trainer.train(NoStop())
+    summary = own.summary()
+    assert own.num_warmup_steps > 10
+    assert own.num_warmup_steps * summary["perf/step_ms"] < 6000
+    assert {"perf/launch_ms", "perf/device_lag_ms", "memory/num_retries", "memory/num_refused"} <= summary.keys()
+    assert own.absent() == {}

@@ -14,7 +14,11 @@ Command = dict[str, Any]
 
 def commands(recorded: Recorded, sweep: Sweep, agent: str, running: Mapping[str, bool]) -> list[Command]:
     """The answer to a heartbeat of ``agent``, whose processes of the runs in ``running`` are alive."""
-    stops = [name for name in running if (run := run_of(recorded, sweep, name)) is not None and run.should_stop]
+    stops = [
+        name
+        for name in running
+        if (run := run_of(recorded, sweep, name)) is not None and (run.should_stop or run.agent_stops)
+    ]
     if sweep.state == "CANCELED":
         return [{"type": "exit"}]
     if stops:

@@ -42,6 +42,8 @@ class Run:
     exit_code: int | None = None
     is_preempting: bool = False
     should_stop: bool = False
+    agent_stops: bool = False
+    """Its agent is told to stop it, and nobody else."""
     created_at: str = field(default_factory=now)
     heartbeat_at: str = field(default_factory=now)
 

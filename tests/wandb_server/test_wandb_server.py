@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import wandb
 
+from ampsweep.tracking.wandb.library import end_wandb
 from wandb_server import ENTITY, Fault, WandbServer
 
 
@@ -16,7 +17,7 @@ def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield wandb_server
-    wandb.teardown()
+    end_wandb()
 
 
 def begin(**more):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ampsweep.analysis.causes import causes
 from ampsweep.analysis.pairing import Unpaired
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import STEP_MS, Run
 from ampsweep.text import first_line
 
 NoteKind = Literal[
@@ -16,6 +16,7 @@ NoteKind = Literal[
     "cut short",
     "disproved",
     "contaminated",
+    "not timed",
     "not paired",
     "unusable figure",
     "repeats",
@@ -84,6 +85,8 @@ def _of_run(run: Run, unpaired: Unpaired | None) -> list[ArmNote]:
         notes.append(ArmNote(kind="disproved", cause="; ".join(run.contradictions)))
     if run.measured and run.contamination is not None:
         notes.append(ArmNote(kind="contaminated", cause=run.contamination))
+    elif run.measured and (why := record.absent.get(STEP_MS)) is not None:
+        notes.append(ArmNote(kind="not timed", cause=why))
     if run.measured and unpaired is not None:
         notes.append(ArmNote(kind="not paired", unpaired=unpaired))
     for key, value in run.wrong_figures().items():

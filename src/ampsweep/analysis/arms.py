@@ -97,6 +97,8 @@ class ArmComparison:
     """Median over runs of the peak that was predicted for them, those out of memory included."""
     prediction_error_pct: float | None
     """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
+    unvouched: tuple[str, ...]
+    """Operators for whose memory the predictions of its runs do not vouch."""
     memory_saved_bytes: Estimate | None
     """Baseline's peak minus this arm's: negative if this arm needs more."""
     memory_saved_pct: Estimate | None
@@ -169,6 +171,7 @@ def summarise_arm(
         peak_memory_bytes=statistics.fmean(peaks.values()) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
+        unvouched=tuple(sorted({one.name for run in runs for one in run.unvouched})),
         memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
         memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
         val_loss=spread(list(val_losses.values())),

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.record import RunRecord
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB
 
 Scalar = str | int | float | bool | None
@@ -105,6 +106,11 @@ class Run:
         return prediction.peak_bytes if prediction.allocator_peak_bytes is None else prediction.allocator_peak_bytes
 
     @property
+    def unvouched(self) -> Sequence[UnvouchedOperator]:
+        """The operators for whose memory its prediction does not vouch."""
+        return () if self.record.prediction is None else self.record.prediction.unvouched or ()
+
+    @property
     def prediction_error_pct(self) -> float | None:
         """The predicted peak minus the measured one, in percent of the measured one; None unless both are known."""
         return None if self.record.prediction is None else self.record.prediction.error_pct
@@ -120,9 +126,13 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Scalar]:
-        """Facts of the workload: the identity without arm and seed, and without a batch that was searched."""
+        """Facts of the workload: the identity without arm and seed, and without a batch that was searched.
+
+        A run killed before it had chosen its device has that of its config: `auto`, which names none.
+        """
         left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
-        return {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
+        return facts | {"device": None} if facts["device"] == "auto" else facts
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:

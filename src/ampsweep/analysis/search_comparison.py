@@ -9,6 +9,7 @@ from ampsweep.analysis.causes import Cause, causes
 from ampsweep.analysis.run_entry import RunEntry, run_entry
 from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
+from ampsweep.analysis.step_limits import StepLimit, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.record.batch_search import BatchSearch, Probe
 from ampsweep.text import GIB, first_line
@@ -19,7 +20,9 @@ NUM_RETRIES: Final = "memory/num_retries"
 
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
-SearchNoteKind = Literal["not completed", "contaminated", "different answers", "short of memory"]
+SearchNoteKind = Literal[
+    "not completed", "contaminated", "unchecked", "limited", "different answers", "short of memory"
+]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
@@ -37,7 +40,10 @@ class SearchNote:
     causes: tuple[Cause, ...] = ()
     """The causes that contaminated runs recorded."""
     num_contaminated: int = 0
+    num_unchecked: int = 0
     num_runs: int = 0
+    limits: tuple[StepLimit, ...] = ()
+    """Limits of the step with the largest batch that no precision moves."""
     batch_sizes: tuple[int, ...] = ()
     num_refused: int = 0
     num_retries: int = 0
@@ -114,9 +120,8 @@ def compare_search(
     arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
-    shown = workload.varied or {key: workload.facts.get(key) for key in _TITLE_FACTS}
     return SearchComparison(
-        title=", ".join(f"{key} {value}" for key, value in shown.items() if value is not None),
+        title=workload.title_of(_TITLE_FACTS),
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
@@ -212,6 +217,12 @@ def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNo
         notes.append(
             SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), causes=found)
         )
+    timed = [run for run in runs if run.measured and run.contamination is None]
+    num_unchecked = sum(run.unknown_contamination is not None for run in timed)
+    if num_unchecked:
+        notes.append(SearchNote(kind="unchecked", num_unchecked=num_unchecked, num_runs=len(timed)))
+    if timed and (limits := step_limits(timed)):
+        notes.append(SearchNote(kind="limited", limits=limits))
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
         notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))

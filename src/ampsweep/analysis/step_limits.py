@@ -14,6 +14,7 @@ from ampsweep.analysis.runs import STEP_MS, Run
 
 DATA_WAIT_MS: Final = "perf/data_wait_ms"
 LAUNCH_MS: Final = "perf/launch_ms"
+DEVICE_LAG_MS: Final = "perf/device_lag_ms"
 UTILIZATION_PCT: Final = "device/utilization_pct"
 
 MIN_US_PER_OPERATOR_CPU: Final = 50.0
@@ -30,6 +31,9 @@ MIN_UTILIZATION_PCT: Final = 80.0
 
 MIN_LAUNCH_SHARE: Final = 0.9
 """Share of a step that the host takes to launch it (measured on an idle device), from which it is the host's time."""
+MAX_LAG_SHARE: Final = 0.05
+"""Share of a step by which the device is behind the host at its end, from which the device is busy all the same: a host
+that launches more kernels than the queue holds, about a thousand, waits for the device to take them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +111,8 @@ def small_step(runs: Sequence[Run]) -> SmallStep | None:
     operators, step_ms, us_each = operator_time(runs) or (None, None, None)
     launch_ms, median_ms = _median(_timed_runs(runs), LAUNCH_MS), _median(_timed_runs(runs), STEP_MS)
     if launch_ms is not None and median_ms is not None:
-        if launch_ms < MIN_LAUNCH_SHARE * median_ms:
+        lag_ms = _median(_timed_runs(runs), DEVICE_LAG_MS) or 0.0
+        if launch_ms < MIN_LAUNCH_SHARE * median_ms or lag_ms >= MAX_LAG_SHARE * median_ms:
             return None
         return SmallStep(step_ms=median_ms, launch_ms=launch_ms, num_operators=operators, us_per_operator=us_each)
     if step_ms is None or us_each is None:

@@ -34,6 +34,7 @@ class Waterfall:
     seed: int
     """The bytes are those of one pair: of several, that with the median change of the peak."""
     same_in_all_pairs: bool
+    """The changes are, not the bytes that they lead from and to."""
     eager: bool
     """The categories are those of the step run eagerly, although the runs compiled it."""
 
@@ -48,7 +49,7 @@ def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
         return None
     found.sort(key=lambda one: (one.arm_bytes - one.baseline_bytes, one.seed))
     middle = found[(len(found) - 1) // 2]
-    same = all(one.steps == middle.steps for one in found)
+    same = all(_changes(one) == _changes(middle) for one in found)
     return Waterfall(
         baseline_bytes=middle.baseline_bytes,
         arm_bytes=middle.arm_bytes,
@@ -57,6 +58,10 @@ def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
         same_in_all_pairs=same,
         eager=middle.eager,
     )
+
+
+def _changes(of: Waterfall) -> dict[str, int]:
+    return {step.category: step.change_bytes for step in of.steps if step.change_bytes}
 
 
 def _of_pair(pair: Pair) -> Waterfall | None:

@@ -26,9 +26,16 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """The facts that distinguish it from the others; if it is the only one, those that name it."""
-        shown = self.varied or {key: self.facts.get(key) for key in _TITLE_FACTS}
-        return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
+        """The facts that distinguish it from the others; if it is the only one, or knows none, those that name it."""
+        return self.title_of(_TITLE_FACTS)
+
+    def title_of(self, naming: Sequence[str]) -> str:
+        """The title, with the keys of the facts that name a workload where none distinguishes it."""
+        return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in naming})
+
+
+def _in_words(facts: Facts) -> str:
+    return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None)
 
 
 def group_workloads(runs: Sequence[Run]) -> list[Workload]:

@@ -36,8 +36,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def ended(command: Callable[[], int]) -> int:
-    """Call a command's function and return its exit code: 2 and a sentence for wrong input, 1 for what failed."""
+def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
+    """Call a command's function and return its exit code: 2 and a sentence for wrong input, 1 for what failed.
+
+    Secrets that the command line gave are hidden in the sentence.
+    """
     try:
         code = command()
         sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
@@ -52,23 +55,23 @@ def ended(command: Callable[[], int]) -> int:
         from ampsweep.run.failure import RunFailedError
 
         if isinstance(error, OSError):
-            _tell_of_system(error)
+            _tell_of_system(error, given)
         elif isinstance(error, UserError | RunFailedError | ChildError):
-            _tell(error, str(error))
+            _tell(error, str(error), given)
         else:  # a fault of ours
             raise
         return WRONG_INPUT if isinstance(error, UserError) else _SOME_FAILED
 
 
-def _tell_of_system(error: OSError) -> None:
+def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
     if not _is_of_stdout(error):
-        _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _tell(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), given)
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())  # or Python would try, and fail, to write it once more at its end
     os.close(nowhere)
     if not isinstance(error, BrokenPipeError):  # whose reader has seen enough
-        _tell(error, f"stdout cannot be written: {error.strerror}")
+        _tell(error, f"stdout cannot be written: {error.strerror}", given)
 
 
 def _is_of_stdout(error: OSError) -> bool:
@@ -78,10 +81,12 @@ def _is_of_stdout(error: OSError) -> bool:
     return error.filename is None and innermost in _PRINT
 
 
-def _tell(error: BaseException, sentence: str) -> None:
+def _tell(error: BaseException, sentence: str, given: Sequence[str]) -> None:
     """Print the sentence, and before it the whole traceback if the user wants to see it."""
     from ampsweep.redaction import hide
+    from ampsweep.text import escaped
 
     if os.environ.get(FULL_ERROR) == "1":
-        print(hide("".join(traceback.format_exception(error))), file=sys.stderr, end="")
-    print(f"error: {hide(' '.join(sentence.split()))}", file=sys.stderr)
+        whole = hide("".join(traceback.format_exception(error)), beside=given)
+        print(escaped(whole, keeps="\n\t"), file=sys.stderr, end="")
+    print(f"error: {escaped(hide(' '.join(sentence.split()), beside=given))}", file=sys.stderr)

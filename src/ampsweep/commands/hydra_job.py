@@ -18,6 +18,7 @@ from ampsweep.commands.entry import FULL_ERROR
 from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker composes with these schemas)
 from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
+from ampsweep.config.identity import resolved_values
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
@@ -117,7 +118,7 @@ class SweepJob:
             return
         directory = own_directory(directory)
         _keep_hydra_files(composed, directory)
-        _hide_in(sweep / "multirun.yaml")
+        _hide_in(sweep / "multirun.yaml", beside=resolved_values(config))
         request = RunRequest(
             config,
             directory,
@@ -159,17 +160,18 @@ def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()
-    _save(composed, folder / "config.yaml")
-    _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml")
-    _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml")
+    named = OmegaConf.to_container(composed)
+    _save(composed, folder / "config.yaml", named)
+    _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml", named)
+    _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml", named)
 
 
-def _save(config: Container, path: Path) -> None:
-    write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(hidden(OmegaConf.to_container(config)))))
+def _save(config: Container, path: Path, beside: object) -> None:
+    write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(hidden(OmegaConf.to_container(config), beside))))
 
 
-def _hide_in(path: Path) -> None:
-    """Hide the secrets in a file that Hydra has written."""
+def _hide_in(path: Path, beside: object) -> None:
+    """Hide the secrets in a file that Hydra has written, those named in `beside` too."""
     text = path.read_text(encoding="utf-8")
-    if (safe := hide(text)) != text:
+    if (safe := hide(text, beside)) != text:
         write_atomically(path, safe)

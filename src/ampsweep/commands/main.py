@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ampsweep.commands.train import main as train
 
         return train(given[1:])
-    return ended(lambda: _main(given))
+    return ended(lambda: _main(given), given)
 
 
 def _main(given: Sequence[str]) -> int:

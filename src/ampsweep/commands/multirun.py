@@ -22,6 +22,7 @@ from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
 from ampsweep.sweep.progress.workers import watch
+from ampsweep.text import escaped
 from ampsweep.tracking.wandb.process import WandbProcess
 
 
@@ -42,7 +43,7 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
         raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
     into = None if first.into is None else existing_multirun(first.into)
     for error in () if into is None else find_records(into).unreadable:
-        print(f"into={first.into}: {error}; its point counts as not run", file=sys.stderr)
+        print(escaped(f"into={first.into}: {error}; its point counts as not run"), file=sys.stderr)
     address = None if wandb is None else wandb.address
     checked = preflight(configs, address)
     if first.dry_run:
@@ -78,7 +79,7 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             and comparison.dashboard is not None
             and (line := publish_after(directory, comparison.dashboard, comparison.records, address))
         ):
-            print(line, file=sys.stderr)
+            print(escaped(line), file=sys.stderr)
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
     return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
 

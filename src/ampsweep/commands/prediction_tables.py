@@ -15,6 +15,7 @@ from ampsweep.predict.answers import sentences
 from ampsweep.predict.autocast_lists import lists_of
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
+from ampsweep.report.sentences.unvouched import unvouched
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import num_bytes
 
@@ -32,6 +33,8 @@ def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
         console.print(Text(f"{arm}: {reason}"))
     for line in said(prediction):
         console.print(Text(line))
+    for line in unvouched(prediction.unvouched):
+        console.print(Text(line))
     for line in _reservations(prediction):
         console.print(Text(line, style="dim"))
 
@@ -40,7 +43,8 @@ def said(prediction: WorkloadPrediction) -> list[str]:
     """The answers in sentences."""
     if not prediction.arms:
         return []
-    return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib)]
+    doubts = {one.doubt for one in prediction.unvouched}
+    return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib, doubts)]
 
 
 def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
@@ -103,7 +107,7 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
             yield f"What autocast casts in torch {_dotted(asked)} is not known; the lists of {_dotted(used)} are used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
-            "context (about 0.5 GiB) and cuDNN's workspaces for convolutions."
+            "context (about 0.5 GiB)."
         )
     else:
         yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
@@ -123,7 +127,7 @@ def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
         "baseline": prediction.baseline,
         "modes": [_arm(prediction, arm) for arm in prediction.arms],
         "unsupported": prediction.unsupported,
-        "sentences": said(prediction),
+        "sentences": [*said(prediction), *unvouched(prediction.unvouched)],
     }
 
 
@@ -140,6 +144,7 @@ def _arm(prediction: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
         "largest_batch": None if answer.largest is None else answer.largest.batch_size,
         "saves_from_batch": answer.saves_from,
         "is_measured": arm.is_measured,
+        "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],
     }
 
@@ -149,4 +154,4 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def _memory(memory: StepMemory) -> dict[str, Any]:
-    return {key: value for key, value in asdict(memory).items() if value is not None}
+    return {key: value for key, value in asdict(memory).items() if value is not None and key != "unvouched"}

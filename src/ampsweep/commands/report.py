@@ -14,6 +14,7 @@ from ampsweep.report.console import print_comparison
 from ampsweep.report.files import HTML_NAME, write_comparison
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import resolved_directory
+from ampsweep.text import escaped
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -60,10 +61,10 @@ def report_command(arguments: Namespace) -> int:
     if arguments.wandb:
         from ampsweep.report.wandb.send_comparison import publish_now
 
-        print(f"W&B: {publish_now(directories[0], dashboard, compared.records)}", file=sys.stderr)
+        print(escaped(f"W&B: {publish_now(directories[0], dashboard, compared.records)}"), file=sys.stderr)
     if arguments.publish:
         for line in save_views(compared, directories[0], address if is_alone else None):
-            print(line, file=sys.stderr if arguments.format == "json" else sys.stdout)
+            print(escaped(line), file=sys.stderr if arguments.format == "json" else sys.stdout)
     return 0
 
 

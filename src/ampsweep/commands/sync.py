@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import Found, RecordError, RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
+from ampsweep.text import escaped, plural
 from ampsweep.tracking.wandb.run_settings import group_of
+
+_SHOWN: Final = 5
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
@@ -20,7 +24,7 @@ def sync_command(directories: Sequence[Path]) -> int:
         UserError: as `sync_directories`.
     """
     resolved = [resolved_directory(directory) for directory in directories]
-    return ALL_ENDED if sync_directories(resolved, lambda line: print(line, flush=True)) else SOME_FAILED
+    return ALL_ENDED if sync_directories(resolved, lambda line: print(escaped(line), flush=True)) else SOME_FAILED
 
 
 def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) -> bool:
@@ -42,17 +46,17 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
     runs = [run for one in found for run in one.records if run[1].kind == "measured"]
     try:
         with wandb_server():
-            left = _send_runs(runs, say)
+            left, are_single = _send_runs(runs, say)
             for multirun in sorted(_multiruns(directories, runs) - {directory.parent for directory in left}):
                 url, was_there = complete_comparison(multirun)
                 say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except WandbError as error:
         raise UserError(str(error)) from error
-    return not unreadable and not left
+    return not unreadable and not left and are_single
 
 
-def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
-    """Complete every run; return the directories of those of which nothing was sent.
+def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+    """Complete every run; return the directories of those of which nothing was sent, and whether no row is there twice.
 
     Raises:
         UserError: the server refuses all of them.
@@ -62,6 +66,7 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
     from ampsweep.tracking.wandb.sync_run import complete
 
     left: list[Path] = []
+    are_single = True
     refused: dict[Path, str] = {}
     for directory, record in runs:
         if is_running(record):
@@ -78,12 +83,22 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> list[Path]:
         else:
             what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
             say(f"{directory.name}: {what}, {done.url}")
+            if done.doubled:
+                say(
+                    f"{directory.name}: W&B has {_doubled(done.doubled)}; it takes no row back, only the run as a whole"
+                )
+                are_single = False
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
         raise UserError(f"{refused[runs[0][0]]}{others}")
     for directory, why in refused.items():
         say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
-    return [*left, *refused]
+    return [*left, *refused], are_single
+
+
+def _doubled(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:_SHOWN])) + (", ..." if len(steps) > _SHOWN else "")
+    return f"the rows of {plural(len(steps), 'step')} twice ({shown})"
 
 
 def _found(directory: Path) -> Found:

@@ -14,7 +14,6 @@ from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
-from ampsweep.config.existence import check_existence
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
@@ -23,6 +22,8 @@ from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
+from ampsweep.socket_folder import socket_folder
+from ampsweep.sweep.existence import check_existence
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
@@ -32,7 +33,8 @@ from ampsweep.tracking.wandb.process import WandbProcess
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 outcomes, 1 failed or interrupted, 2 wrong input)."""
-    return ended(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
+    given = sys.argv[1:] if argv is None else list(argv)
+    return ended(lambda: _main(given), given)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -46,6 +48,10 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         with composing():
             hand_over(SweepJob(), argv, arguments.config_name)
         return ALL_ENDED
+    try:
+        socket_folder()
+    except OSError as error:
+        raise UserError(str(error)) from error
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,

@@ -11,6 +11,7 @@ from typing import Any
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
 # Where and how results are kept and shown changes no result.
@@ -58,6 +59,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
     readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
 

@@ -18,6 +18,7 @@ from ampsweep.config.schema import (
     SGDConfig,
     TrainerConfig,
 )
+from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
@@ -55,6 +56,9 @@ def _faults(config: Config) -> Iterator[str]:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
         yield f"name={config.name}: must be the name of one folder, without slashes"
+    for key, path in (("name", config.name), ("output_dir", config.output_dir)):
+        if (safe := hide(path, beside=asdict(config))) != path:
+            yield f"{key}={safe}: holds a secret, which would be read in the names of directories"
     if not re.fullmatch(r"auto|[a-z]+(:\d+)?", config.device):
         yield f"device={config.device}: allowed are auto, cpu, cuda, cuda:N and mps"
 

@@ -1,9 +1,19 @@
 """Randomness of data that depends on a key alone: generators by key, and the order of a finite data set."""
 
 import hashlib
+import math
+from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+_TABLE_UP_TO: Final = 2**16
+"""Longest order that is drawn as a table. Longer ones are computed item by item, which needs no memory; of few items a
+computed order would be too regular."""
+_AT_ONCE: Final = 2**13
+"""Items of a computed order that are computed together, if they make a batch."""
 
 
 def generator(*key: str | int) -> torch.Generator:
@@ -11,13 +21,15 @@ def generator(*key: str | int) -> torch.Generator:
 
     It is always on the CPU, so that the values are the same on every device.
     """
-    hashed = hashlib.sha256(":".join(map(str, key)).encode()).digest()
     # The CPU generator (a Mersenne Twister) takes 32 bits of its seed.
-    return torch.Generator().manual_seed(int.from_bytes(hashed[:4], "little"))
+    return torch.Generator().manual_seed(int.from_bytes(_hashed(*key)[:4], "little"))
 
 
 class Shuffle:
-    """A new permutation of ``num_items`` in each epoch, cut into full batches; the rest of an epoch is dropped."""
+    """A new permutation of ``num_items`` in each epoch, cut into full batches; the rest of an epoch is dropped.
+
+    The memory it takes and the time until its first batch do not grow with ``num_items``.
+    """
 
     def __init__(self, num_items: int, batch_size: int, seed: int) -> None:
         """Raise a ``ValueError`` for a batch that is larger than the data."""
@@ -26,19 +38,84 @@ class Shuffle:
         self._num_items = num_items
         self._batch_size = batch_size
         self._seed = seed
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        is_table = num_items <= _TABLE_UP_TO
+        self._batches_at_once = self.num_batches if is_table else max(1, _AT_ONCE // batch_size)
+        self._part = -1, -1
+        self._items = torch.empty(0, dtype=torch.int64)
 
     def items(self, index: int) -> Tensor:
         """Items of micro-batch ``index`` since the start of training: int64 (batch_size,) on the CPU."""
         epoch, position = divmod(index, self.num_batches)
-        if epoch != self._epoch:  # kept only to save time: the order is a function of (seed, epoch)
-            self._order = torch.randperm(self._num_items, generator=generator("epoch", self._seed, epoch))
-            self._epoch = epoch
-        return self._order[position * self._batch_size :][: self._batch_size]
+        part, within = divmod(position, self._batches_at_once)
+        if (epoch, part) != self._part:  # kept only to save time: the order is a function of (seed, epoch)
+            self._items = self._items_of(epoch, part)
+            self._part = epoch, part
+        return self._items[within * self._batch_size :][: self._batch_size]
+
+    def _items_of(self, epoch: int, part: int) -> Tensor:
+        if self._num_items <= _TABLE_UP_TO:
+            return torch.randperm(self._num_items, generator=generator("epoch", self._seed, epoch))
+        size = self._batches_at_once * self._batch_size
+        places = np.arange(part * size, min((part + 1) * size, self._num_items), dtype=np.uint64)
+        items = Permutation(self._num_items, "epoch", self._seed, epoch)(places)
+        return torch.from_numpy(items.astype(np.int64))
+
+
+class Permutation:
+    """A pseudorandom permutation of the numbers below ``num_items``, each of which it computes by itself.
+
+    It is the generalized Feistel network of J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002:
+    a number is a pair of digits, of which each round adds a keyed hash of one to the other. A few more numbers than
+    ``num_items`` have two digits; where one of these comes out, it goes in again.
+    """
+
+    _ROUNDS: Final = 6
+
+    def __init__(self, num_items: int, *key: str | int) -> None:
+        """Below some thousand items it is a permutation all the same, but a poor one. At most 2**62 are possible."""
+        assert 0 < num_items <= 2**62
+        self._num_items = np.uint64(num_items)
+        base = math.isqrt(num_items - 1) + 1
+        self._bases = np.uint64(base), np.uint64(-(-num_items // base))
+        self._keys = [
+            np.frombuffer(_hashed(*key, "round", number)[:8], dtype="<u8")[0] for number in range(self._ROUNDS)
+        ]
+
+    def __call__(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The items at these places, uint64 in the shape of ``places``."""
+        items = self._permuted(places)
+        while (outside := items >= self._num_items).any():
+            items[outside] = self._permuted(items[outside])
+        return items
+
+    def _permuted(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        base, other_base = self._bases
+        other, digit = np.divmod(numbers, base)
+        for key in self._keys:
+            # Below 2 * other_base; where it is below other_base itself, the difference wraps around and is no minimum.
+            total = other + _below(other_base, digit ^ key)
+            other, digit = digit, np.minimum(total, total - other_base)
+            base, other_base = other_base, base
+        items: NDArray[np.uint64] = other * base + digit
+        return items
+
+
+def _below(limit: np.uint64, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hash numbers to numbers below ``limit``, which has 32 bits at most.
+
+    The hash is D. Stafford's variant 13 of MurmurHash3's finalizer (2011), which SplitMix64 uses.
+    """
+    hashed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: NDArray[np.uint64] = ((hashed ^ (hashed >> np.uint64(31))) >> np.uint64(32)) * limit >> np.uint64(32)
+    return found
 
 
 def require_batch(batch_size: int, num_items: int) -> None:
     """Raise a ``ValueError`` for a training set that is smaller than one batch."""
     if batch_size > num_items:
         raise ValueError(f"batch_size is {batch_size}, but there are only {num_items} training items")
+
+
+def _hashed(*key: str | int) -> bytes:
+    return hashlib.sha256(":".join(map(str, key)).encode()).digest()

@@ -78,8 +78,7 @@ class TokenCrops:
 
     def _cut(self, tokens: TokenSequence, starts: NDArray[np.int64]) -> Batch:
         crops = torch.from_numpy(tokens[starts[:, None] + self._window].astype(np.int64))
-        # Into torch's own memory, which is what counts on a CPU: a view, even a contiguous one, would stay in NumPy's.
-        inputs, targets = (part.clone(memory_format=torch.contiguous_format) for part in (crops[:, :-1], crops[:, 1:]))
+        inputs, targets = crops[:, :-1].contiguous(), crops[:, 1:].contiguous()
         return to_device(inputs, self._device), to_device(targets, self._device)
 
 

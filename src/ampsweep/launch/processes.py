@@ -2,6 +2,7 @@
 
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -10,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Literal
 
 from ampsweep.launch.signals import held_stop_signals
+from ampsweep.socket_folder import socket_folder
 
 Method = Literal["forkserver", "spawn"]
 
@@ -27,12 +29,25 @@ SLOW_IMPORTS = (
 
 
 def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
-    """Start the fork server, which imports `modules` while the caller goes on, unless it runs or cannot run here."""
+    """Start the fork server, which imports `modules` while the caller goes on, unless it runs or cannot run here.
+
+    Raises OSError if the system refuses, or no folder here takes a socket.
+    """
     if "forkserver" not in METHODS:
         return
     multiprocessing.set_forkserver_preload(list(modules))
-    with held_stop_signals():
+    with held_stop_signals(), _short_socket_paths():
         forkserver.ensure_running()
+
+
+@contextmanager
+def _short_socket_paths() -> Iterator[None]:
+    """Have multiprocessing choose the folder of its sockets, which it does once, where their paths are not too long."""
+    before, tempfile.tempdir = tempfile.tempdir, socket_folder()
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def start_process(

@@ -134,7 +134,9 @@ class Watchdog:
         left_s = deadline_s - time.monotonic() + 2 * _HEARD_WITHIN_S
         with suppress(ValueError, OSError, RuntimeError):  # a stderr without a file, as under a test
             faulthandler.dump_traceback_later(
-                max(left_s, _HEARD_WITHIN_S), exit=True, file=self._file or sys.__stderr__
+                max(left_s, _HEARD_WITHIN_S),
+                exit=True,
+                file=self._file or sys.__stderr__,  # type: ignore[arg-type]
             )
 
     def _end(self) -> None:

@@ -33,6 +33,8 @@ class Evidence:
     """Use of the processors during the steps after warm-up; None where there were no such steps."""
     others: frozenset[int] | None = frozenset()
     """Ids of other processes seen to compute on the GPU meanwhile; None if the driver does not list processes."""
+    waits_for_host: bool = False
+    """The device was done when the host had launched a step: what slows the host down slows the run down."""
     throttled_pct: float | None = None
     """Percent of samples in which heat or hardware protection slowed the GPU down; None if the driver is silent."""
 
@@ -40,18 +42,22 @@ class Evidence:
 def judge(device: torch.device, evidence: Evidence) -> Contamination:
     """The verdict on a run on `device`.
 
-    On a GPU the load of the processors is reported but not judged; nor are power cap and clocks, which are settings.
+    On a GPU the load of the processors is judged only where the device waits for the host; power cap and clocks, which
+    are settings, never.
     """
     reasons, unknown = _judge(device, evidence)
     # Where the CPU was free during the steps, load before them is no matter. A GPU shows only some of its users.
     if evidence.busy_before is not None and (unknown or device.type != "cpu"):
         reasons = [evidence.busy_before, *reasons]
     if not reasons and unknown:
-        return Contamination(verdict="unknown", reasons=[unknown], figures=_figures(evidence))
+        reasons, verdict, busy_before = [unknown], "unknown", None
+    else:
+        verdict, busy_before = "contaminated" if reasons else "clean", evidence.busy_before
     return Contamination(
-        verdict="contaminated" if reasons else "clean",
+        verdict=verdict,
         reasons=reasons,
-        busy_before=evidence.busy_before,
+        busy_before=busy_before,
+        neighbours=None if device.type == "cpu" or evidence.host is None else _neighbours(evidence.others),
         figures=_figures(evidence),
     )
 
@@ -90,8 +96,17 @@ def _judge_cpu(host: ProcessorUse) -> tuple[list[str], str]:
     return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
 
 
+def _neighbours(others: frozenset[int] | None) -> str:
+    if others is None:
+        return "unknown"
+    return "seen" if others else "none"
+
+
 def _judge_gpu(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
-    reasons = []
+    reasons, host = [], evidence.host
+    if host is not None and host.window_s >= MIN_WINDOW_S and evidence.waits_for_host:
+        load = foreign_load(host)
+        reasons += [] if load is None else [f"{load} during the run, and {device} waited for its host"]
     if evidence.others:
         reasons.append(f"{computing(evidence.others)} on {device} during the run")
     if evidence.throttled_pct is not None and evidence.throttled_pct > MAX_THROTTLED_PCT:

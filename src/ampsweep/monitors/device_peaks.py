@@ -97,6 +97,14 @@ _V100_SXM2: Final = _Row("NVIDIA V100 data sheet", float32=15.7, float16=125.0, 
 _V100_PCIE: Final = _Row("NVIDIA V100 data sheet", float32=14.0, float16=112.0, tb_per_sec=0.9)
 _A100: Final = _Row("NVIDIA A100 data sheet", float32=19.5, tf32=156.0, float16=312.0, bfloat16=312.0, tb_per_sec=1.555)
 _A100_80GB_SXM: Final = replace(_A100, tb_per_sec=2.039)
+_A100_64GB: Final = _Row(
+    "Turisini et al., LEONARDO, arXiv:2307.16885: an A100 of 124 multiprocessors; rates of the A100 data sheet for 108",
+    float32=22.4,
+    tf32=179.1,
+    float16=358.2,
+    bfloat16=358.2,
+    tb_per_sec=1.64,
+)
 _A100_80GB_PCIE: Final = replace(_A100, tb_per_sec=1.935)
 _H100_SXM: Final = _Row(
     _HOPPER, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, tb_per_sec=3.35
@@ -107,7 +115,35 @@ _H100_PCIE: Final = _Row(
 _H100_NVL: Final = _Row(
     "NVIDIA H100 data sheet", float32=60.0, tf32=417.5, float16=835.5, bfloat16=835.5, float8=1670.5, tb_per_sec=3.9
 )
+_H200_NVL: Final = _Row(
+    "NVIDIA H200 data sheet", float32=60.0, tf32=417.5, float16=835.5, bfloat16=835.5, float8=1670.5, tb_per_sec=4.8
+)
+_B200: Final = _Row(
+    "NVIDIA HGX B200 data sheet, an eighth of its 8 GPUs",
+    float32=75.0,
+    tf32=1125.0,
+    float16=2250.0,
+    bfloat16=2250.0,
+    float8=4500.0,
+    tb_per_sec=7.7,
+)
+_B300: Final = replace(_B200, source="NVIDIA HGX B300 data sheet, an eighth of its 8 GPUs", tb_per_sec=8.0)
 _OF_H100: Final = "data sheet; arithmetic of H100 SXM, the same processor"
+
+
+def _rtx_50(float32: float, tb_per_sec: float) -> _Row:
+    """A GeForce RTX 50: its tensor cores do twice the operations of its ordinary units in half precision (a sixteenth
+    of the advertised AI TOPS, which are FP4 with sparsity), four times in FP8, and as many in TF32."""
+    return _Row(
+        "NVIDIA RTX Blackwell GPU architecture whitepaper",
+        float32=float32,
+        tf32=float32,
+        float16=2 * float32,
+        bfloat16=2 * float32,
+        float8=4 * float32,
+        tb_per_sec=tb_per_sec,
+    )
+
 
 _ROWS: Final[Mapping[str, _Row]] = {
     "V100-SXM2-16GB": _V100_SXM2,
@@ -117,6 +153,7 @@ _ROWS: Final[Mapping[str, _Row]] = {
     "T4": _Row("NVIDIA T4 data sheet", float32=8.1, float16=65.0, tb_per_sec=0.32),
     "A100-SXM4-40GB": _A100,
     "A100-SXM4-80GB": _A100_80GB_SXM,
+    "A100-SXM-64GB": _A100_64GB,
     "A100-PCIE-40GB": _A100,
     "A100 80GB PCIe": _A100_80GB_PCIE,
     "A30": _Row("NVIDIA A30 data sheet", float32=10.3, tf32=82.0, float16=165.0, bfloat16=165.0, tb_per_sec=0.933),
@@ -146,6 +183,15 @@ _ROWS: Final[Mapping[str, _Row]] = {
     "H100 PCIe": _H100_PCIE,
     "H100 NVL": _H100_NVL,
     "H200": replace(_H100_SXM, source=f"NVIDIA H200 {_OF_H100}", tb_per_sec=4.8),
+    "H200 NVL": _H200_NVL,
+    "B200": _B200,
+    "B300 SXM6 AC": _B300,
+    "GeForce RTX 5090": _rtx_50(104.8, tb_per_sec=1.792),
+    "GeForce RTX 5080": _rtx_50(56.3, tb_per_sec=0.96),
+    "GeForce RTX 5070 Ti": _rtx_50(43.9, tb_per_sec=0.896),
+    "GeForce RTX 5070": _rtx_50(30.9, tb_per_sec=0.672),
+    "GeForce RTX 5060 Ti": _rtx_50(23.7, tb_per_sec=0.448),
+    "GeForce RTX 5060": _rtx_50(19.2, tb_per_sec=0.448),
     "GH200 480GB": replace(_H100_SXM, source=f"NVIDIA GH200 {_OF_H100}", tb_per_sec=4.0),
 }
 """Rows by the driver's name without the maker's; a partition (MIG) has another name and is not listed.

@@ -63,7 +63,7 @@ def _versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions
+    return versions | {"torch": str(torch.__version__)}  # which names the build too: the package's own may not
 
 
 def effective_flags(device: torch.device) -> dict[str, Any]:

@@ -99,9 +99,17 @@ class UseDuringRun:
             self._host = self._window.use()
             self._see_others()
 
-    def verdict(self, *, busy_before: str | None, throttled_pct: float | None) -> Contamination:
+    def verdict(
+        self, *, busy_before: str | None, throttled_pct: float | None, waits_for_host: bool = False
+    ) -> Contamination:
         """The verdict on the observed steps, with further evidence from elsewhere (see `Evidence`)."""
-        evidence = Evidence(busy_before=busy_before, host=self._host, others=self._others, throttled_pct=throttled_pct)
+        evidence = Evidence(
+            busy_before=busy_before,
+            host=self._host,
+            others=self._others,
+            waits_for_host=waits_for_host,
+            throttled_pct=throttled_pct,
+        )
         return judge(self._device, evidence)
 
     def _see_others(self) -> None:

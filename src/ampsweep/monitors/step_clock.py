@@ -9,6 +9,9 @@ import torch
 
 _QUEUED: Final = ("cuda", "xpu", "mps")
 """Devices that work asynchronously from a queue and can record times themselves."""
+_MAX_LAG_SHARE: Final = 0.05
+"""Share of a step by which a device that waits for its host is behind it, the last kernels' time. A busy one is behind
+by all that its queue holds: about a thousand kernels, or a whole step that has fewer."""
 
 
 class StepClock:
@@ -115,7 +118,15 @@ class StepClock:
             "perf/step_ms_p95": _quantile(ordered, 0.95),
         }
         of_host = {"perf/launch_ms": self._launch_ms, "perf/device_lag_ms": self._lag_ms}
-        return figures | {key: _quantile(sorted(times), 0.5) for key, times in of_host.items() if times}
+        return figures | {key: _median(times) for key, times in of_host.items() if times}
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Tell whether the device, after warm-up, had done a step about when the host had launched it."""
+        self._read()
+        if not self._lag_ms:
+            return False
+        return _median(self._lag_ms) < _MAX_LAG_SHARE * _median(self._steady.step_ms)
 
     @property
     def mean_steady_s(self) -> float | None:
@@ -238,11 +249,11 @@ class _HostTimer:
         return 0.0
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        return [self.host_ms(stretch) for stretch in stretches]
+        return [1e3 * (end - start) for start, end, _ in stretches]
 
     def host_ms(self, stretch: _Stretch) -> float:
-        start, end, _ = stretch
-        return float(1e3 * (end - start))
+        (milliseconds,) = self.elapsed_ms([stretch])
+        return milliseconds
 
 
 class _EventTimer:
@@ -278,6 +289,10 @@ class _EventTimer:
     def host_ms(self, stretch: _Stretch) -> float:
         (_, start_s), (_, end_s), _ = stretch
         return float(1e3 * (end_s - start_s))
+
+
+def _median(values: Sequence[float]) -> float:
+    return _quantile(sorted(values), 0.5)
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

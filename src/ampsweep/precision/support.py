@@ -14,7 +14,7 @@ from ampsweep.text import first_line
 
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
 _NO_PRIMITIVE: Final = re.compile(r"could not create a primitive(?: descriptor)?\b[^.]*")
-"""How oneDNN says that it has no implementation; it does not say for which dtype."""
+"""oneDNN's error where it has no implementation; it does not say for which dtype."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ A prediction flows one way:
 
 1. `target_device`: the device to predict for, a CPU or a GPU of some compute capability, which need not exist here;
 2. `fake_device`: tensors with shapes, dtypes and storages but no values (`fake_kernels`, `kernel_sizes`), dispatched as
-   CUDA would where CUDA is the target (`cuda_operators`, `cuda_autocast`);
+   CUDA would where CUDA is the target (`cuda_operators`, `cuda_autocast`, whose casts the installed torch's dispatcher
+   names, `autocast_dispatch`, or lists by version, `autocast_lists`);
 3. `fake_training`: the user's own model, data, optimizer and trainer assembled on the fake device, and one step traced
    (`measured_training` takes real steps on the CPU instead, for models that cannot run without values);
 4. `timeline`: the traced step as births and deaths of allocations;

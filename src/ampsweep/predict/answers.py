@@ -1,10 +1,13 @@
 """Answers drawn from the predictions of a workload, and the sentences that tell them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ampsweep.predict.memory_by_batch_size import LargestBatch
+from ampsweep.record.parts import Doubt
+
+_UNLESS: Final = ", unless the operators named below take more than predicted"
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,12 @@ class ArmAnswer:
     """The batch size from which on it saves."""
 
 
-def sentences(answers: Sequence[ArmAnswer], baseline: str | None, memory_gib: float | None) -> Iterator[str]:
+def sentences(
+    answers: Sequence[ArmAnswer], baseline: str | None, memory_gib: float | None, doubts: Set[Doubt] = frozenset()
+) -> Iterator[str]:
     """The answers in plain English; `baseline` is None where there is none to compare with.
+
+    Where there are `doubts` about operators they hold on a condition, which they name.
 
     >>> fp32 = ArmAnswer("fp32", LargestBatch(11), "baseline")
     >>> amp = ArmAnswer("amp_bf16", LargestBatch(19), "saves", saves_from=3)
@@ -29,16 +36,17 @@ def sentences(answers: Sequence[ArmAnswer], baseline: str | None, memory_gib: fl
     ['On 16 GiB: fp32 up to batch 11, amp_bf16 up to 19.', 'amp_bf16 saves memory from batch 3 on.']
     """
     if memory_gib is not None:
-        yield f"On {memory_gib:g} GiB: {', '.join(_fits(answers))}."
+        yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(answers))}."
     if baseline is None:
         return
+    unless = _UNLESS if doubts - {"workspace"} else ""
     for batch_size in sorted({answer.saves_from for answer in answers if answer.saves_from is not None}):
         arms = [answer.arm for answer in answers if answer.saves_from == batch_size]
-        yield f"{_listed(arms)} {_verb('save', arms)} memory from batch {batch_size} on."
+        yield f"{_listed(arms)} {_verb('save', arms)} memory from batch {batch_size} on{unless}."
     if same := [answer.arm for answer in answers if answer.against_baseline == "same"]:
-        yield f"{_listed(same)} {_verb('take', same)} the same memory as {baseline}."
+        yield f"{_listed(same)} {_verb('take', same)} the same memory as {baseline}{unless}."
     if more := [answer.arm for answer in answers if answer.against_baseline == "takes_more"]:
-        yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size."
+        yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size{unless}."
 
 
 def _fits(answers: Sequence[ArmAnswer]) -> Iterator[str]:

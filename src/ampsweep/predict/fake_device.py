@@ -1,7 +1,7 @@
 """A device that exists in sizes only: tensors on it have shapes, dtypes and storages, but no values."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.predict.cuda_operators import cuda_dispatch
+from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.kernel_sizes import scratch_bytes
+from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
@@ -27,15 +28,16 @@ class FakeDevice:
     """A context in which every computation allocates what it would on `target`, and nothing on this machine.
 
     All its tensors are fake CPU tensors, for CUDA too, with CUDA's dispatch in place of the CPU's: fake CUDA tensors
-    need a CUDA build of torch and its GPU (on the CPU build they abort the process), and a prediction must be the same
-    on every machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
+    need a CUDA build of torch (on the CPU build they abort the process), some operators ask the GPU itself
+    (attention, recurrent cells), trainer and monitors want its streams, and a prediction must be the same on every
+    machine. torch's FakeTensorMode is not public, but torch.compile and torch.export are built on it.
     """
 
     def __init__(self, target: TargetDevice) -> None:
         self.target = target
         self.kernels = FakeKernels(target)
         self._kept = _KeptTensors()
-        self._transfers = _Transfers(self.kernels, self._kept)
+        self._transfers = _Transfers(self.kernels)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -48,7 +50,7 @@ class FakeDevice:
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
-        """Run what is inside on this device; tensors made there and still alive later are resident, like data."""
+        """Run what is inside on this device; tensors made there and still alive later are resident."""
         with self(), self._kept:
             yield
 
@@ -56,7 +58,7 @@ class FakeDevice:
     def loading_data(self) -> Iterator[None]:
         """Run what is inside on the host with real values, wherever this is called from.
 
-        Tensors moved to `STAND_IN` become resident fake tensors of the same size.
+        Tensors moved to `STAND_IN` become fake tensors of the same size.
         """
         with unset_fake_temporarily(), self._transfers:
             yield
@@ -75,26 +77,29 @@ class FakeDevice:
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
+            if self.target.kind == "cuda":
+                flatten_weights(model)
         return model
 
     def trace_step(
-        self, model: nn.Module, *optimizers: Optimizer, counts_unused: bool = False
+        self, model: nn.Module, *optimizers: Optimizer, data: Iterable[Tensor] = (), counts_unused: bool = False
     ) -> AbstractContextManager[Trace]:
         """Trace a step as `ampsweep.tracing.step.trace_step` does, on this device.
 
         `counts_unused`: resident tensors that the step does not use count too. On CUDA they always do, because the
-        allocator counts them.
+        allocator counts them, and so does `data`.
         """
         kept = [*self._kept]
         if self.target.kind == "cpu":
             return trace_step(model, *optimizers, held=kept if counts_unused else ())
-        return trace_step(model, *optimizers, held=kept, counted=FakeTensor, scratch=scratch_bytes)
+        scratch = scratch_of(self.target)
+        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
         """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
             return trace_program(CPU)
-        return trace_program(CPU, counted=FakeTensor, scratch=scratch_bytes)
+        return trace_program(CPU, counted=FakeTensor, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -110,24 +115,21 @@ class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if tensor is not None:
                 yield tensor
 
-    def add(self, tensor: Tensor) -> None:
-        self._made.append(weakref.ref(tensor))
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tensors_in(result):
-            self.add(tensor)
+            self._made.append(weakref.ref(tensor))
         return result
 
 
 class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`, and adds it to `kept`."""
+    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`."""
 
-    def __init__(self, mode: FakeTensorMode, kept: _KeptTensors) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mode, self._kept = mode, kept
+        self._mode = mode
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -143,9 +145,7 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(value, Tensor) or value.device != STAND_IN:
             return value
         with self._mode:
-            fake = _like(value)
-        self._kept.add(fake)
-        return fake
+            return _like(value)
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -19,8 +19,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.predict.vouched_operators import Vouching
 
 _UNTRACEABLE: Final = (
     DataDependentOutputException,
@@ -50,6 +52,8 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __init__(self, target: TargetDevice) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._corrections = corrections(target)
+        self.vouching = Vouching(target)
+        self._depth = 0
         self._names: dict[nn.Module, str] | None = None
         self._running: list[nn.Module] = []
         self._number = 0.0
@@ -80,12 +84,19 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_KEYWORDS
     ) -> Any:
         """Run one operator on fake tensors, as FakeTensorMode calls it."""
+        if self._depth == 0:  # what a fake kernel is made of, the real one need not be
+            self.vouching.note(func, self._module())
+        self._depth += 1
         try:
+            if func is torch.ops.aten._cudnn_rnn_backward.default:
+                return cudnn_rnn.backward(args)
             result = super().dispatch(func, types, args, kwargs)
         except _UNTRACEABLE as error:
             if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not _in_backward():
                 return self._number
             raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
+        finally:
+            self._depth -= 1
         correct = self._corrections.get(getattr(func, "overloadpacket", func))
         return result if correct is None else correct(result, args)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,11 @@ from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
+
+_END: Final = object()
 
 
 class FakeTraining:
@@ -48,19 +51,21 @@ class FakeTraining:
         """
         trainer, device = self._trainer, self._device
         del trainer.data  # data resident for another batch size is no part of this step
-        trainer.data = self._data(batch_size)
+        trainer.data = data = self._data(batch_size)
         trainer.next_batch = trainer.config.grad_accum_steps
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        tracing = device.trace_step(trainer.model, trainer.optimizer, counts_unused=evaluates)
+        tracing = device.trace_step(trainer.model, trainer.optimizer, data=data.resident(), counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
+            device.kernels.vouching.restart()
             hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
             step = trainer.train_step(norm_wanted=norm_wanted)
             hook.remove()
             if evaluates:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
-        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
+        unvouched = device.kernels.vouching.called()
+        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched)
 
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""
@@ -87,7 +92,7 @@ class FakeTraining:
                 group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
         return replace(built, task=_FakeTask(built.task, self._device))
 
-    def _data(self, batch_size: int) -> Data:
+    def _data(self, batch_size: int) -> "_FakeData":
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
         with self._device.loading_data():
             return _FakeData(build_data(config, STAND_IN), self._device)
@@ -123,10 +128,19 @@ class _FakeData(ShortValidation):
         super().__init__(data)
         self._device = device
 
+    def resident(self) -> list[Tensor]:
+        """The tensors that the data holds."""
+        return resident(self._data)
+
     def train_batch(self, index: int) -> Any:
         with self._device.loading_data():
             return super().train_batch(index)
 
     def val_batches(self) -> Iterator[Any]:
-        with self._device.loading_data():
-            yield from super().val_batches()
+        batches = super().val_batches()
+        while True:
+            with self._device.loading_data():
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch

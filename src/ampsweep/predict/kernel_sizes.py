@@ -10,8 +10,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.onednn_lstm import with_two_bias_gradients, with_workspace
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.tracing.operator_tracer import Scratch
 
 aten = torch.ops.aten
 
@@ -20,7 +22,7 @@ Correction = Callable[[Any, Sequence[Any]], Any]
 
 _NORMS: Final = {aten.native_layer_norm: 2, aten.native_batch_norm: 1, aten.native_group_norm: 1}
 """Normalizations, with the position of the weight among their arguments."""
-_LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2}
+_LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2, aten.binary_cross_entropy: 3}
 """Losses, with the position of the reduction."""
 _LOSSES_OF_FULL_SIZE: Final = (1, 12)
 """Version of torch since which a reduced loss keeps the storage of its unreduced values."""
@@ -33,14 +35,22 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
     if target.kind == "cpu":
-        known |= {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
-    return known
+        return known | {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
+    return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
 
 
-def scratch_bytes(operator: Any, args: Sequence[Any], result: Any) -> int:
-    """Bytes that CUDA's kernel takes for itself while an operator runs with these arguments; 0 where unknown."""
-    formula = _SCRATCH.get(operator)
-    return 0 if formula is None else formula(args)
+def scratch_of(target: TargetDevice) -> Scratch:
+    """The bytes that the target's kernels take for themselves while an operator runs; 0 where that is unknown."""
+    formulas = dict(_SCRATCH)
+    if (product := target.product_bytes) > 0:
+        formulas |= {operator: lambda args: product for operator in (aten.mm, aten.bmm, aten.baddbmm)}
+        formulas[aten.addmm] = lambda args: target.product_with_bias_bytes if args[0].dim() == 1 else product
+
+    def scratch(operator: Any, args: Sequence[Any], result: Any) -> int:
+        formula = formulas.get(operator)
+        return 0 if formula is None else formula(args)
+
+    return scratch
 
 
 def _full_size(position: int) -> Correction:
@@ -100,6 +110,7 @@ def _up(value: int, multiple: int) -> int:
 _SCRATCH: Final[dict[Any, Callable[[Sequence[Any]], int]]] = {
     aten._scaled_dot_product_flash_attention_backward: _flash_backward,
     aten._scaled_dot_product_efficient_attention_backward: _efficient_backward,
+    aten._cudnn_rnn: cudnn_rnn.scratch_bytes,
     aten.mse_loss: _loss,
     aten.smooth_l1_loss: _loss,
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -58,9 +58,7 @@ class Interpolation:
 
     def at(self, batch: int) -> Timeline:
         """The step at this batch size."""
-        step = self._step
-        sizes = step.sizes + self._slopes * (batch - self._batch)
-        return Timeline(sizes, step.born, step.died, step.categories, step.end_of_forward, step.optimizer_step)
+        return replace(self._step, sizes=self._step.sizes + self._slopes * (batch - self._batch))
 
     def agrees(self, batch: int, traced: Timeline) -> bool:
         """Tell whether the step at this batch size is the one that was traced."""

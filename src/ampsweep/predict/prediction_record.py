@@ -56,4 +56,5 @@ def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMem
         allocator_peak_bytes=memory.allocated_bytes,
         reserved_bytes=None if memory.allocated_bytes is None else memory.reserved_bytes,
         peak_bytes_by_batch_size=by_batch_size or None,
+        unvouched=[*memory.unvouched] or None,
     )

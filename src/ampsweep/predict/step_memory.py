@@ -9,6 +9,7 @@ from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel, DeviceFullError
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline
+from ampsweep.record.parts import UnvouchedOperator
 
 _STATE: Final = [*MEMORY_CATEGORIES].index("optimizer_state")
 
@@ -27,6 +28,8 @@ class StepMemory:
     reserved_bytes: int | None
     is_traced: bool
     """True where the step was traced at this batch size, False where it was interpolated."""
+    unvouched: tuple[UnvouchedOperator, ...] = ()
+    """Operators that may take more or less memory than these figures have."""
 
     @property
     def total_bytes(self) -> int:
@@ -46,6 +49,7 @@ def step_memory(step: Timeline, target: TargetDevice, batch_size: int, *, is_tra
         None if allocated is None else allocated.allocated,
         None if allocated is None else allocated.reserved,
         is_traced=is_traced,
+        unvouched=step.unvouched,
     )
 
 

@@ -11,12 +11,20 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.support import Abilities
 from ampsweep.predict.autocast_dispatch import INSTALLED_TORCH
+from ampsweep.text import MIB
 
 KINDS: Final = ("cpu", "cuda")
 
 _AMPERE = (8, 0)
-_LARGE_WORKSPACES = (9, 10, 12)
 _HANDLES_PER_STEP = 2
+
+_SMALL_WORKSPACE: Final = (2 * 4096 + 8 * 16) * 1024
+_LARGE_WORKSPACE: Final = 32 * MIB
+_LT_WORKSPACE: Final = MIB
+_IN_ALLOCATOR, _LARGE_ON_BLACKWELL, _LARGE_ON_THOR, _NOT_KEPT = (2, 0), (2, 12), (2, 14), (2, 15)
+"""Versions of torch since which workspaces come from its allocator; are large on capability 10 and 12, and not only on
+9.0; are large on 11, too; are freed after each product. Since 2.12 cuBLASLt shares those of cuBLAS. From
+ATen/cuda/CublasHandlePool.cpp, and read in the machine code of the releases 2.11, 2.12, 2.14 and 2.15 for Linux."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,37 @@ class TargetDevice:
     def workspaces(self) -> tuple[int, ...]:
         """Bytes of each workspace that matrix multiplications keep for good.
 
-        cuBLAS (and cuBLASLt with it) takes one from torch's allocator for each handle: that of the forward pass's
-        thread and that of the backward pass's. See ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`); they
-        come from torch's allocator since 2.0. Workspaces of cuDNN's convolutions depend on the algorithms it chooses at
-        run time and are not predicted.
+        cuBLAS takes one from torch's allocator for each handle: that of the forward pass's thread and that of the
+        backward pass's. Before 2.12 cuBLASLt, which multiplies where a bias is added, took one of its own in the
+        forward pass. See ATen/cuda/CublasHandlePool.cpp (`parseChosenWorkspaceSize`, `getCUDABlasLtWorkspace`).
+        Workspaces of cuDNN's convolutions depend on the algorithms it chooses at run time and are not predicted.
         """
-        if self.kind == "cpu" or self.torch_version < (2, 0):
+        if self.kind == "cpu" or not _IN_ALLOCATOR <= self.torch_version < _NOT_KEPT:
             return ()
-        return (_workspace_bytes(self.capability),) * _HANDLES_PER_STEP
+        of_handles = (self._workspace_bytes,) * _HANDLES_PER_STEP
+        return of_handles if self.torch_version >= _LARGE_ON_BLACKWELL else (*of_handles, _LT_WORKSPACE)
+
+    @property
+    def product_bytes(self) -> int:
+        """Bytes of workspace that a matrix multiplication takes while it runs, where they are not kept."""
+        return self._workspace_bytes if self.kind == "cuda" and self.torch_version >= _NOT_KEPT else 0
+
+    @property
+    def product_with_bias_bytes(self) -> int:
+        """The same for one to which a bias is added."""
+        return _LT_WORKSPACE if self.kind == "cuda" and self.torch_version >= _NOT_KEPT else 0
+
+    @property
+    def _workspace_bytes(self) -> int:
+        pieces = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if pieces:
+            return sum(int(kib) * 1024 * int(count) for kib, count in pieces)
+        is_large = self.capability == (9, 0)
+        if self.torch_version >= _LARGE_ON_BLACKWELL:
+            is_large = self.capability[0] in (9, 10, 12)
+        if self.torch_version >= _LARGE_ON_THOR:
+            is_large = 9 <= self.capability[0] <= 12
+        return _LARGE_WORKSPACE if is_large else _SMALL_WORKSPACE
 
 
 def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
@@ -63,7 +94,7 @@ def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
     kind = _device_type(device) if config.target == "auto" else config.target
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
-    capability = _capability(config) if kind == "cuda" else _AMPERE
+    capability = _capability(config, device) if kind == "cuda" else _AMPERE
     version = INSTALLED_TORCH if config.torch is None else _pair("predict.torch", config.torch)
     return TargetDevice("cuda" if kind == "cuda" else "cpu", capability, version)
 
@@ -75,10 +106,12 @@ def _device_type(device: str) -> str:
     return "cpu" if accelerator is None else accelerator.type
 
 
-def _capability(config: PredictConfig) -> tuple[int, int]:
+def _capability(config: PredictConfig, device: str) -> tuple[int, int]:
     if config.capability is not None:
         return _pair("predict.capability", config.capability)
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else _AMPERE
+    if not torch.cuda.is_available():
+        return _AMPERE
+    return torch.cuda.get_device_capability(device if _device_type(device) == "cuda" and device != "auto" else None)
 
 
 def _pair(key: str, text: str) -> tuple[int, int]:
@@ -90,11 +123,3 @@ def _pair(key: str, text: str) -> tuple[int, int]:
 
 def _dotted(pair: tuple[int, int]) -> str:
     return f"{pair[0]}.{pair[1]}"
-
-
-def _workspace_bytes(capability: tuple[int, int]) -> int:
-    config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    pieces = re.findall(r":(\d+):(\d+)", config)
-    if pieces:
-        return sum(int(kib) * 1024 * int(count) for kib, count in pieces)
-    return 4096 * 8 * 1024 if capability[0] in _LARGE_WORKSPACES else (4096 * 2 + 16 * 8) * 1024

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.tracing.ledger import Lives
 
 Integers = NDArray[np.int64]
@@ -35,6 +36,8 @@ class Timeline:
     end_of_forward: int
     optimizer_step: int
     """The moments at which the forward pass had ended and at which the optimizer began."""
+    unvouched: tuple[UnvouchedOperator, ...] = ()
+    """Operators of the step that may allocate otherwise than here."""
 
     @property
     def end(self) -> int:
@@ -61,7 +64,9 @@ class Timeline:
 _NEVER = np.iinfo(np.int64).max
 
 
-def timeline(lives: Lives, *, end_of_forward: int, optimizer_step: int) -> Timeline:
+def timeline(
+    lives: Lives, *, end_of_forward: int, optimizer_step: int, unvouched: tuple[UnvouchedOperator, ...] = ()
+) -> Timeline:
     """The timeline of a traced step, from the lives of its storages and two of its moments."""
     index = {category: number for number, category in enumerate(MEMORY_CATEGORIES)}
     rows = [
@@ -71,7 +76,7 @@ def timeline(lives: Lives, *, end_of_forward: int, optimizer_step: int) -> Timel
     rows += [(life.num_bytes, life.born, life.died or _NEVER, -1) for life in lives.scratch]
     columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     sizes, born, died, categories = columns
-    return Timeline(sizes, born, _in_order(born, died), categories, end_of_forward, optimizer_step)
+    return Timeline(sizes, born, _in_order(born, died), categories, end_of_forward, optimizer_step, unvouched)
 
 
 def _in_order(born: Integers, died: Integers) -> Integers:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from ampsweep.config.errors import UserError
@@ -23,6 +24,7 @@ from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, M
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
+from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB, one_line
 
 
@@ -56,6 +58,12 @@ class WorkloadPrediction:
     """Arms that the target cannot run, or whose model its autocast refuses, with the reason."""
     baseline: str | None
     answers: tuple[ArmAnswer, ...]
+
+    @property
+    def unvouched(self) -> tuple[UnvouchedOperator, ...]:
+        """The operators that some arm's prediction does not vouch for, each once."""
+        called = {(one.name, one.doubt): one for arm in self.arms for one in arm.memory.unvouched}
+        return tuple(called[key] for key in sorted(called))
 
 
 def predict(configs: Sequence[Config]) -> WorkloadPrediction:
@@ -146,7 +154,7 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
     trace = partial(_predicted_or_refused, target=target)
     # A fork has torch imported already, and is safe where no other thread could hold a lock.
-    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    can_fork = sys.platform == "linux" and threading.active_count() == 1 and not _autograd_has_threads()
     workers = min(len(chosen), len(os.sched_getaffinity(0))) if can_fork else 1
     if workers > 1:
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
@@ -155,6 +163,11 @@ def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[Ar
         found = {kind: trace(config) for kind, config in chosen.items()}
     for kind, config in zip(kinds, configs, strict=True):
         yield replace(found[str(kind)], config=config)
+
+
+def _autograd_has_threads() -> bool:
+    """Tell whether a CUDA build of torch has taken a backward pass in this process: no fork of it can take another."""
+    return any(path.read_text().startswith("pt_autograd") for path in Path("/proc/self/task").glob("*/comm"))
 
 
 def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:

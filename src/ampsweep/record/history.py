@@ -121,6 +121,8 @@ class Repair:
     """Step of the last row; 0 if there are no rows."""
     note: str | None = None
     """A sentence about damaged lines that were dropped."""
+    last_row: Row = field(default_factory=dict)
+    """The figures of the last step, if it can be trusted."""
 
 
 def repair_history(directory: Path, stretches: Sequence[Stretch] = ()) -> Repair:
@@ -144,8 +146,11 @@ def repair_history(directory: Path, stretches: Sequence[Stretch] = ()) -> Repair
         lines = content.decode(errors="replace").split("\n")
         write_atomically(path, "".join(f"{lines[number - 1]}\n" for number in history.lines))
     last_step = history.rows[-1][STEP] if history.rows else 0
+    if history.change is not None and history.damage is None:
+        return Repair(last_step, f"{path} {history.change}; its rows do not count")
     if history.damage is None:
-        return Repair(last_step, None if history.change is None else f"{path} {history.change}; its rows do not count")
+        last_row = history.rows[-1] if history.rows else {}
+        return Repair(last_step, last_row={key: number(value) for key, value in last_row.items() if key != STEP})
     kept = f"what is whole is gone on with, the file as it was is {_DAMAGED_NAME}"
     return Repair(last_step, f"{path} {history.damage}; {kept}")
 

@@ -1,7 +1,7 @@
 """The parts of a run record that are filled in one by one, and the keys of its config that readers rely on."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from ampsweep.memory_categories import MemoryCategory
 
@@ -51,7 +51,7 @@ class ModeProof(Part):
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """The part of `flops` that activation checkpointing computed a second time."""
+    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
@@ -88,6 +88,9 @@ class Contamination(Part):
     """Sentences on why the verdict is contaminated or unknown."""
     busy_before: str | None = None
     """A sentence on who used the device before the run did."""
+    neighbours: str | None = None
+    """Other processes on the GPU meanwhile: `none`, `seen`, or `unknown` where the driver does not tell, as in many
+    containers; absent on a CPU."""
     figures: dict[str, float] | None = None
     """The measured figures, whether they were judged or not: processor time in cores, seconds, percent."""
 
@@ -97,6 +100,22 @@ class Contamination(Part):
         if self.figures is None:
             return known
         return {name: value for name, value in vars(self).items() if name in known or name == "busy_before"}
+
+
+Doubt = Literal["custom", "untested", "workspace", "reserve"]
+"""The reason why a prediction does not vouch for an operator: it is not torch's own; its sizes were never compared with
+its kernel's; it takes a workspace, or keeps for backward, what a library decides while it runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnvouchedOperator:
+    """An operator of a step whose memory may be another than predicted."""
+
+    name: str
+    """As torch writes it: `aten._cudnn_rnn`."""
+    doubt: Doubt
+    modules: list[str] = field(default_factory=list)
+    """The modules of the model that called it, by name and class; none for calls outside the forward pass."""
 
 
 @dataclass(kw_only=True)
@@ -114,6 +133,8 @@ class StepPrediction(Part):
     allocator_peak_bytes: int | None = None
     reserved_bytes: int | None = None
     peak_bytes_by_batch_size: dict[str, int] | None = None
+    unvouched: list[UnvouchedOperator] | None = None
+    """The operators for whose memory the prediction does not vouch; absent where there are none."""
     measured_bytes: int | None = None
     """The measured peak to compare with: on CUDA the allocator's, on the CPU that of the traced step."""
     error_pct: float | None = None

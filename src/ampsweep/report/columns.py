@@ -1,7 +1,7 @@
 """The columns of a comparison table: header, unit, text of a cell, and the explanation of its figure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
@@ -13,8 +13,8 @@ from ampsweep.analysis.step_limits import (
     MIN_UTILIZATION_PCT,
     MIN_WAIT_SHARE,
 )
-from ampsweep.report.estimate_text import estimate
-from ampsweep.report.sentences.arm_findings import statuses, unchecked
+from ampsweep.report.estimate_text import estimate, ratio_estimate
+from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.text import loss, milliseconds, num_bytes, number, percent
 
 ABSENT: Final = "-"
@@ -56,10 +56,16 @@ def _step_time(arm: ArmComparison) -> Cell:
 
 
 def _speedup(arm: ArmComparison) -> Cell:
-    cell = _estimate(arm.speedup, arm.num_pairs, unit="x")
-    if arm.speedup is None or not arm.num_unchecked:
-        return cell
-    return replace(cell, detail=_parts(cell.detail, unchecked(arm.num_unchecked, arm.num_timed)))
+    if arm.speedup is None:
+        return Cell(ABSENT)
+    value, ends = ratio_estimate(arm.speedup)
+    return Cell(f"{value}x", _parts(_details(arm.speedup, ends, arm.num_pairs), _unchecked(arm)))
+
+
+def _unchecked(arm: ArmComparison) -> str:
+    if arm.num_unchecked == arm.num_timed:
+        return "unchecked" if arm.num_timed else ""
+    return f"{arm.num_unchecked} of {arm.num_timed} unchecked" if arm.num_unchecked else ""
 
 
 def _limited_by(arm: ArmComparison) -> Cell:
@@ -93,7 +99,10 @@ def _val_accuracy(arm: ArmComparison) -> Cell:
 def _loss_gap(arm: ArmComparison) -> Cell:
     if arm.loss_gap is not None and arm.loss_gap.value == 0 and arm.loss_gap.exact:
         return Cell("0", "identical")
-    return _estimate(arm.loss_gap, arm.num_pairs, digits=2, sign=True)
+    if arm.loss_gap is None:
+        return Cell(ABSENT)
+    value, ends = estimate(arm.loss_gap, digits=2, sign=True)
+    return Cell(value, _details(arm.loss_gap, ends, arm.num_pairs))
 
 
 def _skipped_steps(arm: ArmComparison) -> Cell:
@@ -104,14 +113,10 @@ def _pairs(arm: ArmComparison) -> Cell:
     return Cell(ABSENT if arm.is_baseline else str(arm.num_pairs))
 
 
-def _estimate(of: Estimate | None, num_pairs: int, *, digits: int = 3, sign: bool = False, unit: str = "") -> Cell:
-    if of is None:
-        return Cell(ABSENT)
-    value, ends = estimate(of, digits=digits, sign=sign)
-    details = [] if ends is None else [f"[{ends[0]}, {ends[1]}]"]
-    if of.n != num_pairs:
-        details.append(f"n={of.n}")
-    return Cell(f"{value}{unit}", " ".join(details))
+def _details(of: Estimate, ends: tuple[str, str] | None, num_pairs: int) -> str:
+    """The interval, and the n where it is not that of the row."""
+    interval = [] if ends is None else [f"[{ends[0]}, {ends[1]}]"]
+    return " ".join([*interval, *([] if of.n == num_pairs else [f"n={of.n}"])])
 
 
 def _spread(of: Spread | None, text: Callable[[float], str], there: str) -> Cell:
@@ -149,8 +154,8 @@ COLUMNS: Final = (
         "speedup",
         _speedup,
         "step time of the baseline over that of the arm, geometric mean over pairs of uncontaminated runs (above 1x is "
-        "faster) [95% t-interval of the mean log ratio]; contamination unknown: nothing tells whether anything else "
-        "slowed runs of these pairs down",
+        "faster) [95% t-interval of the mean log ratio]; unchecked: of runs of these pairs nothing tells whether "
+        "anything else slowed them down",
     ),
     Column(
         "limited by",

@@ -14,7 +14,7 @@ from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 
 Json = dict[str, Any]
 

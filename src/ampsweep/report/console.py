@@ -39,7 +39,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for found in comparison.searches:
         _print_search(found, console)
     for note in comparison.notes:
-        console.print(Text(f"Note: {comparison_note(note)}."))
+        console.print(Text(f"Note: {comparison_note(note)}."), soft_wrap=not console.is_terminal)
     for sentence in file_problems(comparison.file_problems):
         console.print(Text(f"Missing: {sentence}."), soft_wrap=True)
 

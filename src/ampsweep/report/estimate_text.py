@@ -27,9 +27,14 @@ def estimate(of: Estimate, *, digits: int = 3, sign: bool = False) -> tuple[str,
     return f"{of.value:{form}}", (f"{low:{form}}", f"{high:{form}}")
 
 
-def ratio_figure(of: Estimate) -> str:
-    """A ratio with its interval: '1.49x [1.46, 1.53]'; where that says little, with two digits each."""
-    value, ends = estimate(of)
+def ratio_estimate(of: Estimate) -> tuple[str, tuple[str, str] | None]:
+    """As `estimate`, of a ratio: where its interval says little, each of the three with two digits of its own."""
     if of.interval is not None and of.interval[1] > 2 * of.interval[0]:
-        value, ends = number(of.value, 2), (number(of.interval[0], 2), number(of.interval[1], 2))
+        return number(of.value, 2), (number(of.interval[0], 2), number(of.interval[1], 2))
+    return estimate(of)
+
+
+def ratio_figure(of: Estimate) -> str:
+    """A ratio with its interval: '1.49x [1.46, 1.53]'."""
+    value, ends = ratio_estimate(of)
     return f"{value}x" if ends is None else f"{value}x [{ends[0]}, {ends[1]}]"

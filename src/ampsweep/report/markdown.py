@@ -61,15 +61,9 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
         for run in workload.runs
         if run.not_paired is not None
     ]
-    contaminated = [
-        f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(run.contaminated)}"
-        for run in workload.runs
-        if run.contaminated is not None
-    ]
     return [
         *_findings(workload),
         *_list("Runs in no pair", not_paired, level=3),
-        *_list("Contaminated runs", contaminated, level=3),
         *_panels(panels),
         *_runs(workload.runs),
     ]
@@ -149,11 +143,13 @@ def _run(run: RunEntry) -> list[str]:
         tracked = f"<{place}>" if re.fullmatch(r"[^\s<>|]+", place) else _plain(place)
     else:
         tracked = _plain(place)
-    return [_plain(run.arm), str(run.seed), run.status, _plain(run.directory), tracked]
+    status = run.status if run.contaminated is None else f"{run.status}, contaminated"
+    return [_plain(run.arm), str(run.seed), status, _plain(run.directory), tracked]
 
 
 def _cell(cell: Cell) -> str:
-    return _plain(f"{cell.value} {cell.detail}".rstrip())
+    between = "" if not cell.detail else " " if cell.detail.startswith("[") else ", "
+    return _plain(f"{cell.value}{between}{cell.detail}")
 
 
 def _plain_table(table: Table) -> list[str]:

@@ -27,7 +27,9 @@ CATEGORY_COLOURS: Final[dict[str, str]] = {
     "activations": "#ee8866",
     "autocast_weights": "#ffaabb",
     "temporary": "#eedd88",
+    "data": "#99ddff",
     "other": "#dddddd",
+    "unattributed": "#99ddff",
 }
 """Categories of memory: the light scheme of P. Tol, Colour Schemes (2021), made for labelled areas with dark text on
 them; none of it is a mode's colour."""

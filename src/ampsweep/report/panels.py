@@ -47,6 +47,8 @@ class Panel:
     section: Section
     kind: Kind
     metrics: tuple[str, ...]
+    whole: str = ""
+    """For the kind `stack`: the metric that its metrics are parts of. What they lack of it is `unattributed`."""
     effect: Effect = "gap"
     """For the kind `pairs`."""
     log: bool = False
@@ -69,6 +71,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="memory",
         kind="stack",
         metrics=_BY_CATEGORY,
+        whole="memory/peak_allocated_gib",
         note="At the peak of one traced training step, in eager mode.",
     ),
     Panel(
@@ -305,6 +308,7 @@ SEARCH_PANELS: Final[tuple[Panel, ...]] = (
         section="memory",
         kind="stack",
         metrics=_BY_CATEGORY,
+        whole="memory/peak_allocated_gib",
         note="At the peak of one traced training step, in eager mode; evaluation and what is kept beside it may add "
         "to that.",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ampsweep.analysis.causes import causes
 from ampsweep.analysis.comparison import Comparison, FileProblem, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
@@ -49,13 +50,17 @@ def problems(comparison: Comparison, compared: Sequence[ArmRuns]) -> list[Proble
 
 
 def _of_runs(data: ArmRuns, of_files: dict[str, list[FileProblem]]) -> Iterator[Problem]:
-    """The problems of one workload's runs, whose files' problems are taken out of `of_files`."""
-    seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    """The problems of one workload's runs, those that differ in figures only as one.
+
+    The problems of their files are taken out of `of_files`.
+    """
+    alike: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for run, entry in data.listed:
         for what, why in (*_of_run(run, entry), *map(_told, of_files.pop(entry.directory, ()))):
-            seeds[what, why, run.arm].append(run.seed)
-    for (what, why, arm), of in seeds.items():
-        yield Problem(what, why, arm, data.compared, tuple(sorted(set(of))))
+            alike[what, run.arm].append((run.seed, why))
+    for (what, arm), recorded in alike.items():
+        for cause in causes(recorded):
+            yield Problem(what, cause.text, arm, data.compared, cause.seeds)
 
 
 def _told(of: FileProblem) -> tuple[str, str]:

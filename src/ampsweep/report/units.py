@@ -19,7 +19,7 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
     """
     plus = "+" if sign and value > 0 else ""
     if unit == "GiB":
-        return plus + num_bytes(value * GIB)
+        return ("" if num_bytes(value * GIB) == "0 B" else plus) + num_bytes(value * GIB)
     if unit == "samples":
         return f"{plus}{value:.0f}"
     if unit == "ms":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -30,6 +31,7 @@ from ampsweep.record import (
     LAST,
     NO_ROOM,
     SNAPSHOT_NAME,
+    RecordError,
     RunRecord,
     remove_leftovers,
     repair_history,
@@ -44,7 +46,7 @@ from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
-from ampsweep.tracking.wandb.agent import settle_stop
+from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
@@ -180,6 +182,7 @@ def _train(
         record.ended_at = now()
         if stop.requested and record.attempts:
             record.attempts[-1].stopped_by = stop.reason
+            record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
             record.write(directory)
@@ -275,6 +278,18 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
     return record
 
 
+def _other_code(checkpoint: Path, record: RunRecord) -> list[str]:
+    """A sentence where the record beside a checkpoint tells that another version of the suite took its steps."""
+    try:
+        theirs = RunRecord.read(checkpoint.parents[1]).environment.get("code_version")
+    except (FileNotFoundError, RecordError):
+        return []
+    ours = record.environment["code_version"]
+    if theirs in (None, ours):
+        return []
+    return [f"the checkpoint is of version {theirs}, this is {ours}: its batches may have come in another order"]
+
+
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
     attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
@@ -284,9 +299,11 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         if found.note is not None and request.checkpoint == request.directory:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += resume(trainer, found.checkpoint)
+        notes += _other_code(found.path, record) + resume(trainer, found.checkpoint)
         repair = repair_history(request.directory, record.history)
         notes += [] if repair.note is None else [repair.note]
+        if repair.last_step == trainer.step:  # what no further step may be left to tell
+            trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

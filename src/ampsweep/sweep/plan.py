@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ampsweep.config.compose import Point
-from ampsweep.config.identity import config_hash
+from ampsweep.config.identity import config_hash, resolved_values
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.redaction import hide
 
 _MAX_SETTING: Final = 32
 _NOT_IN_SETTING: Final = ("precision", "hydra", "tracking", "into")
@@ -63,6 +64,7 @@ class Plan:
 
 def _planned(config: Config, setting: str) -> PlannedRun:
     kind = config_hash(replace(config, seed=0))
+    setting = hide(setting, beside=resolved_values(config))
     return PlannedRun(arm_label(config.precision), setting, kind, config.trainer.max_seconds)
 
 

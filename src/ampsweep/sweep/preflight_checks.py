@@ -24,6 +24,7 @@ from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
+from ampsweep.tracing.feeding import feeding
 from ampsweep.tracing.memory_limit import MemoryLimit, why_no_limit
 from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
@@ -153,7 +154,8 @@ def _checked_data(config: Config, device: torch.device) -> Data:
     data = build_data(config, device)
     if isinstance(data, Validatable):
         try:
-            data.validate()
+            with feeding():
+                data.validate()
         except ValueError as error:
             raise UserError(f"data={component_name(config.data)}: {error}") from error
     return data

@@ -35,6 +35,26 @@ def formulas() -> Mapping[Any, Formula]:
     }
 
 
+def recomputations() -> Mapping[Any, Formula]:
+    """The part of an operator's own operations that it does a second time, by operator.
+
+    Fused attention keeps no scores: its backward multiplies queries and keys again before the four products that are
+    the gradients (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 4). Torch counts all five.
+    """
+    backwards = (
+        aten._scaled_dot_product_flash_attention_backward,
+        aten._scaled_dot_product_efficient_attention_backward,
+        aten._scaled_dot_product_cudnn_attention_backward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    )
+    return dict.fromkeys(backwards, _scores)
+
+
+def _scores(_grad: Tensor, query: Tensor, key: Tensor, *_: Any, **__: Any) -> int:
+    """Queries (batch, heads, length, size) times keys: (batch, heads, length, length of the keys)."""
+    return 2 * query.numel() * key.shape[-2]
+
+
 def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
     return 2 * matrix.numel()
 

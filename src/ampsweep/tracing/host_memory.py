@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
-from torch.autograd.profiler import profile
+from torch.autograd.profiler import profile, record_function
+
+_READING: Final = "ampsweep: a batch is read"
+_DELIVERED: Final = "ampsweep: bytes of the batch: "
+"""Marks in a profile: what is allocated between the two is not counted, but the batch instead."""
 
 
 @dataclass(slots=True)
@@ -26,7 +30,8 @@ def measure_host_peak() -> Iterator[HostPeak]:
 
     The figures are the memory events of torch's profiler, which costs 20 ms once and some microseconds an operator.
     Memory that was allocated before and is freed inside is not subtracted, and torch says so on stderr. Nothing is
-    measured where a profiler runs already: two would disturb each other.
+    measured where a profiler runs already: two would disturb each other. Of what `mark_reading` and `mark_delivery` lie
+    around, the batch alone counts, until the next.
     """
     found = HostPeak()
     if torch._C._autograd._profiler_enabled():  # no public name tells it
@@ -35,6 +40,20 @@ def measure_host_peak() -> Iterator[HostPeak]:
     with _quiet(), profile(profile_memory=True) as profiled:
         yield found
     found.peak_bytes = _peak(profiled)
+
+
+def mark_reading() -> None:
+    """Tell a measurement that only a batch is read from now on."""
+    if torch._C._autograd._profiler_enabled():
+        with record_function(_READING):
+            pass
+
+
+def mark_delivery(num_bytes: int) -> None:
+    """Tell a measurement that a batch of this size was read."""
+    if torch._C._autograd._profiler_enabled():
+        with record_function(f"{_DELIVERED}{num_bytes}"):
+            pass
 
 
 def peak_resident_bytes() -> int:
@@ -61,10 +80,23 @@ def _peak(profiled: profile) -> int:
     The documented summary of these events has the bytes that an operator left allocated, but not its own peak.
     """
     assert profiled.kineto_results is not None
-    events: list[Any] = [event for event in profiled.kineto_results.events() if event.name() == "[memory]"]
     peak = allocated = 0
+    read: int | None = None  # bytes that the reading of a batch has left allocated so far
+    elsewhere = 0  # bytes of the latest batch that reading it did not allocate: they are the data's, or NumPy's
+    events: list[Any] = profiled.kineto_results.events()
     for event in sorted(events, key=lambda event: event.start_ns()):
-        allocated += event.nbytes()
+        name = event.name()
+        if name == _READING:
+            read = 0
+        elif name.startswith(_DELIVERED):
+            num_bytes = int(name.removeprefix(_DELIVERED))
+            made = min(max(read or 0, 0), num_bytes)
+            allocated += num_bytes - elsewhere
+            read, elsewhere = None, num_bytes - made
+        elif name == "[memory]" and read is not None:
+            read += event.nbytes()
+        elif name == "[memory]":
+            allocated += event.nbytes()
         peak = max(peak, allocated)
     return peak
 

@@ -40,8 +40,11 @@ class Ledger:
     """The lives of all storages under the tensors of one device that are passed to it.
 
     It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
-    for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte.
-    Memory that torch did not allocate (NumPy arrays, memory-mapped files) and sparse tensors are left out.
+    for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte. It
+    does not matter who allocated it: torch, NumPy or a mapped file. Sparse tensors are left out.
+
+    A host's memory holds more than a training: there, storages whose role is not known count as far as they are used,
+    and batches by their own bytes.
 
     Without its history it knows only the storages alive now, and can be kept through any number of steps.
     """
@@ -51,7 +54,9 @@ class Ledger:
         self._device, self._keeps_history, self._counted = device, keeps_history, counted
         self._scratch: list[Allocation] = []
         self._allocations: list[Allocation] = []
-        self._known: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
+        self._known: dict[int, _Known] = {}
+        self._delivered: dict[int, tuple[weakref.ref[Tensor], Allocation]] = {}
+        self.is_host = device.type == "cpu" and counted is Tensor
         self.moment = 0
         """Births and deaths so far."""
         self._live = 0
@@ -70,42 +75,54 @@ class Ledger:
 
     def find(self, tensor: Tensor) -> Allocation | None:
         """The allocation under a tensor, or None where it is unknown."""
-        if not self._counts(tensor):
-            return None
-        found = self._known.get(id(tensor.untyped_storage()))
-        return found[1] if found else None
+        known = self._find(tensor)
+        return None if known is None else known.allocation
 
     def hold(self, tensor: Tensor, category: MemoryCategory) -> None:
         """Put the storage of a tensor into a category; an unknown one counts as there from the beginning."""
-        known = self.find(tensor)
+        known = self._find(tensor)
+        if known is None:
+            known = self._add(tensor, category, born=0, num_bytes=0)
         if known is not None:
-            known.category = category
-            return
-        allocation = self._add(tensor, category, born=0)
-        if allocation is not None:
-            self.held_bytes += allocation.num_bytes
-            self.peak_bytes += allocation.num_bytes
-            self._marked_bytes += allocation.num_bytes
+            known.allocation.category = category
+            self._count_used(known, (0, known.storage_bytes))
 
-    def hold_unknown(self, tensors: Iterable[Tensor]) -> None:
-        """Put the storages that are unknown into `other`; they were there from the beginning."""
+    def hold_unknown(self, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
+        """Put the storages that are unknown into `category`; they were there from the beginning."""
         for tensor in tensors:
-            if self.find(tensor) is None:
-                self.hold(tensor, "other")
+            known = self._find(tensor)
+            if known is None:
+                known = self._add(tensor, category, born=0, num_bytes=0)
+            if known is not None and known.used is not None:
+                self._count_used(known, _span(tensor) if self.is_host else (0, known.storage_bytes))
+
+    def deliver(self, tensor: Tensor) -> None:
+        """Note a tensor of a batch that is delivered now.
+
+        On a host it counts by its own bytes from now until the tensor dies, whatever else is in its storage. On an
+        accelerator a storage that no operator has made is resident data.
+        """
+        known = self._find(tensor)
+        if not self.is_host:
+            if known is None and isinstance(tensor, FakeTensor):
+                self.create(tensor, "other")  # its transfer to a fake device is no operator
+            elif known is None:
+                self.hold(tensor, "data")
+        elif (known is None or known.is_delivered) and id(tensor) not in self._delivered:
+            self._deliver(tensor)
 
     def create(self, tensor: Tensor, category: MemoryCategory) -> bool:
         """Note a tensor that an operator returned; True if its storage is new."""
-        known = self.find(tensor)
+        known = self._find(tensor)
         if known is not None:
-            if known.num_bytes == tensor.untyped_storage().nbytes():
+            if known.storage_bytes == tensor.untyped_storage().nbytes():
                 return False
-            category = known.category
-            self._free(id(tensor.untyped_storage()))
+            category = known.allocation.category
+            self._forget(id(tensor.untyped_storage()))
         self.moment += 1
         if self._add(tensor, category, born=self.moment) is None:
             return False
-        if self._live > self.peak_bytes:
-            self.peak_bytes, self.peak_moment = self._live, self.moment
+        self._look_at_peak()
         return known is None
 
     def scratch(self, num_bytes: int) -> None:
@@ -137,6 +154,7 @@ class Ledger:
     def close(self) -> None:
         """Stop watching storages."""
         self._known.clear()
+        self._delivered.clear()
 
     def _counts(self, tensor: Tensor) -> bool:
         if not isinstance(tensor, self._counted) or tensor.layout is not torch.strided:
@@ -145,26 +163,77 @@ class Ledger:
         device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
         return device == self._device
 
-    def _add(self, tensor: Tensor, category: MemoryCategory, born: int) -> Allocation | None:
+    def _find(self, tensor: Tensor) -> "_Known | None":
+        return self._known.get(id(tensor.untyped_storage())) if self._counts(tensor) else None
+
+    def _add(
+        self, tensor: Tensor, category: MemoryCategory, born: int, *, num_bytes: int | None = None
+    ) -> "_Known | None":
+        """Begin to follow the storage of a tensor; of `num_bytes` only, more are used later."""
         if not self._counts(tensor):
             return None
         storage = tensor.untyped_storage()
-        if storage.nbytes() == 0 or not storage.resizable():
+        if storage.nbytes() == 0:
             return None
-        allocation = Allocation(storage.nbytes(), category, born)
-        if self._keeps_history:
-            self._allocations.append(allocation)
+        used: list[_Span] | None = None if num_bytes is None else []
+        allocation = self._allocated(storage.nbytes() if num_bytes is None else num_bytes, category, born)
         # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
         key = id(storage)
-        self._known[key] = weakref.ref(storage, partial(self._on_death, key)), allocation
-        self._live += allocation.num_bytes
+        known = _Known(weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes(), used)
+        self._known[key] = known
+        return known
+
+    def _allocated(self, num_bytes: int, category: MemoryCategory, born: int) -> Allocation:
+        allocation = Allocation(num_bytes, category, born)
+        if self._keeps_history:
+            self._allocations.append(allocation)
+        self._live += num_bytes
         return allocation
 
-    def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
-        self._free(key)
+    def _count_used(self, known: "_Known", span: "_Span") -> None:
+        """Count the bytes of this span too; they were there from the beginning."""
+        if known.used is None:
+            return
+        before = known.allocation.num_bytes
+        known.used = _united(known.used, span)
+        added = sum(end - begin for begin, end in known.used) - before
+        known.allocation.num_bytes += added
+        self._live += added
+        self.held_bytes += added
+        self.peak_bytes += added
+        self._marked_bytes += added
+        if before + added == known.storage_bytes:
+            known.used = None
 
-    def _free(self, key: int) -> None:
-        _, allocation = self._known.pop(key)
+    def _deliver(self, tensor: Tensor) -> None:
+        storage, num_bytes = tensor.untyped_storage(), tensor.numel() * tensor.element_size()
+        if num_bytes == 0:
+            return
+        self.moment += 1
+        allocation = self._allocated(num_bytes, "other", self.moment)
+        key, tensor_key = id(storage), id(tensor)
+        self._known[key] = _Known(
+            weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes(), is_delivered=True
+        )
+        self._delivered[tensor_key] = weakref.ref(tensor, partial(self._on_drop, tensor_key)), allocation
+        self._look_at_peak()
+
+    def _look_at_peak(self) -> None:
+        if self._live > self.peak_bytes:
+            self.peak_bytes, self.peak_moment = self._live, self.moment
+
+    def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
+        self._forget(key)
+
+    def _on_drop(self, key: int, _: weakref.ref[Tensor]) -> None:
+        self._free(self._delivered.pop(key)[1])
+
+    def _forget(self, key: int) -> None:
+        known = self._known.pop(key)
+        if not known.is_delivered:
+            self._free(known.allocation)
+
+    def _free(self, allocation: Allocation) -> None:
         self.moment += 1
         allocation.died = self.moment
         self._live -= allocation.num_bytes
@@ -177,6 +246,41 @@ class Ledger:
         for allocation in allocations:
             sums[allocation.category] += allocation.num_bytes
         return sums
+
+
+_Span = tuple[int, int]
+"""The first byte within a storage, and the one after the last."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A storage that is followed."""
+
+    storage: weakref.ref[torch.UntypedStorage]
+    allocation: Allocation
+    storage_bytes: int
+    used: list[_Span] | None = None
+    """The bytes of it that count, in order and apart; None: all of it."""
+    is_delivered: bool = False
+    """It holds a batch, whose tensors count instead of it."""
+
+
+def _span(tensor: Tensor) -> _Span:
+    """The bytes between the first and the last element of a tensor within its storage."""
+    if tensor.numel() == 0:
+        return 0, 0
+    begin, size = int(tensor.storage_offset()), tensor.element_size()
+    last = begin + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin * size, (last + 1) * size
+
+
+def _united(spans: list[_Span], added: _Span) -> list[_Span]:
+    """Spans that lie apart, in order, together with one more."""
+    begin, end = added
+    apart = [span for span in spans if span[1] < begin or span[0] > end]
+    touched = [span for span in spans if not (span[1] < begin or span[0] > end)]
+    whole = min([begin, *(span[0] for span in touched)]), max([end, *(span[1] for span in touched)])
+    return sorted([*apart, whole] if end > begin else spans)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -1,13 +1,17 @@
 """A memory limit that emulates a smaller device: training runs out of memory where it would on that device."""
 
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import psutil
 import torch
 
 from ampsweep.text import GIB
 from ampsweep.tracing.tensor_bytes import TensorBytes
+
+_LARGEST_CONTEXT: Final = GIB
+"""The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
+processes, which may have ended when the run begins."""
 
 
 class MemoryLimit:
@@ -37,7 +41,7 @@ class MemoryLimit:
 
     def __enter__(self) -> Self:
         if self._counter is not None:
-            self._counter.__enter__()  # type: ignore[no-untyped-call]
+            self._counter.__enter__()
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(self.bytes / _total(self._device), self._device)
         return self
@@ -46,7 +50,7 @@ class MemoryLimit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._counter is not None:
-            self._counter.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+            self._counter.__exit__(kind, error, trace)
         elif self.bytes is not None:
             torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
@@ -63,10 +67,21 @@ def why_no_limit(device: torch.device, limit_gib: float, *, compiles: bool) -> s
 
 
 def memory_bytes(device: torch.device, limit_gib: float | None) -> int | None:
-    """Bytes that a run on `device` can take: the limit, else the device's memory; None where that is unknown."""
-    if limit_gib is not None:
-        return round(limit_gib * GIB)
-    return _total(device) if device.type in ("cpu", "cuda") else None
+    """Bytes that a run on `device` can take: the limit, else the device's memory; None where that is unknown.
+
+    On CUDA the context of this process, some hundred MiB that no allocator counts, comes off the device's memory.
+    """
+    left = _without_context(device) if device.type == "cuda" else None
+    if limit_gib is None:
+        return _total(device) if device.type == "cpu" else left
+    limit = round(limit_gib * GIB)
+    return limit if left is None else min(limit, left)
+
+
+def _without_context(device: torch.device) -> int:
+    free, total = torch.cuda.mem_get_info(device)
+    used_otherwise = total - free - torch.cuda.memory_reserved(device)
+    return int(total - min(used_otherwise, _LARGEST_CONTEXT))
 
 
 def _total(device: torch.device) -> int:

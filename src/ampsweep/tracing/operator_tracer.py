@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.flops import formulas
+from ampsweep.tracing.feeding import StorageCounter
+from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
 _DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
@@ -25,10 +25,8 @@ Scratch = Callable[[Any, Sequence[Any], Any], int]
 """A function of an operator, its arguments and its result to the bytes that its kernel takes for itself."""
 
 
-class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
     """Enters the tensors of every operator into a ledger and counts operations, below autograd and autocast."""
-
-    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -39,10 +37,9 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = ledger
+        super().__init__(ledger)
         self._scratch = scratch
-        self._formulas = formulas()
+        self._formulas, self._recomputations = formulas(), recomputations()
         self._phase = ModuleTracker()
         self._in_backward = False
         self.num_operators = 0
@@ -57,11 +54,14 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device
         if any(t not in _PLAIN for t in types):
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        inputs = [*tensors_in(args), *tensors_in(kwargs)]
-        self._ledger.hold_unknown(inputs)
+        if self.looks_away:
+            return func(*args, **(kwargs or {}))
+        inputs, is_view = [*tensors_in(args), *tensors_in(kwargs)], self.is_view_of_host(func)
+        if not is_view:
+            self.hold_inputs(inputs)
         was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
         if self._in_backward and not was_in_backward:
-            self._ledger.mark()
+            self.ledger.mark()
         result = func(*args, **(kwargs or {}))
         self.num_operators += 1
         operator = getattr(func, "overloadpacket", func)
@@ -71,17 +71,19 @@ class OperatorTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops[inputs[0].dtype] += flops
             if self._in_backward and _is_recomputation():
                 self.recomputed_flops[inputs[0].dtype] += flops
-        for tensor in tensors_in(result):
-            if self._ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
+            elif operator in self._recomputations:
+                self.recomputed_flops[inputs[0].dtype] += self._recomputations[operator](*args, **(kwargs or {}))
+        for tensor in () if is_view else tensors_in(result):
+            if self.ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self.outputs[tensor.dtype] += 1
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
-            self._ledger.scratch(num_bytes)
+            self.ledger.scratch(num_bytes)
         return result
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
         if not torch.is_grad_enabled():
             return "temporary"
-        sources = {found.category for tensor in inputs if (found := self._ledger.find(tensor))}
+        sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}
         if not sources & _DERIVED_FROM_PARAMETERS:
             return "other"
         is_cast = operator is torch.ops.aten._to_copy and output.dtype != inputs[0].dtype

@@ -33,7 +33,7 @@ class TracedStep:
     flops: dict[str, int]
     """Operations of matrix multiplications, convolutions and attention by the dtype of their operands."""
     recomputed_flops: dict[str, int]
-    """The part of `flops` that activation checkpointing did a second time."""
+    """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int]
     """Number of new floating-point tensors that operators returned, by dtype."""
 
@@ -80,6 +80,7 @@ def trace_step(
     model: nn.Module,
     *optimizers: Optimizer,
     held: Iterable[Tensor] = (),
+    data: Iterable[Tensor] = (),
     counted: type[Tensor] = Tensor,
     scratch: Scratch | None = None,
 ) -> Iterator[Trace]:
@@ -90,14 +91,16 @@ def trace_step(
     - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them;
     - autocast_weights: copies of parameters in another dtype made while autograd records;
     - temporary: everything made while autograd does not record, in backward and in the optimizer;
+    - data: on an accelerator, the data set that is resident there;
     - other: buffers, batches and all else.
 
-    Memory that kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced, and
-    computes the eager model's values. In the very first step the optimizer has no state until its end: trace a later
-    one.
+    On a host, batches that `fed` has read count by their own bytes, and nothing else does that only feeds them. Memory
+    that kernels allocate for themselves is not seen. A compiled model runs eagerly while it is traced, and computes the
+    eager model's values. In the very first step the optimizer has no state until its end: trace a later one.
 
     Args:
         held: tensors that exist from the beginning, whether the step uses them or not.
+        data: the same of a data set on an accelerator, as far as it is known.
         counted: the class of tensors that are on the device.
         scratch: bytes of kernels' own memory, as far as known; it appears in the trace's lives only.
     """
@@ -105,6 +108,8 @@ def trace_step(
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert parameters, "a model without parameters cannot be trained"
     ledger = Ledger(parameters[0].device, counted=counted)
+    for tensor in data:
+        ledger.hold(tensor, "data")
     for tensor in (*held, *model.buffers()):
         ledger.hold(tensor, "other")
     for parameter in parameters:

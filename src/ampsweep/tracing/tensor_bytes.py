@@ -1,11 +1,12 @@
 """Bytes of tensors, counted operator by operator as they run."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampsweep.tracing.feeding import StorageCounter
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
 
@@ -20,18 +21,15 @@ class MemoryLimitError(torch.OutOfMemoryError):
         self.requested_bytes, self.in_use_bytes = requested_bytes, in_use_bytes
 
 
-class TensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
     """Counts the storages that operators take and return on one device, below autograd and in backward too.
 
     Views share a storage and count once. With a limit, the operator that exceeds it has done its work when
     MemoryLimitError is raised.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, device: torch.device, limit_bytes: int | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._ledger = Ledger(device, keeps_history=False)
+        super().__init__(Ledger(device, keeps_history=False))
         self._limit_bytes = limit_bytes
         self.peak_bytes = 0
         """The most bytes alive at once."""
@@ -43,15 +41,25 @@ class TensorBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(t is not Tensor for t in types):
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
-        ledger = self._ledger
-        ledger.hold_unknown(tensors_in((args, kwargs)))
+        if self.looks_away or self.is_view_of_host(func):
+            return func(*args, **(kwargs or {}))
+        self.hold_inputs(tensors_in((args, kwargs)))
         result = func(*args, **(kwargs or {}))
-        before = ledger.live_bytes
+        before = self.ledger.live_bytes
         for tensor in tensors_in(result):
-            if ledger.create(tensor, "other"):
+            if self.ledger.create(tensor, "other"):
                 self.made_bytes += tensor.untyped_storage().nbytes()
-        taken = ledger.live_bytes - before
+        self._look_at_limit(before)
+        return result
+
+    def deliver(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors of a batch, which can be too much like those of an operator."""
+        before = self.ledger.live_bytes
+        super().deliver(tensors)
+        self._look_at_limit(before)
+
+    def _look_at_limit(self, before: int) -> None:
+        taken = self.ledger.live_bytes - before
         if self._limit_bytes is not None and taken > 0 and before + taken > self._limit_bytes:
             raise MemoryLimitError(taken, before, self._limit_bytes)
         self.peak_bytes = max(self.peak_bytes, before + taken)
-        return result

@@ -90,13 +90,17 @@ def make_tracker(
     """
     if config.mode == "disabled":
         return Tracker()
+    why = ""
     for address in (wandb, None) if wandb is not None else (None,):
-        with suppress(EOFError, OSError):  # it has been killed
+        try:
             client = WandbClient(config, address, group=group, say=say, on_stop=on_stop)
+        except (EOFError, OSError) as error:  # it has been killed
+            why = f": {error}" if str(error) else ""
+        else:
             if client.line is not None:
                 say(client.line)
             return Tracker(None if client.mode == "disabled" else client)
-    say(f"W&B: lost (its process cannot be started); {SYNC_LATER}")
+    say(f"W&B: lost (its process cannot be started{why}); {SYNC_LATER}")
     return Tracker()
 
 

@@ -45,8 +45,9 @@ def assemble_trainer(
         built.model,
         built.optimizer,
         built.precision,
+        built.data,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
-        warmup_seconds=_warmup_seconds(config, device),
+        warmup_seconds=warmup_seconds(config, device),
         samples_per_step=built.data.batch_size * accumulate,
         tokens_per_step=None if tokens is None else tokens * accumulate,
         is_fused=is_fused(built.optimizer),
@@ -69,7 +70,8 @@ def assemble_trainer(
     )
 
 
-def _warmup_seconds(config: Config, device: torch.device) -> float:
+def warmup_seconds(config: Config, device: torch.device) -> float:
+    """The time that warm-up lasts at least."""
     if config.trainer.warmup_seconds is not None:
         return config.trainer.warmup_seconds
     return 0.0 if device.type == "cpu" else WARMUP_SECONDS

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import fed_each
 
 
 class PrepareBatch(Protocol):
@@ -26,13 +27,14 @@ def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, pre
     model.eval()
     sums: dict[str, Tensor] = {}
     num_items = 0
-    for batch in data.val_batches():
+    for batch in fed_each(data.val_batches()):
         with precision.eval_autocast():
             values, count = task.evaluate(model, prepare(batch))
-        for name, value in values.items():
-            weighted = value.to(torch.float32 if value.device.type == "mps" else torch.float64) * count
+        for name in values:
+            weighted = values[name].to(torch.float32 if values[name].device.type == "mps" else torch.float64) * count
             sums[name] = sums[name] + weighted if name in sums else weighted
         num_items += count
+        del values  # a loss can lie in a storage as large as the model's outputs
     model.train(was_training)
     if not sums:
         return {}

@@ -22,13 +22,15 @@ from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock, Stopwatch
 from ampsweep.precision import Precision
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
-from ampsweep.tracing.step import TracedStep, trace_step
+from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.step import Trace, TracedStep, trace_step
 
 
 class Instruments:
     """Clock, memory, device sampler, scale counters and the traced step of one training.
 
     Args:
+        data: what delivers the batches; what it holds on an accelerator is memory of the training.
         warmup_steps: steps of this process that count in no figure except the run's own memory peak.
         warmup_seconds: warm-up goes on until ordinary steps have been taken for this long, too. For memory it is over
             after `warmup_steps`.
@@ -41,6 +43,7 @@ class Instruments:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         precision: Precision,
+        data: object,
         *,
         warmup_steps: int,
         warmup_seconds: float = 0.0,
@@ -49,7 +52,7 @@ class Instruments:
         is_fused: bool,
         snapshot: MemorySnapshot | None = None,
     ) -> None:
-        self._model, self._optimizer, self._precision = model, optimizer, precision
+        self._model, self._optimizer, self._precision, self._data = model, optimizer, precision, data
         device, scaler = precision.device, precision.config
         self._warmup_steps, self._warmup_seconds, self._num_steps_seen = warmup_steps, warmup_seconds, 0
         self._warmup_began_s = 0.0
@@ -117,24 +120,29 @@ class Instruments:
             self._compilations.compiled = False
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
-        self._count_step_seen()
-        if self._num_left_out is None and self._warmup_is_over(began_s):
-            self._end_warmup()
+        self._num_steps_seen += 1
+        if self._num_left_out is None:
+            self._look_at_warmup(began_s)
         self.own_time.seconds += perf_counter() - began_s
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
         unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
         with self.aside():
-            with self._memory.one_step(), trace_step(self._model, self._optimizer) as trace:
+            with self._memory.one_step(), self._trace() as trace:
                 self._clock.begin()
                 yield
                 self._clock.end()
             del unfreed
             self._clock.mark_traced()
             self._after_trace(trace.result)
-            self._count_step_seen()
+            self._num_steps_seen += 1
             self._warmup_began_s = perf_counter()  # the device had little to do until now
+            self._look_at_warmup(self._warmup_began_s, is_traced=True)
+
+    def _trace(self) -> AbstractContextManager[Trace]:
+        on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
+        return trace_step(self._model, self._optimizer, data=on_device)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -246,7 +254,9 @@ class Instruments:
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
         throttled_pct = self._sampler.summary().get("device/throttled_pct")
-        return self._others.verdict(busy_before=busy_before, throttled_pct=throttled_pct)
+        return self._others.verdict(
+            busy_before=busy_before, throttled_pct=throttled_pct, waits_for_host=self._clock.waits_for_host
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The scale counters, for a checkpoint; waits for the device."""
@@ -272,14 +282,13 @@ class Instruments:
         has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
         return has_stepped or bool(self._optimizer.state) or self._num_steps_seen + 2 >= self._warmup_steps
 
-    def _count_step_seen(self) -> None:
-        self._num_steps_seen += 1
+    def _look_at_warmup(self, now_s: float, *, is_traced: bool = False) -> None:
+        """See after a step whether warm-up is over; a traced step does not end it."""
         if self._num_steps_seen == self._warmup_steps:
             self._memory.after_warmup()
-
-    def _warmup_is_over(self, now_s: float) -> bool:
-        """Tell whether warm-up is over after an ordinary step; a traced one does not end it."""
-        return self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
+        has_lasted = self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
+        if has_lasted and self._num_left_out is None and not is_traced:
+            self._end_warmup()
 
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced = self._unreported = traced

@@ -16,6 +16,7 @@ from ampsweep.data.base import Data
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.ending import DivergenceWatch, Ending, Stop
 from ampsweep.training.evaluate import evaluate
@@ -124,7 +125,8 @@ class Trainer:
                 if num_batches > 1:
                     micro_loss = micro_loss / num_batches
             precision.backward(micro_loss)
-            loss = micro_loss.detach() if loss is None else loss + micro_loss.detach()
+            loss = _value(micro_loss) if loss is None else loss + micro_loss.detach()
+            del micro_loss  # the rest of the step needs no more of it than its value
         assert loss is not None, "a step takes at least one batch"
         grad_norm = None
         if self.config.max_grad_norm is not None or norm_wanted:
@@ -139,7 +141,7 @@ class Trainer:
     def _next_batch(self) -> Any:
         """Get the next micro-batch in the form the model takes; the instruments get the time that the data took."""
         began_s = perf_counter()
-        batch = self.data.train_batch(self.next_batch)
+        batch = fed(self.data.train_batch, self.next_batch)
         self.instruments.data_wait_s += perf_counter() - began_s
         self.next_batch += 1
         return self._prepare(batch)
@@ -221,6 +223,15 @@ class Trainer:
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
         return min([self.num_steps, *nexts])
+
+
+def _value(loss: Tensor) -> Tensor:
+    """The loss without its graph, in a storage that holds nothing else.
+
+    That of torch's `mse_loss` is as large as the model's outputs, and would stay as long as the loss does.
+    """
+    value = loss.detach()
+    return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()
 
 
 def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:

@@ -166,7 +166,9 @@ class Results:
 
 
 def num_warmup_steps(record: RunRecord) -> int:
-    """Steps left out of the run's figures: at most half of a short run."""
+    """Steps left out of the run's figures."""
+    if record.attempts and (counted := record.attempts[-1].warmup_steps) is not None:
+        return counted
     warmup_steps: int = record.config["trainer"]["warmup_steps"]
     return min(warmup_steps, (record.identity.steps or 0) // 2)
 

@@ -49,18 +49,23 @@ def moved_bytes(record: RunRecord) -> Moved | None:
     - unscale: reads and writes the gradients once: 2 P, under a scaler only;
     - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only;
     - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;
-      AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P.
+      AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P. A fused one that gets the
+      scale, because nothing unscaled before (no clipping), writes the unscaled gradients back: P more. GradScaler has
+      then only looked for infinities, but by the kernel that unscales, which writes too.
     """
     held = record.memory.end_of_forward
     if held is None:
         return None
     parameters = held.get("parameters", 0)
     config = record.config
+    clips = config["trainer"]["max_grad_norm"] is not None
     passes = 7 if config["optimizer"]["name"] == "adamw" else 5 if config["optimizer"].get("momentum") else 3
+    if config["precision"]["grad_scaler"] and record.proof.optimizer_fused and not clips:
+        passes += 1
     return Moved(
         casts=3 * parameters if config["precision"]["autocast"] else 0,
         unscale=2 * parameters if config["precision"]["grad_scaler"] else 0,
-        clipping=3 * parameters if config["trainer"]["max_grad_norm"] is not None else 0,
+        clipping=3 * parameters if clips else 0,
         optimizer=passes * parameters,
     )
 

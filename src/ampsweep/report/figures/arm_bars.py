@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ampsweep.report.figures.figure import (
     Layout,
@@ -24,9 +25,12 @@ from ampsweep.report.table import figures_table
 from ampsweep.report.units import AxisUnit, axis_unit, quantity
 from ampsweep.report.workload_data import ArmRuns, WorkloadData
 
+_ROOM_FOR_FIGURES_PX: Final = 96
+"""Room right of the axis for the figures: beside a bar they would lie under the dots, beside a dot be taken for its."""
+
 
 def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFigure:
-    """A bar an arm, the median over its runs, and a dot a run."""
+    """A bar an arm, the median over its runs, with its figure right of the axis, and a dot a run."""
     (key,) = panel.metrics
     measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
     remarks = Remarks()
@@ -34,7 +38,9 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
     if not measured:
         is_disturbed = any(data.contaminated(arm, key) for arm in data.names)
         return NoFigure(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
-    unit = axis_unit((value for values in measured.values() for _, value in values), panel.unit)
+    longest = max(value for values in measured.values() for _, value in values)
+    unit = axis_unit([longest], panel.unit)
+    end = 1.05 * longest * unit.factor or 1.0
     traces: list[Trace] = []
     rows = []
     for arm, values in measured.items():
@@ -42,14 +48,16 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
         median = statistics.median(figures)
         traces.append(_bar(arm, median, data.by_seed(arm, key), unit, panel.unit, style))
         traces.append(_dots(arm, [(run.seed, value) for run, value in values], unit, panel.unit, style))
+        traces.append(_figure(arm, median, data.by_seed(arm, key), end, panel.unit))
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
     layout: Layout = {
-        "xaxis": value_axis(axis_title(panel, unit.unit), rangemode="tozero"),
+        "xaxis": value_axis(axis_title(panel, unit.unit), range=[0, end]),
         "yaxis": arm_axis(list(measured)),
         "height": rows_height(len(measured)),
         "showlegend": False,
         "bargap": 0.35,
+        "margin": {"r": _ROOM_FOR_FIGURES_PX},
     }
     table = figures_table("arm", ["median", "lowest", "highest", "runs"], rows)
     return PanelFigure(traces, layout, table, tuple(remarks.lines))
@@ -87,22 +95,37 @@ def show_chain(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | 
 
 def _bar(arm: str, median: float, seeds: Mapping[int, float], unit: AxisUnit, of: str, style: Style) -> Trace:
     def length(value: float) -> Trace:
-        text = quantity(value, of)
-        return {"x": [value * unit.factor], "text": [text]}
+        return {"x": [value * unit.factor], "hovertext": [f"median {quantity(value, of)}"]}
 
     return {
         "type": "bar",
         "orientation": "h",
         "y": [arm_label(arm)],
         **length(median),
-        "hovertext": [f"median {quantity(median, of)}"],
         "name": plotly_text(arm),
-        "textposition": "auto",
-        "insidetextanchor": "start",
-        "insidetextfont": {"color": "#111111"},
         "hoverinfo": "text+name",
         "marker": _fill(arm, style),
         "meta": {"arm": arm, "by_seed": by_seed({seed: length(value) for seed, value in seeds.items()})},
+    }
+
+
+def _figure(arm: str, median: float, seeds: Mapping[int, float], end: float, of: str) -> Trace:
+    """The median in figures, at the end of the axis."""
+
+    def text(value: float) -> Trace:
+        return {"text": [quantity(value, of)]}
+
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [end],
+        "y": [arm_label(arm)],
+        **text(median),
+        "textposition": "middle right",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "name": plotly_text(arm),
+        "meta": {"arm": arm, "by_seed": by_seed({seed: text(value) for seed, value in seeds.items()})},
     }
 
 

@@ -25,7 +25,8 @@ from ampsweep.text import GIB
 
 _ALL = "peak"
 _ROOM_FOR_LABELS = 0.2
-"""Share of the axis on either side for the figures at the ends of the bars."""
+_ROOM_FOR_LABELS_PX = 56
+"""Share of the axis on either side, and room right of it, for the figures at the ends of the bars."""
 
 
 def show_changes(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
@@ -52,6 +53,7 @@ def show_changes(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure 
         "xaxis": value_axis(f"peak memory, arm minus baseline ({unit.unit})", range=[low - room, high + room]),
         "yaxis": arm_axis([_label(one) for one in names]),
         "height": rows_height(len(names) * len(found), 26, legend=True),
+        "margin": {"r": _ROOM_FOR_LABELS_PX},
         "barmode": "group",
         "bargap": 0.25,
         "legend": {"traceorder": "normal"},

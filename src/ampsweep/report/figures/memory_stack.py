@@ -1,8 +1,10 @@
 """Kind `stack`: metrics of the summary that add up to one, predicted beside measured."""
 
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.waterfall import UNATTRIBUTED
 from ampsweep.memory_categories import memory_key
 from ampsweep.report.figures.figure import (
     Layout,
@@ -28,18 +30,26 @@ from ampsweep.text import GIB
 Bar = tuple[str, bool]
 """An arm, and True if the bar shows its prediction."""
 Parts = Mapping[str, float]
-"""Metric key -> value, of those that are known."""
+"""Metric key -> value, of those that are known; and what they lack of the whole."""
+
+_REST: Final = memory_key(UNATTRIBUTED)
+_WHAT_THE_REST_IS: Final = (
+    "unattributed: what the run's peak has besides the tensors of the traced step, such as workspaces of kernels and "
+    "the rounding of allocations"
+)
 
 
 def show_stack(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFigure:
-    """A bar an arm, its metrics stacked, medians over runs; below it, striped, what was predicted."""
+    """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
     bars = _bars(panel, data)
     if not bars:
         return not_measured(panel)
     remarks = Remarks()
     remarks.without([arm for arm in data.measured_arms if (arm, False) not in bars])
     unit = axis_unit((sum(parts.values()) for parts in bars.values()), panel.unit)
-    used = [key for key in panel.metrics if any(parts.get(key) for parts in bars.values())]
+    used = [key for key in (*panel.metrics, _REST) if any(parts.get(key) for parts in bars.values())]
+    if _REST in used:
+        remarks.lines.append(_WHAT_THE_REST_IS)
     labels = {bar: f"{bar[0]} (predicted)" if bar[1] else bar[0] for bar in bars}
     layout: Layout = {
         "xaxis": value_axis(f"memory at the peak ({unit.unit})" if panel.unit == "GiB" else unit.unit),
@@ -63,12 +73,39 @@ def show_stack(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFig
 def _bars(panel: Panel, data: ArmRuns) -> dict[Bar, Parts]:
     bars: dict[Bar, Parts] = {}
     for arm in data.names:
-        parts = {key: value for key in panel.metrics if (value := data.median_of(arm, key)) is not None}
-        if parts:
-            bars[arm, False] = parts
-        if predicted := _predicted(panel, data, arm):
+        runs = data.runs_of(arm)
+        if measured := _middle([_measured(panel, run) for run in runs if run.measured]):
+            bars[arm, False] = measured
+        if predicted := _middle([_predicted(panel, run) for run in runs]):
             bars[arm, True] = predicted
     return bars
+
+
+def _middle(of_runs: Sequence[Parts]) -> Parts:
+    """The parts of the run with the median whole, so that they add up; of two in the middle the smaller."""
+    known = sorted((parts for parts in of_runs if parts), key=lambda parts: sum(parts.values()))
+    return known[(len(known) - 1) // 2] if known else {}
+
+
+def _measured(panel: Panel, run: Run) -> Parts:
+    parts = {key: value for key in panel.metrics if (value := run.figure(key)) is not None}
+    return _with_rest(parts, run.figure(panel.whole) if panel.whole else None)
+
+
+def _predicted(panel: Panel, run: Run) -> Parts:
+    prediction = run.record.prediction
+    if prediction is None or prediction.peak is None:
+        return {}
+    of_keys = {memory_key(category): num_bytes / GIB for category, num_bytes in prediction.peak.items()}
+    parts = {key: of_keys[key] for key in panel.metrics if key in of_keys}
+    whole = run.predicted_bytes if panel.whole == PEAK_MEMORY else None
+    return _with_rest(parts, None if whole is None else whole / GIB)
+
+
+def _with_rest(parts: Parts, whole: float | None) -> Parts:
+    """The parts, with what they lack of the whole."""
+    rest = 0.0 if whole is None else round((whole - sum(parts.values())) * GIB) / GIB
+    return {**parts, _REST: rest} if parts and rest > 0 else parts
 
 
 def _total(bar: Bar, bars: Mapping[Bar, Parts], unit: str) -> str:
@@ -86,18 +123,6 @@ def category(key: str) -> str:
 
 def _bare(key: str) -> str:
     return key.partition("/")[2].removesuffix("_gib")
-
-
-def _predicted(panel: Panel, data: ArmRuns, arm: str) -> Parts:
-    """Medians over runs of their predictions, in GiB by metric key."""
-    made = [run.record.prediction for run in data.runs_of(arm)]
-    peaks = [
-        {memory_key(category): num_bytes / GIB for category, num_bytes in one.peak.items()}
-        for one in made
-        if one is not None and one.peak is not None
-    ]
-    found = {key: [peak[key] for peak in peaks if key in peak] for key in panel.metrics}
-    return {key: statistics.median(values) for key, values in found.items() if values}
 
 
 def _part(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.estimate_text import estimate
+from ampsweep.report.estimate_text import estimate, ratio_estimate
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,
@@ -51,8 +51,8 @@ def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | 
         unit = axis_unit((effect for one in found for _, effect in one.by_seed), panel.unit)
     null = 1.0 if panel.effect == "ratio" else 0.0
     parities = [_parity(panel, data, one.arm) for one in found]
-    traces = [trace for one in found for trace in _arm(one, panel, unit, style)]
-    traces += [_decisive(one, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
+    traces = [_decisive(one, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
+    traces += [trace for one in found for trace in _arm(one, panel, unit, style)]  # dots lie over the thick intervals
     layout: Layout = {
         "xaxis": value_axis(_title(panel, unit)),
         "yaxis": arm_axis([one.arm for one in found]),
@@ -183,17 +183,24 @@ def _title(panel: Panel, unit: AxisUnit) -> str:
 
 def _row(effects: _Effects, panel: Panel, parity: Parity | None) -> tuple[str, ...]:
     mean = effects.mean
-    row = (effects.arm, _text(mean.value, panel), _interval(mean, panel) or "-", str(mean.n))
+    row = (effects.arm, _mean(mean, panel), _interval(mean, panel) or "-", str(mean.n))
     if parity is None:
         return row
     return (*row, f"±{number(parity.margin, 2)}", _interval(gap(parity), panel) or "-", parity.verdict)
+
+
+def _mean(of: Estimate, panel: Panel) -> str:
+    """The mean in the digits of its interval."""
+    if panel.effect == "ratio":
+        return f"{ratio_estimate(of)[0]}x"
+    return estimate(of, digits=2, sign=True)[0] if panel.unit == "" else _text(of.value, panel)
 
 
 def _interval(of: Estimate, panel: Panel) -> str:
     if of.interval is None:
         return "exact" if of.exact else ""
     if panel.effect == "ratio" or panel.unit == "":
-        _, ends = estimate(of, sign=panel.effect != "ratio")
+        _, ends = ratio_estimate(of) if panel.effect == "ratio" else estimate(of, digits=2, sign=True)
         assert ends is not None
         return f"[{ends[0]}, {ends[1]}]"
     return f"[{', '.join(_text(end, panel) for end in of.interval)}]"

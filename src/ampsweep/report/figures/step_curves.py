@@ -116,13 +116,19 @@ def _run(run: Run, curve: Curve, style: Style, *, legend: bool) -> Trace:
         "type": "scatter",
         "x": short_numbers(curve.steps),
         "y": short_numbers(curve.values),
-        "name": plotly_text(f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")),
+        "name": plotly_text(run.arm),  # of all runs: the legend names an arm by one of them
+        "hovertemplate": f"step %{{x}}: %{{y}}<extra>{_label(run)}</extra>",
         "legendgroup": run.arm,
         "showlegend": legend,
         "opacity": 0.9 if legend or not run.finished else 0.45,
         "line": {"color": arm.colour, "width": 1.2, "dash": arm.dash if run.finished else "dot"},
         "meta": {"arm": run.arm, "seed": run.seed},
     }
+
+
+def _label(run: Run) -> str:
+    label = f"{run.arm}, seed {run.seed}" + ("" if run.finished else f", {run.outcome}")
+    return plotly_text(label).replace("%{", "%&#123;")  # nothing in an arm is a field of a template
 
 
 def _row(arm: str, curves: Sequence[Curve], panel: Panel) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Final
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.statistics import Estimate
-from ampsweep.report.estimate_text import estimate
+from ampsweep.report.estimate_text import estimate, ratio_estimate
 from ampsweep.report.figures.pair_effects import gap
 from ampsweep.report.page.markup import Markup, tag
 from ampsweep.report.sentences.arm_findings import metric_words
@@ -38,7 +38,7 @@ def speed(arm: ArmComparison) -> tuple[str, str]:
     """Speedup over the baseline: the figure and its uncertainty."""
     if arm.speedup is None:
         return "-", ""
-    value, ends = estimate(arm.speedup)
+    value, ends = ratio_estimate(arm.speedup)
     return f"{value}x", _uncertainty(arm.speedup, "" if ends is None else f"[{ends[0]}, {ends[1]}]x")
 
 

@@ -59,7 +59,7 @@ def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapp
     standing = next((one for one in verdict.recommendation.standings if one.arm == arm.arm), None)
     loss = arm.parities[0] if arm.parities else None
     tiles = [
-        _tile("Speed", *speed(figures), judged.speed),
+        _tile("Speed", *speed(figures), judged.speed, arm_findings.speed_remarks(judged)),
         _tile("Peak memory", *memory(figures), judged.memory),
         _tile("Parity", *parity(loss), judged.parity),
     ]
@@ -85,7 +85,7 @@ def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapp
     )
 
 
-def _tile(title: str, figure: str, uncertainty: str, told: str) -> Markup:
+def _tile(title: str, figure: str, uncertainty: str, told: str, remarks: Sequence[str] = ()) -> Markup:
     return tag(
         "div",
         tag("dt", title),
@@ -94,6 +94,7 @@ def _tile(title: str, figure: str, uncertainty: str, told: str) -> Markup:
             tag("span", figure, class_="figure"),
             word(told),
             tag("span", uncertainty, class_="uncertainty") if uncertainty else None,
+            *(tag("span", remark, class_="uncertainty") for remark in remarks),
         ),
         class_="tile",
     )

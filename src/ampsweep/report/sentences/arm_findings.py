@@ -197,7 +197,7 @@ def _in_brackets(clauses: Sequence[str]) -> str:
 
 def _memory(of: Judgements) -> str:
     saved, share = of.memory_saved_bytes, of.memory_saved_pct
-    if saved is None or share is None or of.memory == "same":
+    if saved is None or share is None or saved.value == 0:
         return _brief_memory(of)
     size, part = (saved, share) if saved.value > 0 else (-saved, -share)
     _, ends = estimate(part)
@@ -211,9 +211,9 @@ def _brief_memory(of: Judgements) -> str:
     saved, share = of.memory_saved_bytes, of.memory_saved_pct
     if saved is None or share is None:
         return "memory not measured"
+    if saved.value == 0 and of.memory != "unresolved":
+        return "the same peak memory"
     match of.memory:
-        case "same":
-            return "the same peak memory"
         case "unresolved":
             return "no resolved memory difference"
         case _:

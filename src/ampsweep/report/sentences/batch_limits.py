@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ampsweep.analysis.search_comparison import ArmSearch, Bound, SearchComparison, SearchNote
-from ampsweep.report.sentences.arm_findings import statuses
+from ampsweep.report.sentences.arm_findings import statuses, step_limit, unchecked
 from ampsweep.report.sentences.causing import causes
 from ampsweep.text import first_line, num_bytes, plural, ratio
 
@@ -52,6 +52,10 @@ def search_note(of: SearchNote) -> str:
         case "contaminated":
             share = f"{of.num_contaminated} of {plural(of.num_runs, 'run')}"
             return f"contaminated, hence no throughput of {share}: {causes(of.causes)}"
+        case "unchecked":
+            return f"{unchecked(of.num_unchecked, of.num_runs)}, hence perhaps more throughput than measured"
+        case "limited":
+            return f"its throughput is limited by {' and '.join(map(step_limit, of.limits))}"
         case "different answers":
             return f"its searches differ: batches {', '.join(map(str, of.batch_sizes))}"
         case "short of memory":
@@ -89,5 +93,5 @@ def _answer(arm: ArmSearch) -> str:
     ends: dict[Bound | None, str] = {"refused": ", as larger ones are refused", "limit": " or more"}
     ratios = [] if arm.times_baseline is None else [ratio(arm.times_baseline)]
     if arm.throughput_ratio is not None:
-        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput")
+        ratios.append(f"{ratio(arm.throughput_ratio.value)} the throughput, n={arm.throughput_ratio.n}")
     return f"up to batch {arm.batch_size}{ends.get(arm.bound, '')}" + (f" ({', '.join(ratios)})" if ratios else "")

@@ -93,6 +93,8 @@ def arm_note(of: ArmNote) -> str:
             note = f"disproved, hence compared with nothing: {of.cause}"
         case "contaminated":
             note = f"contaminated, hence no speed to compare: {of.cause}"
+        case "not timed":
+            note = f"no speed: {of.cause}"
         case "not paired":
             assert of.unpaired is not None
             note = f"not paired: {unpaired(of.unpaired)}"

@@ -18,13 +18,18 @@ def memory_changes(waterfall: Waterfall) -> str:
 
 
 def predicted_peaks(arms: Sequence[ArmComparison]) -> str | None:
-    """Each arm's predicted peak with its error: 'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB'."""
+    """Each arm's predicted peak with its error: 'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB'.
+
+    Operators that the predictions do not vouch for are named after them.
+    """
     told = [
         f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
         for arm in arms
         if arm.predicted_memory_bytes is not None
     ]
-    return f"peak memory of {', '.join(told)}" if told else None
+    doubtful = sorted({name for arm in arms for name in arm.unvouched})
+    named = f"; not vouched for: the memory of {', '.join(doubtful)}" if doubtful else ""
+    return f"peak memory of {', '.join(told)}{named}" if told else None
 
 
 def category(name: str) -> str:

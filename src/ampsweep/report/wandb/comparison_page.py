@@ -57,6 +57,7 @@ def comparison_page(
         tables=_tables(comparison),
         figures=_figures(dashboard),
         html=html,
+        tags=tuple(dict.fromkeys(tag for _, record in records for tag in record.config["tracking"].get("tags", []))),
     )
 
 

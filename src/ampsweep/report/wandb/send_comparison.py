@@ -46,7 +46,7 @@ def publish_now(directory: Path, dashboard: "Dashboard", records: Records) -> st
 
     with _sentences(directory), wandb_server():
         page, place = _page(directory, dashboard, records), _place(directory, records)
-        return publish(page, place.settings([]), directory, COMMAND_PATIENCE)
+        return publish(page, place, directory, COMMAND_PATIENCE)
 
 
 def complete_comparison(directory: Path) -> tuple[str, bool]:
@@ -70,7 +70,7 @@ def complete_comparison(directory: Path) -> tuple[str, bool]:
         if (url := published(page, place)) is not None:
             return url, True
         write_comparison(*made_of)
-        return publish(page, place.settings([]), directory, COMMAND_PATIENCE), False
+        return publish(page, place, directory, COMMAND_PATIENCE), False
 
 
 @contextmanager

@@ -3,13 +3,39 @@
 import ast
 import os
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ampsweep.record import RunRecord
+
+STOPPED_THERE: Final = "a stop on W&B"
+"""The reason of a stop that the server asks for."""
+
+_FORWARDING: Final = frozenset({"--forward-signals", "-f"})
 
 
 def is_agents_run() -> bool:
     """Tell whether a `wandb agent` has started this process for a point of its sweep."""
     return "WANDB_SWEEP_ID" in os.environ
+
+
+def is_stopped_by_sweep(reason: str) -> bool:
+    """Tell whether a run that is ending for that ``reason``, a `StopRequest`'s, does so because its sweep wants it.
+
+    The server marks such a run, or only has the agent send it a SIGTERM, and goes on with that. An agent that is taken
+    away with its machine is gone by the end of the run, unless it forwards signals: then only the server can tell.
+    """
+    if not is_agents_run() or reason not in (STOPPED_THERE, "SIGTERM"):
+        return False
+    if reason == STOPPED_THERE:
+        return True
+    import psutil  # only here: no other run needs it for this
+
+    try:
+        words = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return False
+    is_agent = "agent" in words and any("wandb" in word for word in words[: words.index("agent")])
+    return is_agent and _FORWARDING.isdisjoint(words)
 
 
 def settle_stop(record: RunRecord) -> None:

@@ -3,17 +3,20 @@
 import tempfile
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
+from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.wandb.library import (
+    CoreLimit,
+    TooLongError,
     abandon_wandb,
     end_wandb,
     error_clause,
-    first_line,
     lost_errors,
     silence_libraries,
 )
@@ -28,14 +31,24 @@ LISTING_S: Final = 120
 ASK_S: Final = 10
 """The time for an answer about one run."""
 
+_SILENT_S: Final = 60.0
+"""The time after which a wandb-core that has not moved on is killed; longer than each of its own limits here."""
+
 _OF_NO_RUN: Final[Mapping[str, str | None]] = {
     "WANDB_MODE": "online",
     "WANDB_RUN_ID": None,
     "WANDB_RUN_GROUP": None,
     "WANDB_SWEEP_ID": None,
+    "WANDB_SWEEP_PARAM_PATH": None,
     "WANDB_RESUME": None,
+    "WANDB_NAME": None,
+    "WANDB_NOTES": None,
+    "WANDB_TAGS": None,
+    "WANDB_JOB_TYPE": None,
+    "WANDB_SERVICE": None,
 }
-"""The environment of a process that asks about runs of others, or sends them."""
+"""The environment of a process that asks about runs of others, or sends them: of no run of its own, nor of a sweep's
+agent, and with a wandb-core of its own, which can be killed."""
 
 
 class WandbError(ValueError):
@@ -51,7 +64,7 @@ def wandb_server() -> Iterator[None]:
         ValueError: wandb has an invalid setting.
     """
     silence_libraries()
-    with changed_environment(_OF_NO_RUN):
+    with changed_environment({**_OF_NO_RUN, "TMPDIR": socket_folder()}):
         if (missing := missing_login({})) is not None:
             raise WandbError(missing)
         try:
@@ -75,9 +88,11 @@ def require_server() -> None:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise WandbError(f"the W&B server {settings.base_url} cannot be reached: {reason}") from error
     try:
-        wandb.Api(timeout=ASK_S)
-    except wandb.Error as error:
-        raise WandbError(first_line(error)) from error
+        with CoreLimit(_SILENT_S):
+            wandb.Api(timeout=ASK_S)
+    except (wandb.Error, TooLongError) as error:
+        abandon_wandb()
+        raise WandbError(error_clause(error)) from error
 
 
 @contextmanager
@@ -129,42 +144,47 @@ class RemoteRun:
 
     steps: Container[int]
     """Steps of the history that it has rows of."""
+    doubled: tuple[int, ...]
+    """Those of which it has more rows than one."""
     state: str
     """In W&B's words: running, finished, failed, crashed, preempted..."""
     summary: dict[str, Any]
     url: str
 
 
-def remote_run(path: str, steps: Sequence[int] | None = None) -> RemoteRun | None:
+def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
     """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
 
-    ``steps`` are those of its history; None: nobody asks for them, none are looked up.
+    Without ``with_steps`` none are looked up.
     """
     import wandb
     from wandb.apis.public.runs import RunNotFoundError
     from wandb.errors import CommError
 
-    try:
-        run = wandb.Api(timeout=ASK_S).run(path)
-    except RunNotFoundError:
-        return None
-    except CommError as error:  # what wandb makes of it, unless it is being debugged
-        if isinstance(error.exc, RunNotFoundError):
+    with CoreLimit(_SILENT_S) as limit:
+        try:
+            run = wandb.Api(timeout=ASK_S).run(path)
+        except RunNotFoundError:
             return None
-        raise
-    summary = dict(run.summary)
-    there = () if steps is None else _first(run.history_line_count or 0, summary.get(STEP), steps)
-    if there is None:
-        there = frozenset(row[STEP] for row in run.scan_history(keys=[STEP], use_cache=False))
-    return RemoteRun(there, run.state, summary, run.url)
+        except CommError as error:  # what wandb makes of it, unless it is being debugged
+            if isinstance(error.exc, RunNotFoundError):
+                return None
+            raise
+        summary = dict(run.summary)
+        found: Counter[int] = Counter()
+        for row in run.scan_history(keys=[STEP], use_cache=False) if with_steps else ():
+            limit.moved()
+            found[row[STEP]] += 1
+        doubled = tuple(sorted(step for step, number in found.items() if number > 1))
+        return RemoteRun(found.keys(), doubled, run.state, summary, run.url)
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
     """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`."""
     summary: Any = run.summary
-    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:
+    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:  # one question less at its start
         return first
-    found = remote_run(run.path, steps)
+    found = remote_run(run.path, with_steps=True)
     return () if found is None else found.steps
 
 

@@ -4,14 +4,13 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import remote_run
-from ampsweep.tracking.wandb.library import end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.library import NO_ANSWER, CoreLimit, end_wandb, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON
@@ -45,6 +44,8 @@ class ComparisonPage:
     """Figures of Plotly, as its JSON."""
     html: Path
     """The same as one self-contained file."""
+    tags: tuple[str, ...] = ()
+    """The tags of any of its runs."""
 
     @property
     def digest(self) -> str:
@@ -61,21 +62,24 @@ _DIGEST: Final = "digest"
 def published(page: ComparisonPage, place: WandbPlace) -> str | None:
     """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
     path = (place.entity, place.project, page.id)
-    there = remote_run("/".join(part for part in path if part is not None))
+    there = remote_run("/".join(part for part in path if part is not None), with_steps=False)
     if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
         return None
     return there.url
 
 
-def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, patience: Patience | None = None) -> str:
+def publish(page: ComparisonPage, place: WandbPlace, directory: Path, patience: Patience | None = None) -> str:
     """Put the comparison on W&B, in place of an earlier one of the same id; its address there.
 
-    ``settings`` are those of a `WandbPlace`; wandb's own files go below ``directory``. Ends wandb in this process.
+    It has the project and the group of its runs, whose ``place`` this is, but is no run of their sweep. wandb's own
+    files go below ``directory``. Ends wandb in this process.
 
     Raises:
         `lost_errors`: the server cannot be had within ``patience``, or refuses it.
+        ValueError: W&B does not take the place or the tags.
     """
-    patience = patience or Patience()
+    patience = patience or Patience(num_answers=10)
+    settings = replace(place, sweep=None).settings(list(page.tags))
     began = time.monotonic()
     try:
         run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
@@ -94,15 +98,8 @@ def publish(page: ComparisonPage, settings: "wandb.Settings", directory: Path, p
 def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, within_s: float) -> "wandb.Run":
     import wandb
 
-    is_open = Event()
-
-    def guard() -> None:
-        if not is_open.wait(within_s):
-            kill_wandb_core()
-
-    Thread(target=guard, name="opening", daemon=True).start()
-    wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
-    try:
+    with CoreLimit(within_s, NO_ANSWER):
+        wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
         return wandb.init(
             id=page.id,
             name=page.name,
@@ -113,8 +110,6 @@ def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, w
             resume="allow",
             settings=settings,
         )
-    finally:
-        is_open.set()
 
 
 def _media(page: ComparisonPage) -> dict[str, Any]:

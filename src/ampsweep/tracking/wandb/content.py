@@ -40,7 +40,7 @@ def run_name(record: RunRecord) -> str:
 
 def run_notes(record: RunRecord) -> str | None:
     """The notes that its settings have for it."""
-    notes: str | None = hidden(_tracking(record)).get("notes")
+    notes: str | None = hidden(_tracking(record), beside=record.config).get("notes")
     return notes
 
 

@@ -170,10 +170,16 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
     record.wandb = WandbFacts(id=run.id, mode="online", last_step=last_step, url=run.url)
     record.wandb |= WandbFacts(entity=run.entity, project=run.project, group=run.group)
     digest, end = RowsDigest(), 0
+    seen: dict[int, int] = {}
     with (directory / HISTORY_NAME).open("wb") as history:
         for row in run.scan_history(use_cache=False):
             if STEP in row:
-                line = history_line(_as_logged(row)).encode()
+                step, line = int(row[STEP]), history_line(_as_logged(row)).encode()
+                if step in seen:
+                    if seen[step] != hash(line):
+                        return run.id, f"has two rows of step {step} that differ"
+                    continue  # sent twice
+                seen[step] = hash(line)
                 digest.update(line)
                 end += history.write(line)
     record.history = [Stretch(end=end, blake2b=str(digest))] if end else []

@@ -3,14 +3,19 @@
 What wandb has no public name for is used here and nowhere else, each with its reason.
 """
 
+import asyncio
 import json
 import logging
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
-from threading import Timer
-from typing import TYPE_CHECKING, Any, Final
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psutil
 
@@ -18,16 +23,19 @@ if TYPE_CHECKING:
     import wandb
 
 NO_ANSWER: Final = "the server does not answer"
+CLOSED: Final = "the server closes connections without an answer"
+CORE_SILENT: Final = "wandb-core, W&B's own process on this machine, does not answer"
 
-_ASK_S: Final = 2
 _ANSWER_S: Final = 1.0
 _MOMENT_S: Final = 0.5
+_GRAPHQL_S: Final = 150.0
+"""Longer than the time that callers leave the server."""
+_LOOK_S: Final = 0.25
+_END_S: Final = 5.0
+"""The time that wandb-core may take to end: by then all runs are finished, and it needs a tenth of a second."""
+
 _ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
-_STOPPED: Final = """
-query RunStopped($entity: String!, $project: String!, $name: String!) {
-    project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
-}
-"""
+_STATUS: Final = re.compile(r"HTTP (status )?(?P<status>\d{3})")
 
 
 def lost_errors() -> tuple[type[Exception], ...]:
@@ -63,6 +71,8 @@ def error_clause(error: BaseException) -> str:
     """A clause about one of `lost_errors`: what the server says, or that it says nothing."""
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
+    if isinstance(error, TooLongError):
+        return str(error)
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -113,13 +123,22 @@ def current_login() -> Login | None:
     )
 
 
-def end_wandb() -> None:
-    """Stop the wandb-core of this process and wait for its end; one that a parent shares with it stays."""
+def end_wandb(within_s: float = _END_S) -> None:
+    """Stop the wandb-core of this process and wait for its end; one that a parent shares with it stays.
+
+    wandb 0.31 waits for it without a limit, and where the connection broke, for one that was never told to end. Here it
+    is killed once ``within_s`` have passed, or where it could not be told.
+    """
     import wandb
 
     # Where wandb-core ended with an error, wandb would exit this process with the same.
-    with suppress(SystemExit, *lost_errors()):
-        wandb.teardown()
+    with CoreLimit(within_s, why=None):
+        try:
+            wandb.teardown()
+        except SystemExit:
+            pass
+        except lost_errors():
+            kill_wandb_core()
 
 
 def kill_wandb_core() -> None:
@@ -128,15 +147,58 @@ def kill_wandb_core() -> None:
         with suppress(psutil.Error):
             if child.name().startswith("wandb-core"):
                 child.kill()
-                child.wait()
+                child.wait(_MOMENT_S)
+
+
+class TooLongError(OSError):
+    """Raised where wandb-core had to be killed; the text says why."""
+
+
+class CoreLimit:
+    """A limit, inside `with`, for what waits for wandb-core: that is killed where nothing has moved for long.
+
+    Code that waits for its answer then gets one of `lost_errors`, in whose place TooLongError is raised on leaving.
+    """
+
+    def __init__(self, seconds: float, why: str | None = CORE_SILENT) -> None:
+        """``seconds`` without a call of `moved` are too long; ``why`` says of what, None leaves the error as it is."""
+        self._seconds, self._why = seconds, why
+        self._moved_at = time.monotonic()
+        self._over = Event()
+        self._is_passed = False
+        self._thread = Thread(target=self._watch, name="wandb limit", daemon=True)
+
+    def moved(self) -> None:
+        """Begin to count again."""
+        self._moved_at = time.monotonic()
+
+    def change(self, seconds: float) -> None:
+        """Begin to count again, up to another number of seconds."""
+        self._seconds, self._moved_at = seconds, time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._is_passed and self._why is not None and isinstance(error, lost_errors()):
+            raise TooLongError(self._why) from error
+
+    def _watch(self) -> None:
+        while (left_s := self._moved_at + self._seconds - time.monotonic()) > 0:
+            if self._over.wait(min(left_s, _LOOK_S)):
+                return
+        self._is_passed = True
+        kill_wandb_core()
 
 
 def abandon_wandb() -> None:
     """Run `end_wandb` now, whatever wandb-core is busy with; code that waits for its answer gets an error."""
-    killer = Timer(_MOMENT_S, kill_wandb_core)  # not before: a wandb that has lost its wandb-core does not wait for it
-    killer.start()
-    end_wandb()
-    killer.join()
+    end_wandb(_MOMENT_S)  # not at once: a wandb that has lost its wandb-core does not wait for it
 
 
 def mark_as_sent(directory: Path) -> None:
@@ -155,7 +217,7 @@ class Sending:
     what: str
     progress: str
     trouble: str
-    """The obstacle on its way to the server, such as "retrying HTTP 500"; empty where nothing does."""
+    """The obstacle on its way to the server, as a clause; empty where there is none."""
 
 
 def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
@@ -174,8 +236,69 @@ def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
         handle = await interface.deliver_async(messages.Record(request=request))
         return await handle.wait_async(timeout=_ANSWER_S)
 
-    found = wandb.setup().asyncer.run(ask).response.operations_response.operation_stats.operations
-    return tuple(Sending(one.desc, one.progress, one.error_status) for all in found for one in (all, *all.subtasks))
+    async def ask_in_time() -> Any:
+        return await asyncio.wait_for(
+            ask(), _ANSWER_S
+        )  # a wandb-core that reads nothing does not even take the question
+
+    found = wandb.setup().asyncer.run(ask_in_time).response.operations_response.operation_stats.operations
+    return tuple(
+        Sending(one.desc, one.progress, _seen(one.error_status)) for all in found for one in (all, *all.subtasks)
+    )
+
+
+def _seen(trouble: str) -> str:
+    """The trouble of a `Sending` as a clause about the server; the empty text where there is none."""
+    if (found := _STATUS.search(trouble)) is not None:
+        return answered(int(found["status"]))
+    return trouble and not_connected(trouble.rpartition(": ")[2])
+
+
+def not_connected(why: str) -> str:
+    """A clause about a server to which no connection lasts."""
+    return CLOSED if "reset by peer" in why or why == "EOF" else f"no connection to the server: {why}"
+
+
+def answered(status: int) -> str:
+    """A clause about a server that answered with an error."""
+    with suppress(ValueError):
+        return f"the server answered {status} {HTTPStatus(status).phrase}"
+    return f"the server answered {status}"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A run that wandb-core is opening, by its own word."""
+
+    asking_since: float
+    """The time at which it began to ask the server, on the clock of `time.time`."""
+    trouble: str | None
+    """The clause about what it met instead of an answer; None where it has met nothing yet."""
+
+
+def opening_of(directory: Path, since: float) -> Opening | None:
+    """The opening, since then, of a run whose files are below ``directory``; None where wandb-core is not there yet.
+
+    wandb 0.31 answers no question before a run is open; its wandb-core's log, lines of JSON, tells.
+    """
+    logs = [log for log in directory.glob("wandb/*run-*/logs/debug-internal.log") if log.stat().st_mtime >= since]
+    openings = (_opening(log) for log in logs)
+    return next((one for one in openings if one is not None and one.asking_since >= since), None)
+
+
+def _opening(log: Path) -> Opening | None:
+    asking_since, trouble = None, None
+    for line in log.read_text(errors="replace").splitlines():
+        with suppress(ValueError, TypeError, LookupError):  # a line that is being written, or of another kind
+            said = json.loads(line)
+            match said["msg"]:
+                case "sender: started":
+                    asking_since = datetime.fromisoformat(said["time"]).timestamp()
+                case "api: retrying HTTP error":
+                    trouble = answered(int(said["status"]))
+                case "api: retrying error":
+                    trouble = _seen(str(said["error"]))
+    return None if asking_since is None else Opening(asking_since, trouble)
 
 
 def execute_graphql(api: "wandb.Api", query: str, **variables: str) -> dict[str, Any]:
@@ -183,19 +306,6 @@ def execute_graphql(api: "wandb.Api", query: str, **variables: str) -> dict[str,
 
     wandb 0.31 has no public call for questions that it does not ask itself.
     """
-    data: dict[str, Any] = api._service_api.execute_graphql(query, variables)
-    return data
-
-
-def is_stopped(entity: str, project: str, name: str) -> bool:
-    """Tell whether the server has asked the run to stop; False where it does not say so within seconds.
-
-    The `stop_fn` setting of wandb 0.31 would be called only some 15 s later.
-    """
-    import wandb
-
-    try:
-        data = execute_graphql(wandb.Api(timeout=_ASK_S), _STOPPED, entity=entity, project=project, name=name)
-    except lost_errors():
-        return False
-    return bool(((data["project"] or {}).get("run") or {}).get("stopped"))
+    with CoreLimit(_GRAPHQL_S):
+        data: dict[str, Any] = api._service_api.execute_graphql(query, variables)
+        return data

@@ -1,6 +1,7 @@
 """The mirror of a run on W&B: it follows the run's history file while it trains, as long as W&B can be reached."""
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
-from ampsweep.tracking.wandb.library import NO_ANSWER, end_wandb, first_line, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.library import NO_ANSWER, CoreLimit, end_wandb, first_line, kill_wandb_core, lost_errors
 from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.process_messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.run import WandbRun
@@ -23,12 +24,19 @@ from ampsweep.tracking.wandb.run import WandbRun
 _EVERY_S: Final = 0.5
 """The pause between two looks for new rows."""
 
+_LOOK_S: Final = 0.05
+"""The pause between two looks at how it goes, where somebody may be waiting."""
+
 _NOTICE_S: Final = 5.0
 """The time that W&B may take to begin before the user is told."""
 
 _BEGIN_S: Final = {"online": 10.0, "offline": 60.0}
 """The time that W&B may take to begin, from the run's start on, where that may succeed: a server takes connections, or
 only wandb-core on this machine is needed. A run that trains for longer waits for no more than its grace."""
+
+_ROWS_S: Final = 20.0
+_LAST_ROWS_S: Final = 1.0
+"""The time that wandb-core may take for a row, while the run trains and after its end: as a rule none."""
 
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 900.0
@@ -59,6 +67,7 @@ class WandbMirror:
         self._over, self._since_s = Event(), time.monotonic()
         self._has_begun = self._gave_up = False
         self._lost: str | None = None
+        self._limit: CoreLimit | None = None
 
     def serve(self) -> None:
         """Mirror the run until it has ended and W&B has as much of it as it takes in time."""
@@ -84,8 +93,11 @@ class WandbMirror:
         with suppress(EOFError, OSError):
             finish: Finish = self._client.recv()
             facts, self._record = self._record.wandb, finish.record
+            facts.stopped = finish.record.wandb.stopped
             self._record.wandb = facts
         self._over.set()
+        if self._limit is not None:
+            self._limit.change(_LAST_ROWS_S)
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -112,14 +124,17 @@ class WandbMirror:
             try:
                 self._attempt()
             except lost_errors() as error:
-                self._lost = self._lost or NO_ANSWER if self._gave_up else first_line(error)
+                if not self._gave_up:
+                    self._lost = first_line(error)
                 # Once nothing was heard of the server, there is no point in trying again; errors may pass.
                 self._gave_up |= isinstance(error, TimeoutError) or (
                     isinstance(error, GivenUpError) and error.is_silent
                 )
                 self._run.abandon()
+                self._run.seen.given_up = self._lost
             else:
                 end_wandb()
+                self._run.seen.given_up = None
                 return
             if is_last or self._gave_up:
                 return
@@ -129,38 +144,54 @@ class WandbMirror:
     def _attempt(self) -> None:
         """Keep the run on W&B up to date from here to its end. Raises `lost_errors`."""
         steps = [row[STEP] for row in read_history(self._directory)]
-        with self._guarded_opening():
+        with self._guarded():
             self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
         self._lost = None
         self._has_begun = True
         self.send(Started(replace(self._record.wandb)))
-        with (self._directory / HISTORY_NAME).open("rb") as history:
+        with (self._directory / HISTORY_NAME).open("rb") as history, CoreLimit(_ROWS_S) as self._limit:
             while not self._over.wait(_EVERY_S):
                 self._send_rows(history)
+            self._limit.change(_LAST_ROWS_S)
             self._send_rows(history)
         self._run.close(self._record, self._directory)
 
     @contextmanager
-    def _guarded_opening(self) -> Iterator[None]:
-        """Give up what begins inside a moment after the run's end; before, tell the user if it takes long."""
+    def _guarded(self) -> Iterator[None]:
+        """Give up what does not get through inside: soon after the run's end where something is wrong, else late."""
         settled = Event()
-
-        def guard() -> None:
-            if not self._over.wait(_NOTICE_S) and not settled.is_set():
-                self.send(f"W&B: {NO_ANSWER}; the training goes on, {SYNC_LATER}")
-            self._over.wait()
-            grace_s, left_s = self._grace_s, _BEGIN_S[self._run.mode] - (time.monotonic() - self._since_s)
-            if left_s > grace_s and not self._has_begun and self._run.may_begin():
-                grace_s = left_s
-            if not settled.wait(grace_s):
-                self._gave_up = True
-                kill_wandb_core()
-
-        Thread(target=guard, name="opening", daemon=True).start()
+        guard = Thread(target=self._guard, args=(settled,), name="opening", daemon=True)
+        guard.start()
         try:
             yield
         finally:
             settled.set()
+            guard.join()
+
+    def _guard(self, settled: Event) -> None:
+        began, noticed = time.monotonic(), False
+        while not (self._over.wait(_LOOK_S if time.monotonic() - began < 1.0 else _EVERY_S) or settled.is_set()):
+            if not noticed and self._run.trouble() is not None:
+                noticed = True
+                self.send(Started(replace(self._record.wandb)))  # as far as it is known: nobody is to wait for more
+            if time.monotonic() - began > _NOTICE_S:
+                began = math.inf
+                self.send(f"W&B: {self._run.trouble() or NO_ANSWER}; the training goes on, {SYNC_LATER}")
+        over_at = time.monotonic()
+        with self._run.listening():
+            while not settled.wait(_LOOK_S):
+                trouble = self._run.trouble()
+                wait_s = self._grace_s
+                if trouble is None and not self._has_begun:
+                    wait_s = max(wait_s, _BEGIN_S[self._run.mode] - (over_at - self._since_s))
+                if time.monotonic() - over_at > wait_s:
+                    self._gave_up, self._lost = True, self._lost or trouble or NO_ANSWER
+                    kill_wandb_core()
+                    return
+
+    def _moved(self) -> None:
+        if self._limit is not None:
+            self._limit.moved()
 
     def _send_rows(self, history: BinaryIO) -> None:
         while (line := history.readline()).endswith(b"\n"):
@@ -168,4 +199,6 @@ class WandbMirror:
             step = int(row.pop(STEP))
             if self._run.log(row, step):
                 self._record.wandb.last_step = step
+            self._moved()
+        self._moved()
         history.seek(-len(line), os.SEEK_CUR)  # of a line that is still being written

@@ -7,7 +7,15 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ampsweep.tracking.wandb.library import NO_ANSWER, Sending, kill_wandb_core, lost_errors, sendings
+from ampsweep.tracking.wandb.library import (
+    CORE_SILENT,
+    NO_ANSWER,
+    Login,
+    Sending,
+    kill_wandb_core,
+    lost_errors,
+    sendings,
+)
 from ampsweep.tracking.wandb.server import Heartbeat
 
 if TYPE_CHECKING:
@@ -15,7 +23,8 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 0.05
 _LONGER_THAN_A_START: Final = 2
-_LONGER_THAN_AN_ANSWER: Final = 4
+_LONGER_THAN_AN_ANSWER: Final = 10
+"""Some of what is sent takes that many requests of which nothing shows."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +33,35 @@ class Patience:
 
     errors_s: float = 0.25
     """Wait while it answers with errors only: a second try may do better."""
-    silence_s: float = 0.6
-    """Wait while it is silent: nothing that is being sent moves, and it does not answer."""
+    silence_s: float = 0.7
+    """Wait while it is silent: nothing that is being sent moves."""
     slow_s: float = 5.0
-    """Longest wait for a silent server that was slow before, and for one that answers while nothing moves."""
+    """Longest wait for a silent server that was slow before."""
+    num_answers: int = 4
+    """Answers to other questions that a server gives before it is taken to ignore what it is sent."""
 
 
-COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0)
+ONCE_MORE: Final = Patience(errors_s=0.1, silence_s=0.4, slow_s=1.0, num_answers=2)
+"""The patience with a server that has been given up for the run before."""
+
+COMMAND_PATIENCE: Final = Patience(errors_s=20.0, silence_s=20.0, slow_s=60.0, num_answers=50)
 """The patience of commands that wait for nothing but W&B."""
+
+
+@dataclass
+class SeenServer:
+    """The server as the runs of a W&B process, one after another, have seen it."""
+
+    heartbeat: Heartbeat | None = None
+    given_up: str | None = None
+    """The reason why the last run that has ended was left without it; None where it was not."""
+
+    def listen(self, login: Login | None) -> None:
+        """Ask the server whether it is there, in the background; one for which there is no API key is not asked."""
+        if self.heartbeat is None or self.heartbeat.login != login:
+            self.heartbeat = None if login is None else Heartbeat(login)
+        if self.heartbeat is not None:
+            self.heartbeat.ask_again()
 
 
 class GivenUpError(OSError):
@@ -46,9 +76,8 @@ class OutageWatch:
     """A watch, inside `with`, over the end of a run, which ends wandb-core where the server is out.
 
     wandb itself waits for a server as long as its finish_timeout, however hopeless, and for some answers longer. Here
-    that is over once the server has outlasted our patience. Much of what is sent takes several requests of which
-    nothing shows, so that the server's ``heartbeat`` counts, too; where it has none, ``usual_s`` is how long the run
-    took to start.
+    that is over once the server, or wandb-core, has outlasted our patience. What a ``heartbeat`` of the server took, or
+    where it has none the ``usual_s`` that the run took to start, says how slow one is that is well.
 
     Raises:
         GivenUpError: on leaving, in place of what wandb raises when its wandb-core has ended.
@@ -79,32 +108,58 @@ class OutageWatch:
             raise self._given_up from error
 
     def _watch(self) -> None:
-        before: tuple[Sending, ...] | None = None
-        moved_at = healthy_at = time.monotonic()
+        found: tuple[Sending, ...] = ()
+        moved_at = healthy_at = core_at = time.monotonic()
+        num_answers = self._num_answers()
         while not self._over.wait(_EVERY_S):
+            before = found
             try:
                 found = sendings(self._run)
+            except TimeoutError:
+                if time.monotonic() - core_at > self._patience.silence_s:
+                    self._give_up(GivenUpError(CORE_SILENT, is_silent=True))
+                continue
             except lost_errors():  # the run itself is told the same
                 return
-            now = time.monotonic()
-            trouble = next((one.trouble for one in found if one.trouble), None)
-            if trouble is None:
+            now = core_at = time.monotonic()
+            stuck = next((one for one in found if one.trouble), None)
+            if stuck is None:
                 healthy_at = now
             if found != before:
-                before, moved_at = found, now
-            if trouble is not None and now - healthy_at > self._patience.errors_s:
-                self._give_up(GivenUpError(trouble, is_silent=False))
-            elif self._is_silent(now, moved_at):
-                self._give_up(GivenUpError(NO_ANSWER, is_silent=True))
+                moved_at, num_answers = now, self._num_answers()
+            if stuck is not None and now - healthy_at > self._patience.errors_s:
+                self._give_up(GivenUpError(self._seen(stuck.trouble, stuck), is_silent=False))
+            elif now - moved_at > self._unmoved_s() and self._had_time(num_answers):
+                self._give_up(GivenUpError(self._seen(NO_ANSWER, found[-1] if found else None), is_silent=True))
 
-    def _is_silent(self, now: float, moved_at: float) -> bool:
+    def _unmoved_s(self) -> float:
+        """The time after which what does not move will not: a slow server has more of it than a quick one."""
         heartbeat, patience = self._heartbeat, self._patience
         if heartbeat is None or heartbeat.heard_at is None:
-            heard_at, slow_s = moved_at, _LONGER_THAN_A_START * self._usual_s
+            slow_s = _LONGER_THAN_A_START * self._usual_s
         else:
-            heard_at, slow_s = max(moved_at, heartbeat.heard_at), _LONGER_THAN_AN_ANSWER * heartbeat.answer_s
-        unheard_s = max(patience.silence_s, min(slow_s, patience.slow_s))
-        return now - heard_at > unheard_s or now - moved_at > patience.slow_s
+            slow_s = _LONGER_THAN_AN_ANSWER * heartbeat.answer_s
+        return max(patience.silence_s, min(slow_s, patience.slow_s))
+
+    def _num_answers(self) -> int:
+        return 0 if self._heartbeat is None else self._heartbeat.num_answers
+
+    @property
+    def _is_well(self) -> bool:
+        """True where the server answers what it is asked beside what is being sent."""
+        heartbeat = self._heartbeat
+        return heartbeat is not None and heartbeat.heard_at is not None and heartbeat.trouble is None
+
+    def _had_time(self, num_answers: int) -> bool:
+        """Tell whether a server that is well had time enough: a busy machine slows its answers and all else alike."""
+        return not self._is_well or self._num_answers() - num_answers >= self._patience.num_answers
+
+    def _seen(self, what: str, at: Sending | None) -> str:
+        """A clause about a server that takes nothing; of one that is well, with what it does not take."""
+        if self._is_well:
+            return what if at is None else f"{what} to {at.what}"
+        trouble = None if self._heartbeat is None else self._heartbeat.trouble
+        return trouble or what
 
     def _give_up(self, why: GivenUpError) -> None:
         self._given_up = why

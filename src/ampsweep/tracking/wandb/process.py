@@ -5,20 +5,22 @@ import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import WandbFacts
+from ampsweep.socket_folder import socket_folder
+from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.process_messages import (
     SYNC_LATER,
     Check,
@@ -46,8 +48,14 @@ _PATIENCE_S: Final = 60.0
 _START_S: Final = 0.4
 """The time that a start waits for W&B: about twice what it takes with a quick server, or without one."""
 
-_FINISH_S: Final = 60.0
+_FINISH_S: Final = 30.0
 """The time that an end waits for the W&B process, which is to be quicker by itself, beyond what the user says."""
+
+_ANSWER_S: Final = 30.0
+"""The time that the W&B process may take for an answer; at once, as a rule, once it has imported wandb."""
+
+_PUBLISH_S: Final = 60.0
+"""The time that it may take for a comparison, beyond what the user says."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,11 @@ class WandbAddress:
 
     path: str
     key: bytes
+    pid: int
 
     def check(self, config: TrackingConfig) -> None:
         """Raise ValueError where a run could not be tracked so, or the server refuses it; see `check_tracking`."""
-        with self.connect() as connection:
-            connection.send(Check(config))
-            opened: Opened = connection.recv()
+        opened: Opened = self._asked(Check(config), _ANSWER_S)
         if opened.refusal is not None:
             raise ValueError(opened.refusal)
 
@@ -72,15 +79,44 @@ class WandbAddress:
 
     def publish(self, page: "ComparisonPage", place: WandbPlace, directory: Path) -> Published:
         """Put a comparison on W&B; wait until it is there, or until it is certain that it will not be."""
-        with suppress(EOFError, OSError), self.connect() as connection:
-            connection.send(Publish(page, place, directory))
-            published: Published = connection.recv()
+        with suppress(EOFError, OSError):
+            limit_s = _PUBLISH_S + 2 * (finish_timeout_s() or 0)
+            published: Published = self._asked(Publish(page, place, directory), limit_s)
             return published
         return Published(failure="the W&B process ended")
 
+    def _asked(self, question: object, within_s: float) -> Any:
+        with self.connect() as connection, self.limited(within_s):
+            connection.send(question)
+            return connection.recv()
+
     def connect(self) -> "Connection[Any, Any]":
-        """Connect to the process. Raises OSError or EOFError if it has ended."""
-        return Client(self.path, authkey=self.key)
+        """Connect to the process. Raises OSError or EOFError if it has ended, or does not answer."""
+        if not self.path:
+            raise ConnectionRefusedError("it ended before it had an address")
+        with self.limited(_ANSWER_S):
+            return Client(self.path, authkey=self.key)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Kill a process that what is done inside waits for in vain: it gets an OSError or EOFError."""
+        timer = Timer(seconds, self.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def kill(self) -> None:
+        """End the process and its wandb-core at once, also where they are stopped."""
+        import psutil  # only here: no training that goes well waits for the import
+
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for one in (process, *process.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 class WandbProcess:
@@ -96,6 +132,7 @@ class WandbProcess:
 
     def __enter__(self) -> Self:
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
+        environment["TMPDIR"] = socket_folder()  # of this process and its wandb-core; a long one has no room for them
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
@@ -118,7 +155,7 @@ class WandbProcess:
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._address("").kill()
             self._process.wait()
         self._process.stdout.close()
 
@@ -126,7 +163,11 @@ class WandbProcess:
     def address(self) -> WandbAddress:
         """The address of the W&B process, for any process of this machine; waits until it has started."""
         assert self._process.stdout is not None
-        return WandbAddress(self._process.stdout.readline().decode().rstrip("\n"), self._key)
+        with self._address("").limited(_ANSWER_S):
+            return self._address(self._process.stdout.readline().decode().rstrip("\n"))
+
+    def _address(self, path: str) -> WandbAddress:
+        return WandbAddress(path, self._key, self._process.pid)
 
 
 class WandbClient:
@@ -159,9 +200,10 @@ class WandbClient:
         if address is None:
             address = self._own.enter_context(WandbProcess()).address
         try:
-            self._connection = address.connect()
-            self._connection.send(Open(config, group))
-            opened: Opened = self._connection.recv()
+            self._address, self._connection = address, address.connect()
+            with address.limited(_ANSWER_S):
+                self._connection.send(Open(config, group))
+                opened: Opened = self._connection.recv()
             if opened.refusal is not None:
                 raise ValueError(opened.refusal)
         except BaseException:
@@ -197,13 +239,19 @@ class WandbClient:
         self._own.close()
 
     def _finish(self, record: RunRecord) -> None:
-        done = None
-        with suppress(OSError, Empty):
-            self._connection.send(Finish(record))
-            done = self._done.get(timeout=_FINISH_S + 2 * (finish_timeout_s() or 0))
+        done, why = None, "ended"
+        try:
+            with self._address.limited(limit_s := _FINISH_S + 2 * (finish_timeout_s() or 0)):
+                self._connection.send(Finish(record))
+            done = self._done.get(timeout=limit_s)
+        except Empty:
+            why = "does not answer"
+            self._address.kill()
+        except OSError:
+            pass
         if done is None:
-            record.wandb.error = "the W&B process ended"
-            self._say(f"W&B: lost (its process ended); {SYNC_LATER}")
+            record.wandb.error = f"the W&B process {why}"
+            self._say(f"W&B: lost (its process {why}); {SYNC_LATER}")
         else:
             record.wandb = done.wandb
 
@@ -217,7 +265,7 @@ class WandbClient:
                     case Done() as done:
                         self._done.put(done)
                     case Stopped():
-                        self._on_stop("a stop on W&B")
+                        self._on_stop(STOPPED_THERE)
                     case str() as line:
                         self._say(line)
         self._started.put(None)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ampsweep.metrics import STEP
 from ampsweep.record import RunRecord
@@ -21,14 +21,18 @@ from ampsweep.tracking.wandb.content import (
     send_end,
     send_record,
 )
-from ampsweep.tracking.wandb.library import end_wandb, is_stopped, kill_wandb_core
-from ampsweep.tracking.wandb.outage import OutageWatch, Patience
-from ampsweep.tracking.wandb.server import Heartbeat, takes_connections
+from ampsweep.tracking.wandb.library import NO_ANSWER, current_login, end_wandb, kill_wandb_core, opening_of
+from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
+from ampsweep.tracking.wandb.server import is_stopped, takes_connections
 
 if TYPE_CHECKING:
     import wandb
 
 RunMode = Literal["online", "offline"]
+
+_SILENT_S: Final = 1.0
+_LONGER_THAN_AN_ANSWER: Final = 10
+"""A run begins with several requests."""
 
 
 class WandbRun:
@@ -41,19 +45,39 @@ class WandbRun:
     What is lost is raised, as `lost_errors`: the server, wandb-core, the disk. `end_wandb` is the caller's to call.
     """
 
-    def __init__(self, settings: "wandb.Settings", mode: RunMode, patience: Patience | None) -> None:
-        """``settings`` are a `WandbPlace`'s; the end of the run waits as they say, but not beyond ``patience``."""
+    def __init__(
+        self, settings: "wandb.Settings", mode: RunMode, patience: Patience | None, seen: SeenServer | None = None
+    ) -> None:
+        """``settings`` are a `WandbPlace`'s; the end of the run waits as they say, but not beyond ``patience``.
+
+        ``seen`` is what other runs know of the server; this one adds to it.
+        """
         self.mode: RunMode = mode
+        self.seen = SeenServer() if seen is None else seen
         self._settings, self._patience = settings, patience
         self._run: wandb.Run | None = None
         self._there: Container[int] = ()
         self._started_s = 0.0
         self._server: str | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._opening: tuple[Path, float] | None = None
 
-    def may_begin(self) -> bool:
-        """Tell whether an `open` in another thread may get through: not where nobody takes connections."""
-        return self.mode == "offline" or self._server is None or takes_connections(self._server)
+    def trouble(self) -> str | None:
+        """The reason why an `open` in another thread does not get through, as a clause; None where nothing is wrong."""
+        if self.mode == "offline" or self._server is None or self._opening is None:
+            return None
+        heartbeat = self.seen.heartbeat
+        if heartbeat is None:
+            return None if takes_connections(self._server) else NO_ANSWER
+        opening = opening_of(*self._opening) if heartbeat.trouble is None else None
+        if opening is None:
+            return heartbeat.trouble
+        silent_s = max(_SILENT_S, _LONGER_THAN_AN_ANSWER * heartbeat.answer_s)
+        is_silent = heartbeat.heard_at is not None and time.time() - opening.asking_since > silent_s
+        return opening.trouble or (f"{NO_ANSWER} to a run that begins" if is_silent else None)
+
+    def listening(self) -> AbstractContextManager[object]:
+        """Ask the server again and again, for as long as the context lasts, whether it is there."""
+        return nullcontext() if self.seen.heartbeat is None else self.seen.heartbeat.beating()
 
     def open(
         self,
@@ -75,6 +99,9 @@ class WandbRun:
         settings.stop_fn = on_stop
         # Init alone leaves what is said outside of runs.
         self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
+        if self.mode == "online":
+            self.seen.listen(current_login())
+        self._opening = (directory, time.time())
         began = time.monotonic()  # wandb-core has started: what follows is the server's
         run = wandb.init(
             id=None if is_agents_run() else record.wandb.id,
@@ -99,7 +126,6 @@ class WandbRun:
         record.wandb.id = run.id
         send_record(run, record)
         self._run, self._started_s = run, time.monotonic() - began
-        self._heartbeat = Heartbeat.here() if self.mode == "online" else None
 
     def log(self, row: Mapping[str, float], step: int) -> bool:
         """Send a row, unless W&B has it; whether it was sent."""
@@ -122,7 +148,7 @@ class WandbRun:
         assert self._run is not None, "close before open"
         run, self._run = self._run, None
         if record.status == "interrupted" and self.mode == "online":
-            _settle_interruption(run, record)
+            self._settle_interruption(run, record)
         end = run_end(run.id, record, directory)
         with self._watch(run):
             send_end(run, record, end)
@@ -131,7 +157,7 @@ class WandbRun:
     def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
         if self._patience is None or self.mode == "offline":
             return nullcontext()
-        return OutageWatch(run, self._patience, self._heartbeat, usual_s=self._started_s)
+        return OutageWatch(run, self._patience, self.seen.heartbeat, usual_s=self._started_s)
 
     def abandon(self) -> None:
         """Leave a lost run as it is."""
@@ -139,11 +165,11 @@ class WandbRun:
         kill_wandb_core()
         end_wandb()
 
-
-def _settle_interruption(run: "wandb.Run", record: RunRecord) -> None:
-    """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
-    if is_agents_run():
-        record.wandb.stopped = is_stopped(run.entity, run.project, run.id)
+    def _settle_interruption(self, run: "wandb.Run", record: RunRecord) -> None:
+        """An agent's SIGTERM may be its sweep's wish; any other means that the machine is taken away."""
+        heartbeat = self.seen.heartbeat
+        if is_agents_run() and not record.wandb.stopped and heartbeat is not None:
+            record.wandb.stopped = is_stopped(heartbeat.login, run.entity, run.project, run.id)
         settle_stop(record)
-    if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by == "SIGTERM":
-        run.mark_preempting()
+        if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by == "SIGTERM":
+            run.mark_preempting()

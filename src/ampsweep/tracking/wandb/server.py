@@ -19,17 +19,25 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from ampsweep.redaction import hide
-from ampsweep.tracking.wandb.library import Login, current_login
+from ampsweep.tracking.wandb.library import CLOSED, NO_ANSWER, Login, answered, current_login, not_connected
 
 _CONNECT_S: Final = 0.5
 _ANSWER_S: Final = 10.0
 _LARGEST: Final = 2**20
 _BEAT_S: Final = 0.2
+_SILENT_S: Final = 0.5
+_LONGER_THAN_AN_ANSWER: Final = 4
+_STOPPED_S: Final = 2.0
 _WAIT_S: Final = 0.4
 """The time that a start of a training waits for the server's refusal; it began while that was being asked for."""
 
 _VIEWER: Final = "query Viewer { viewer { username entity teams { edges { node { name } } } } }"
 _ALIVE: Final = "query Viewer { viewer { username } }"
+_STOPPED: Final = """
+query RunStopped($entity: String!, $project: String!, $name: String!) {
+    project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
+}
+"""
 _ENTITY: Final = "query Entity($name: String!) { entity(name: $name) { available } }"
 
 _INSTEAD: Final = "tracking.mode=offline trains without a server"
@@ -72,7 +80,7 @@ class ServerAnswer:
         return f"{self.status} {HTTPStatus(self.status).phrase}"
 
 
-def ask(login: Login, query: str, **variables: str) -> ServerAnswer:
+def ask(login: Login, query: str, *, within_s: float = _ANSWER_S, **variables: str) -> ServerAnswer:
     """The server's answer to a GraphQL ``query``, whatever its status. Raises `UNANSWERED`."""
     request = urllib.request.Request(
         f"{login.url}/graphql",
@@ -86,7 +94,7 @@ def ask(login: Login, query: str, **variables: str) -> ServerAnswer:
     )
     proxies = urllib.request.ProxyHandler({**urllib.request.getproxies(), **login.proxies})
     try:
-        with urllib.request.build_opener(proxies, _NoRedirect).open(request, timeout=_ANSWER_S) as response:
+        with urllib.request.build_opener(proxies, _NoRedirect).open(request, timeout=within_s) as response:
             return ServerAnswer(response.status, _json(response.read(_LARGEST)))
     except urllib.error.HTTPError as error:
         with error:
@@ -107,22 +115,59 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def is_stopped(login: Login, entity: str, project: str, name: str) -> bool:
+    """Tell whether the server has asked the run to stop; False where it does not say so within seconds.
+
+    The `stop_fn` setting of wandb 0.31 would be called only some 15 s later.
+    """
+    try:
+        data = ask(login, _STOPPED, within_s=_STOPPED_S, entity=entity, project=project, name=name).data
+        return bool(data["project"]["run"]["stopped"])
+    except (*UNANSWERED, LookupError, TypeError):
+        return False
+
+
 class Heartbeat:
-    """Small questions to a server in the background: one at the beginning, and one after another inside `beating`."""
+    """Small questions to a server in the background: is it there, and what does it do instead of an answer?
+
+    It asks at each `ask_again`, and one question after another inside `beating`; other questions count, too.
+    """
 
     def __init__(self, login: Login) -> None:
-        self._login = login
+        self.login = login
         self.heard_at: float | None = None
         """When it last answered, on the clock of `time.monotonic`; None: never."""
+        self.num_answers = 0
         self.answer_s = 0.0
         """The longest time, in seconds, that it took for an answer."""
-        Thread(target=self._ask, name="wandb heartbeat", daemon=True).start()
+        self._met: str | None = None
+        self._asked_at: float | None = None
+        """When the oldest question was asked after which nothing has been heard; None: something has."""
+        self._told_at = 0.0
+        """When the newest question was asked of which the end is known."""
 
     @classmethod
     def here(cls) -> Self | None:
         """The heartbeat of the server that wandb is logged in to in this process; None without an API key."""
         login = current_login()
-        return None if login is None else cls(login)
+        if login is None:
+            return None
+        heartbeat = cls(login)
+        heartbeat.ask_again()
+        return heartbeat
+
+    @property
+    def trouble(self) -> str | None:
+        """The clause about what it does instead of an answer; None where it answers, or has a moment for it yet."""
+        if self._met is not None:
+            return self._met
+        asked_at = self._asked_at
+        silent_s = max(_SILENT_S, _LONGER_THAN_AN_ANSWER * self.answer_s)
+        return NO_ANSWER if asked_at is not None and time.monotonic() - asked_at > silent_s else None
+
+    def ask_again(self) -> None:
+        """Ask once more, without waiting for the answer."""
+        Thread(target=self._ask, name="wandb heartbeat", daemon=True).start()
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -140,13 +185,40 @@ class Heartbeat:
         finally:
             over.set()
 
-    def _ask(self) -> None:
+    def ask(self, query: str, **variables: str) -> ServerAnswer:
+        """Ask the server something else, as `ask` does, and note how it took that. Raises `UNANSWERED`."""
         began = time.monotonic()
+        self._asked_at = self._asked_at or began
+        try:
+            told = ask(self.login, query, within_s=_ANSWER_S, **variables)
+        except UNANSWERED as error:
+            self._note(began, _clause(error))
+            raise
+        is_well = told.status < HTTPStatus.INTERNAL_SERVER_ERROR and told.status != HTTPStatus.TOO_MANY_REQUESTS
+        self._note(began, None if is_well else answered(told.status))
+        return told
+
+    def _note(self, began: float, met: str | None) -> None:
+        if met is None:
+            self.heard_at = time.monotonic()
+            self.num_answers += 1
+            self.answer_s = max(self.answer_s, self.heard_at - began)
+        if began > self._told_at:  # an older question says nothing about now
+            self._told_at, self._met, self._asked_at = began, met, None
+
+    def _ask(self) -> None:
         with suppress(*UNANSWERED):
-            status = ask(self._login, _ALIVE).status
-            if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
-                self.heard_at = time.monotonic()
-                self.answer_s = max(self.answer_s, self.heard_at - began)
+            self.ask(_ALIVE)
+
+
+def _clause(error: Exception) -> str:
+    """A clause about a server from one of `UNANSWERED`."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, TimeoutError):
+        return NO_ANSWER
+    if isinstance(cause, (ConnectionResetError, HTTPException)):
+        return CLOSED
+    return not_connected((cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__)
 
 
 class WandbAccess:
@@ -154,7 +226,7 @@ class WandbAccess:
 
     def __init__(self, login: Login, entity: str | None) -> None:
         """``entity`` is where the runs belong; None: to whom the key does."""
-        self._login, self._entity = login, entity
+        self.heartbeat, self._entity = Heartbeat(login), entity
         self._refusal: str | None = None
         self._wanted_by: float | None = None
         self._thread = Thread(target=self._ask, name="wandb access", daemon=True)
@@ -173,19 +245,19 @@ class WandbAccess:
 
     def _ask(self) -> None:
         with suppress(*UNANSWERED):
-            found = _refusal(self._login, self._entity)
-            self._refusal = None if found is None else hide(found, beside={"api_key": self._login.key})
+            found = _refusal(self.heartbeat, self._entity)
+            self._refusal = None if found is None else hide(found, beside={"api_key": self.heartbeat.login.key})
 
 
-def _refusal(login: Login, entity: str | None) -> str | None:
+def _refusal(server: Heartbeat, entity: str | None) -> str | None:
     """The sentence of `WandbAccess.refusal`. Raises `UNANSWERED`."""
-    told = ask(login, _VIEWER)
+    told, url = server.ask(_VIEWER), server.login.url
     if _refuses_key(told):
-        return f"W&B: the server {login.url} refuses the API key: {told.reason}; {_INSTEAD}"
+        return f"W&B: the server {url} refuses the API key: {told.reason}; {_INSTEAD}"
     if told.status != HTTPStatus.OK or entity is None or entity in _own_entities(told):
         return None
-    if _lacks_entity(ask(login, _ENTITY, name=entity), entity):
-        return f"W&B: the server {login.url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
+    if _lacks_entity(server.ask(_ENTITY, name=entity), entity):
+        return f"W&B: the server {url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
     return None
 
 

@@ -18,14 +18,14 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.wandb.comparison_run import publish
 from ampsweep.tracking.wandb.library import end_wandb, first_line, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.mirror import WandbMirror
-from ampsweep.tracking.wandb.outage import Patience
+from ampsweep.tracking.wandb.outage import ONCE_MORE, Patience, SeenServer
 from ampsweep.tracking.wandb.process_messages import Check, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb.run import WandbRun
 from ampsweep.tracking.wandb.run_settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
 from ampsweep.tracking.wandb.server import WandbAccess
 
-_GRACE_S: Final = 0.6
-"""The time that a run that has ended waits for W&B to begin, where the user does not say."""
+_GRACE_S: Final = 0.4
+"""The time that a run that has ended waits for W&B to begin where something is wrong, and the user does not say."""
 
 _IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
 """The imports of the first wandb.init, together half a second; one that is not there is left out."""
@@ -79,6 +79,7 @@ class _Service:
         """``expected``: the tracking settings of the runs to come, as far as known."""
         self._modes: list[tuple[TrackingConfig, tuple[Mode, str | None]]] = []
         self._accesses: dict[str | None, WandbAccess | None] = {}
+        self._seen = SeenServer()
         for config in expected:
             with suppress(ValueError):  # told to whoever asks for it
                 self._access(config)
@@ -105,13 +106,15 @@ class _Service:
                 client.send(Opened())
                 return
             place, wait_s = WandbPlace.here(opening.config, opening.group), finish_timeout_s()
-            run = WandbRun(place.settings(opening.config.tags), mode, Patience() if wait_s is None else None)
+            patience = None if wait_s is not None else Patience() if self._seen.given_up is None else ONCE_MORE
+            run = WandbRun(place.settings(opening.config.tags), mode, patience, self._seen)
         except ValueError as error:
             client.send(Opened(refusal=str(error)))
             return
         client.send(Opened(mode, line, place.facts()))
         start: Start = client.recv()
-        WandbMirror(client, run, start, grace_s=_GRACE_S if wait_s is None else wait_s).serve()
+        grace_s = wait_s if wait_s is not None else _GRACE_S if self._seen.given_up is None else 0.0
+        WandbMirror(client, run, start, grace_s=grace_s).serve()
 
     def _refusal(self, config: TrackingConfig) -> str | None:
         try:
@@ -133,7 +136,9 @@ class _Service:
         entity = WandbPlace.here(config, None).entity
         if entity not in self._accesses:
             login = online_login()
-            self._accesses[entity] = None if login is None else WandbAccess(login, entity or login.entity)
+            access = None if login is None else WandbAccess(login, entity or login.entity)
+            self._accesses[entity] = access
+            self._seen.heartbeat = None if access is None else access.heartbeat
         return self._accesses[entity]
 
     def _mode(self, config: TrackingConfig) -> tuple[Mode, str | None]:
@@ -147,7 +152,7 @@ class _Service:
 
 def _publish(order: Publish) -> Published:
     try:
-        return Published(publish(order.page, order.place.settings([]), order.directory))
+        return Published(publish(order.page, order.place, order.directory))
     except lost_errors() as error:
         return Published(failure=first_line(error))
 

@@ -15,7 +15,14 @@ from ampsweep.record import RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
-from ampsweep.tracking.wandb.library import abandon_wandb, error_clause, lost_errors, mark_as_sent
+from ampsweep.tracking.wandb.library import (
+    NO_ANSWER,
+    CoreLimit,
+    abandon_wandb,
+    error_clause,
+    lost_errors,
+    mark_as_sent,
+)
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
@@ -23,6 +30,9 @@ from ampsweep.tracking.wandb.run_settings import WandbPlace
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
+
+_OPENING_S: Final = 90.0
+"""The time without any progress after which a run that is being sent is given up; wandb has 60 s of its own for it."""
 
 _METADATA: Final = "wandb-metadata.json"
 _FILES: Final = (_METADATA, "requirements.txt")
@@ -37,6 +47,8 @@ class Synced:
     url: str
     was_complete: bool = False
     """W&B had everything before; nothing was sent."""
+    doubled: tuple[int, ...] = ()
+    """Steps of which W&B has more rows than one; it takes none back."""
 
 
 def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
@@ -52,10 +64,10 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     steps = [row[STEP] for row in rows]
     try:
         with sending_lock(directory).acquire(timeout=ASK_S):
-            there = remote_run(_path(record, place), steps)
+            there = remote_run(_path(record, place), with_steps=True)
             if there is not None and _is_complete(there, record, steps):
                 _note(record, directory, steps, there.url, noted)
-                return Synced(0, there.url, was_complete=True)
+                return Synced(0, there.url, was_complete=True, doubled=there.doubled)
             num_sent = _send(record, directory, place, rows, () if there is None else there.steps)
             there = _arrived(record, place, steps)
             mark_as_sent(directory)
@@ -65,7 +77,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
         abandon_wandb()
         raise WandbError(f"{directory}: W&B: {error_clause(error)}") from error
     _note(record, directory, steps, there.url, noted)
-    return Synced(num_sent, there.url)
+    return Synced(num_sent, there.url, doubled=there.doubled)
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
@@ -109,9 +121,13 @@ def _send(
     run = WandbRun(settings, "online", COMMAND_PATIENCE)
     record.wandb = WandbFacts(last_step=0) | record.wandb
     record.wandb |= WandbFacts(id=_id(record), mode="online", **place.facts())
-    run.open(record, directory, [row[STEP] for row in rows], there=there)
-    num_sent = sum([run.log({key: value for key, value in row.items() if key != STEP}, row[STEP]) for row in rows])
-    run.save_files(_machine(record, directory))
+    num_sent = 0
+    with CoreLimit(_OPENING_S, NO_ANSWER) as limit:
+        run.open(record, directory, [row[STEP] for row in rows], there=there)
+        for row in rows:
+            limit.moved()
+            num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
+        run.save_files(_machine(record, directory))
     run.close(record, directory)
     return num_sent
 
@@ -134,7 +150,7 @@ def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
 def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRun:
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
-        there = remote_run(_path(record, place), steps)
+        there = remote_run(_path(record, place), with_steps=True)
         if there is not None and _is_complete(there, record, steps):
             return there
     raise OSError("the server took everything, but does not show all of it")

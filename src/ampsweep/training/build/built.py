@@ -12,6 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
+from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizer
 
@@ -77,7 +78,8 @@ def build_data(config: Config, device: torch.device) -> Data:
     Raises:
         UserError: what `data._target_` gives has no batches; a torch Dataset goes into a MapDataset.
     """
-    data = build_component("data", config.data, seed=config.seed, device=device)
+    with feeding():
+        data = build_component("data", config.data, seed=config.seed, device=device)
     if not isinstance(data, Data):
         target, kind = config.data["_target_"], type(data).__name__
         raise UserError(f"data._target_={target} gave a {kind} without train_batch(index) and val_batches()")

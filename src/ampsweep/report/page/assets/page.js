@@ -146,6 +146,9 @@ form?.addEventListener("reset", () => {
 
 // --- drawing -------------------------------------------------------------------------------------------------------
 
+const phone = matchMedia("(max-width: 500px)"); // its axes take their titles in several lines
+phone.addEventListener("change", redraw);
+
 // What is near the window is drawn, and again as soon as it changes; what is far from it, when it comes near.
 const near = new Set();
 
@@ -158,6 +161,10 @@ function draw(plot) {
   }
   plot.dataset.drawn = "";
   const layout = themed(figure.layout);
+  if (phone.matches && !printing) {
+    const broken = (text) => text.replace(", ", ",<br>").replace(" (", "<br>(");
+    for (const { title } of [layout.xaxis, layout.yaxis]) if (title) title.text = broken(title.text);
+  }
   if (printing) Object.assign(layout, { autosize: false, width: 680 });
   // The table below says the same in words; what Plotly draws is for the eye.
   return Plotly.react(plot, traces, layout, config);

@@ -1,0 +1,139 @@
+"""The line between a training and what feeds it: building data and reading batches is no memory of a training."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, ModuleType, TracebackType
+from typing import Any, ClassVar, Final, Self
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampsweep.tracing.host_memory import mark_delivery, mark_reading
+from ampsweep.tracing.ledger import Ledger, tensors_in
+
+_PLAIN: Final = (Tensor, FakeTensor)
+
+
+class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that enters the storages of operators into a ledger; it knows what only feeds batches.
+
+    On a host that is none of the training's memory, however its bytes are held: only the batches count, each tensor by
+    its own bytes for as long as the training keeps it. What an accelerator holds for it counts as `data`.
+    """
+
+    supports_higher_order_operators = True
+    _entered: ClassVar[list["StorageCounter"]] = []
+    """Dispatch modes are global to their thread, and so is the list of those that count."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ledger = ledger
+        self.is_feeding = False
+        """True while operators only build data or read batches."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._entered.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.remove(self)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    @property
+    def looks_away(self) -> bool:
+        """Tell whether nothing counts that operators take or make now."""
+        return self.is_feeding and self.ledger.is_host
+
+    def is_view_of_host(self, operator: Any) -> bool:
+        """Tell whether an operator uses no byte: it only makes a view, of memory that counts as far as it is used."""
+        return self.ledger.is_host and getattr(operator, "is_view", False)
+
+    def hold_inputs(self, tensors: Iterable[Tensor]) -> None:
+        """Note what an operator takes that is not known yet: it was there from the beginning."""
+        self.ledger.hold_unknown(tensors, "data" if self.is_feeding else "other")
+
+    def deliver(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors of a batch."""
+        for tensor in tensors:
+            self.ledger.deliver(tensor)
+
+
+@contextmanager
+def feeding() -> Iterator[None]:
+    """Enclose what only feeds batches: the building of data, and reading."""
+    counters = [counter for counter in StorageCounter._entered if not counter.is_feeding]
+    for counter in counters:
+        counter.is_feeding = True
+    try:
+        yield
+    finally:
+        for counter in counters:
+            counter.is_feeding = False
+
+
+def fed(read: Callable[..., Any], *args: Any) -> Any:
+    """Read a batch by `read(*args)`; under a counter of storages what counts is the batch alone."""
+    if not StorageCounter._entered:
+        return read(*args)
+    with feeding():
+        mark_reading()
+        batch = _own_tensors(read(*args), {})
+        mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
+    for counter in StorageCounter._entered:
+        counter.deliver(tensors_in(batch))
+    return batch
+
+
+def fed_each(batches: Iterable[Any]) -> Iterator[Any]:
+    """Read batch after batch as `fed` does."""
+    source, end = iter(batches), object()
+    while (batch := fed(next, source, end)) is not end:
+        yield batch
+
+
+def resident(data: object) -> list[Tensor]:
+    """The tensors that data holds in its attributes and in the containers and objects there."""
+    found: list[Tensor] = []
+    seen, waiting = set[int](), [data]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+        else:
+            waiting += getattr(value, "__dict__", {}).values()
+    return found
+
+
+def _own_tensors(batch: Any, made: dict[int, Tensor]) -> Any:
+    """The same batch in tensors of its own, over the same memory: they die with it, though its data keeps the memory.
+
+    The counterpart of a tensor is the same at each of its places.
+    """
+    if isinstance(batch, Tensor):
+        if type(batch) not in _PLAIN or batch.requires_grad:
+            return batch
+        # No view: operators in place on a view are not those on a tensor.
+        return made.setdefault(id(batch), batch.data)
+    if isinstance(batch, dict):
+        return _changed(batch, {key: _own_tensors(value, made) for key, value in batch.items()})
+    if isinstance(batch, tuple | list):
+        values = [_own_tensors(value, made) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch
+
+
+def _changed(batch: dict[Any, Any], values: dict[Any, Any]) -> Any:
+    copied = batch.copy()
+    copied.update(values)
+    return copied

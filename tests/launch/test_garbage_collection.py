@@ -1,0 +1,24 @@
+"""At its end a process collects what it froze only where somebody would complain otherwise."""
+
+import subprocess
+import sys
+
+AT_THE_END = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count() > 0))  # called last
+from ampsweep.launch.garbage_collection import collect_new_garbage_only
+if sys.argv[1] == "nanobind":
+    metaclass = type("nb_type_0", (type,), {"__module__": "nanobind"})
+    bound = metaclass("context", (), {})
+collect_new_garbage_only()
+collect_new_garbage_only()
+"""
+
+
+def at_the_end(binding):
+    return subprocess.check_output([sys.executable, "-c", AT_THE_END, binding], text=True, timeout=60)
+
+
+def test_what_is_frozen_is_thawed_at_the_end_for_nanobind_alone():
+    assert at_the_end("pybind11") == "True\n"
+    assert at_the_end("nanobind") == "False\n"
