@@ -67,7 +67,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
         except (SweepEnded, OSError) as end:  # of a run's files, of Hydra's own
             interrupted = True
             reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else str(end)
-            display.say(f"{reason}; the sweep ends here, and into={directory} goes on with it")
+            goes_on = f", and into={directory} goes on with it" if find_records(directory).records else ""
+            display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
     if interrupted and into is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
