@@ -16,7 +16,10 @@ NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 OF_A_DISTRIBUTION = {"perf/step_ms_iqr", "perf/step_ms_p95"}
 """A row has too few steps for them."""
-OF_AN_ALLOCATOR = {"memory/peak_allocated_run_gib", "memory/peak_reserved_gib"}
+OF_AN_ALLOCATOR = {
+    *(f"memory/{name}" for name in ("peak_allocated_run_gib", "peak_reserved_gib", "num_retries", "num_refused"))
+}
+OF_A_QUEUE = {"perf/launch_ms", "perf/device_lag_ms"}
 OF_A_DRIVER = {
     *(f"device/{name}" for name in ("memory_used_gib", "power_w", "energy_j", "energy_per_sample_j")),
     *(f"device/{name}" for name in ("temperature_c", "clock_mhz", "throttled_pct", "power_capped_pct")),
@@ -27,7 +30,7 @@ OF_A_SEARCH = {"memory/largest_batch"}
 
 def expected(workload, arm):
     """What any device can give."""
-    keys = METRICS.keys() - OF_AN_ALLOCATOR - OF_A_DRIVER - OF_A_PEAK - OF_A_SEARCH
+    keys = METRICS.keys() - OF_AN_ALLOCATOR - OF_A_QUEUE - OF_A_DRIVER - OF_A_PEAK - OF_A_SEARCH
     keys -= {"val/accuracy"} if workload == "gpt" else {"perf/tokens_per_sec"}
     return keys if arm == "amp_fp16" else {key for key in keys if not key.startswith("amp/")}
 

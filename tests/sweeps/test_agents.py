@@ -12,6 +12,7 @@ from wandb_command import ROOT, Ended, WandbCommand, finish
 from wandb_server import Run, Sweep, WandbServer
 
 from ampsweep.record import RunRecord, find_records, read_history
+from ampsweep.record.outcome import OUTCOMES
 
 SMALL: dict[str, dict[str, Any]] = {
     "fp32_vs_amp": {
@@ -146,7 +147,8 @@ def test_a_run_has_the_identity_beside_what_the_sweep_wrote(all_swept, name):
         assert run.attributes["groupName"] == swept.sweep.name
         assert run.attributes["jobType"] == record.identity.precision_mode
         assert bits(run.rows) == bits(read_history(directory))
-        assert run.summary["status"] == record.status == "completed"
+        assert run.summary["status"] == record.status
+        assert record.status in OUTCOMES  # a scale of 2**22 or 2**40 does not come down in two steps
 
 
 @pytest.fixture

@@ -129,12 +129,11 @@ def ended(task, *overrides):
 
 
 @pytest.mark.parametrize(("log_every", "step", "since"), [(1, 24, 4), (5, 25, 5), (10, 30, 10)])
-def test_a_loss_that_stays_no_number_ends_it(log_every, step, since):
+def test_a_loss_that_stays_no_number_ends_it(log_every, step, since, monkeypatch):
     """From the fifth step on; a scale takes 34 skipped steps to collapse."""
     why = f"the training loss is nan at step {step}, and no step since step {since} was applied"
-    found = ended(BrokenFrom(5), "trainer.steps=60", f"trainer.log_every={log_every}")
-    assert found[:2] == ("diverged", why)
-    assert found[2] < 46, "it ends before the scale collapses"
+    monkeypatch.setattr("ampsweep.training.trainer.FLUSH_EVERY_S", 0)  # on a fast machine rows are read later
+    assert ended(BrokenFrom(5), "trainer.steps=60", f"trainer.log_every={log_every}") == ("diverged", why, step)
 
 
 @pytest.mark.parametrize(("log_every", "num_skipped"), [(1, 7), (5, 7), (7, 5), (40, 7)])

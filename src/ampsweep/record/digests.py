@@ -7,10 +7,11 @@ from hashlib import blake2b
 from typing import Any, Final
 
 _NUM_BYTES: Final = 16
-_KEY: Final = "digest"
+DIGEST: Final = "digest"
+"""Key of a record's digest, the last one."""
 _SEAL: Final = re.compile(rb'"[^"]*": "([0-9a-f]{32})"\n}\n\Z')
 """The end of a sealed record. Any key: the digest covers its name, too."""
-_SEAL_LENGTH: Final = len(f'"{_KEY}": "{"0" * 2 * _NUM_BYTES}"\n}}\n')
+_SEAL_LENGTH: Final = len(f'"{DIGEST}": "{"0" * 2 * _NUM_BYTES}"\n}}\n')
 CHANGED: Final = "has been changed since it was written: it does not match its digest"
 
 
@@ -58,7 +59,7 @@ def change_of(content: bytes, stretches: Sequence[Stretch], *, is_ended: bool) -
 def sealed(text: str) -> str:
     """Add the digest of all that goes before as the last key of a JSON object, which is indented by one space."""
     assert text.endswith("\n}\n")
-    whole = f'{text.removesuffix(chr(10) + "}" + chr(10))},\n "{_KEY}": "'
+    whole = f'{text.removesuffix(chr(10) + "}" + chr(10))},\n "{DIGEST}": "'
     return f'{whole}{RowsDigest(whole.encode())}"\n}}\n'
 
 
@@ -66,7 +67,7 @@ def is_as_sealed(content: bytes, parsed: dict[str, Any]) -> bool:
     """Tell whether a record's file, which holds `parsed`, matches its digest; earlier versions wrote none."""
     seal = _SEAL.search(content[-2 * _SEAL_LENGTH :])
     if seal is None:
-        return _KEY not in parsed
+        return DIGEST not in parsed
     told = seal[1]
     length = len(content) - len(told) - len('"\n}\n')
     return str(RowsDigest(content[:length])).encode() == told

@@ -156,7 +156,13 @@ def _train(
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
     tracker = tracker_of(request, send, stop)
-    trainer = _trainer(request, built, device, record, tracker, send, watchdog)
+    try:
+        with limit:  # what a training keeps beside its model counts, as in a search
+            trainer = _trainer(request, built, device, record, tracker, send, watchdog)
+    except torch.OutOfMemoryError as error:
+        oom = out_of_memory(error, device, limit)
+        assert oom is not None, "of this type are all errors of a limit"
+        return end_without_memory(request, device, oom, send)
     try:
         _continue(trainer, request, record, send)
         record.write(directory)

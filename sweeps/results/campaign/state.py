@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ampsweep.record import FILE_NAME, HISTORY_NAME, write_atomically
+from ampsweep.record.digests import DIGEST, sealed
 from ampsweep.record.run_record import run_directories
 from ampsweep.record.typed import typed
 
@@ -122,7 +123,8 @@ def _published(place: Path) -> Mapping[str, bytes]:
     record["attempts"] = [{key: one[key] for key in told if key in one} for one in record["attempts"]]
     record["config"] |= {"output_dir": "outputs", "into": None}
     record["wandb"] = {}
-    found = {FILE_NAME: json.dumps(record).encode()}
+    record.pop(DIGEST, None)  # of the record with these facts
+    found = {FILE_NAME: sealed(json.dumps(record, indent=1) + "\n").encode()}
     if (place / HISTORY_NAME).is_file():
         found[HISTORY_NAME] = (place / HISTORY_NAME).read_bytes()
     return found

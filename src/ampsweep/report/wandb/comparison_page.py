@@ -57,8 +57,13 @@ def comparison_page(
         tables=_tables(comparison),
         figures=_figures(dashboard),
         html=html,
-        tags=tuple(dict.fromkeys(tag for _, record in records for tag in record.config["tracking"].get("tags", []))),
+        tags=tuple(dict.fromkeys(tag for _, record in records for tag in _tags(record))),
     )
+
+
+def _tags(record: RunRecord) -> list[str]:
+    tags: list[str] = record.config.get("tracking", {}).get("tags", [])
+    return tags
 
 
 def _tables(comparison: Comparison) -> dict[str, PageTable]:
