@@ -167,7 +167,8 @@ def _arrived(
     Raises:
         OSError: it does not show all rows.
     """
-    complete, absent = None, ()
+    complete: RemoteRun | None = None
+    absent: tuple[str, ...] = ()
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
         there = remote_run(_path(record, place), with_steps=True)
