@@ -70,7 +70,7 @@ FAULTS: Final = {
     "sweep, files of 16 KiB": Fault(SWEEP, file_size=16384),
     "report on a full disk": Fault(REPORT, "size=400k", before=SWEEP, after="full"),
     "report on a read-only disk": Fault(REPORT, "size=3m", before=SWEEP, after="ro"),
-    "report to a full stdout": Fault(REPORT, "size=3m", before=SWEEP, stdout="/dev/full"),
+    "report to a full stdout": Fault(REPORT, "size=30m", before=SWEEP, stdout="/dev/full"),
     "alone, no room for temporary files": Fault(ALONE, variables={"TMPDIR": "full"}),
 }
 

@@ -64,9 +64,11 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
                 hand_over(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True
-        except SweepEnded as end:
+        except (SweepEnded, OSError) as end:  # of a run's files, of Hydra's own
             interrupted = True
-            display.say(f"{end}; the sweep ends here, and into={directory} goes on with it")
+            reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else str(end)
+            goes_on = f", and into={directory} goes on with it" if find_records(directory).records else ""
+            display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
     if interrupted and into is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import logging
 import os
 import pickle
 import signal
@@ -44,6 +45,7 @@ def main() -> None:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout has said what it was for
         Thread(target=_end_with_parent, args=(busy, served), name="parent", daemon=True).start()
         _import_wandb()
+        logging.raiseExceptions = False  # W&B's log on a full disk: the run itself tells of that
         silence_libraries()
         service = _Service(expected)
         while True:
