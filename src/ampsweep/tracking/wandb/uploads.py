@@ -19,7 +19,7 @@ METADATA: Final = "wandb-metadata.json"
 _OF_MACHINE: Final = (METADATA, "requirements.txt")
 _MOVING_S: Final = 60.0
 _OF_SENDING: Final = ("wandb", "digest")
-"""What a record says of W&B changes when it is sent, and with it the digest of the whole."""
+"""Parts of a record that change when it is sent: what it says of W&B, and the digest of the whole."""
 _ARTIFACT: Final = """
 query Artifact($entity: String!, $project: String!, $name: String!) {
     project(name: $project, entityName: $entity) { artifact(name: $name) { state } }
