@@ -46,7 +46,7 @@ def test_the_throughput_of_three_seeds_has_an_interval():
 
 
 def test_what_was_predicted_stands_beside_what_was_found():
-    guess = PredictedBatch(batch_size=5)
+    guess = PredictedBatch(batch_size=5, unvouched=["mine.op"])
     _, arms = found(
         [
             searched("fp32", 4, out_of_memory(5), predicted=guess, prediction={"peak_bytes": 990, "error_pct": -1.0}),
@@ -57,6 +57,7 @@ def test_what_was_predicted_stands_beside_what_was_found():
     )
     fp32, untold = arms["fp32"], (None, None, None)
     assert (fp32.predicted_batch_size, fp32.predicted_memory_bytes, fp32.prediction_error_pct) == (5, 995.0, -0.5)
+    assert [(note.kind, note.operators) for note in fp32.notes] == [("unvouched", ("mine.op",))]
     assert [arm.why_unpredicted for arm in arms.values()] == [None, "aten.nonzero depends on values", None]
     for arm in (arms["amp_bf16"], arms["pure_bf16"]):
         assert (arm.predicted_batch_size, arm.predicted_memory_bytes, arm.prediction_error_pct) == untold

@@ -61,6 +61,32 @@ def test_what_must_fit_is_refused(train, tmp_path, mode):
     assert not list(tmp_path.iterdir())
 
 
+OWN_OPERATOR = """
+import torch
+from torch import nn
+@torch.library.custom_op("mine::same", mutates_args=())
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+same.register_fake(torch.empty_like)
+same.register_autograd(lambda _, gradient: gradient)
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(32, 32)
+    def forward(self, inputs):
+        return same(super().forward(inputs))
+"""
+
+
+def test_a_refusal_names_operators_that_it_does_not_vouch_for(train, tmp_path, monkeypatch):
+    (tmp_path / "own_operator.py").write_text(OWN_OPERATOR)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("model=custom", "model._target_=own_operator.Net", *SMALL[1:], *SYNTHETIC, "data.batch_size=4000")
+    ended = train(*own, "trainer.memory_limit_gib=0.002", "predict.must_fit=true")
+    assert ended.code == 2
+    assert ended.said[-1].startswith("error: fp32 with batch 4000 is predicted not to fit")
+    assert ended.said[-1].endswith("leaves 2.05 MiB; not vouched for: the memory of mine.same")
+
+
 def test_predictions_can_be_left_out(train):
     ended = train(*TOO_LARGE, "predict.with_runs=false")
     assert "predicted" not in ended.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import all_runs, only_sweep
+from wandb_server import Fault
 
 from ampsweep.commands.main import main
 from ampsweep.record import RunRecord
@@ -110,6 +111,25 @@ def test_a_run_that_the_server_refuses_keeps_none_back(copied, online, sync):
     code, lines, (said,) = sync(runs[1].directory)
     assert (code, lines) == (2, [])
     assert said.startswith(f"error: {runs[1].directory}: W&B: entity nobody not found")
+
+
+def test_files_that_storage_refuses_are_told(copied, online, sync):
+    run = all_runs(copied.directory)[0]
+    with online.failing(Fault(on="/storage/", status=403)):
+        code, lines, said = sync(run.directory)
+    assert (code, said) == (1, [])
+    name, number = run.directory.name, len(run.history)
+    assert lines[0].startswith(f"{name}: sent {number} rows and its end, ")
+    (there,) = online.runs
+    tables = [value["path"] for value in there.summary.values() if isinstance(value, dict) and "path" in value]
+    lacking, _, why = lines[1].removeprefix(f"{name}: W&B lacks ").partition(": ")
+    assert {*lacking.split(", ")} == {"record.json", "wandb-metadata.json", *tables}
+    assert why.startswith("the server answered 403 Forbidden to ")
+    code, (sent,), _ = sync(run.directory)
+    assert (code, sent.partition(",")[0]) == (0, f"{name}: sent 0 rows and its end")
+    assert {"record.json", *tables} <= {*there.files}
+    code, (complete,), _ = sync(run.directory)
+    assert (code, complete.partition(",")[0]) == (0, f"{name}: complete")
 
 
 def test_rows_that_are_there_twice_are_told(copied, online, sync):

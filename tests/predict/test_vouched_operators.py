@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ampsweep.commands.main import main
+from ampsweep.launch.signals import StopRequest
 from ampsweep.predict.fake_kernels import FakeKernels
-from ampsweep.predict.run_prediction import predict_run
+from ampsweep.predict.run_prediction import predict_batch, predict_run
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import doubt_about
 from ampsweep.record import RunRecord, find_records
@@ -185,6 +186,15 @@ def test_it_is_named_in_sentence_json_and_record(capsys, tmp_path):
     named = {"name": "tests.doubled", "doubt": "custom", "modules": ["twice (Doubling)"]}
     assert [mode["unvouched"] for mode in workload["modes"]] == [[named]] * 2
     assert "unvouched" not in workload["modes"][0]["curve"][0]
+
+
+def test_the_batch_that_a_search_begins_with_names_it_too():
+    def predicted_with(*settings):
+        config = composed(*settings, "trainer.memory_limit_gib=0.01", "device=cpu")
+        return predict_batch(config, stop=StopRequest())
+
+    assert predicted_with(*OWN).unvouched == ["tests.doubled"]
+    assert predicted_with(*MLP).unvouched is None
 
 
 def test_the_prediction_beside_a_run_names_it_too():

@@ -94,6 +94,10 @@ def test_why_there_is_no_larger_batch(entry, text):
             "its throughput is limited by waiting for data, 30.0 ms a step on average",
         ),
         (SearchNote(kind="different answers", batch_sizes=(4, 6)), "its searches differ: batches 4, 6"),
+        (
+            SearchNote(kind="unvouched", operators=("mine.a", "mine.b")),
+            "its batch was predicted; not vouched for: the memory of mine.a, mine.b",
+        ),
     ],
     ids=lambda value: value.kind if isinstance(value, SearchNote) else "",
 )

@@ -166,8 +166,12 @@ def test_a_key_that_becomes_wrong_stops_no_training(
         (Fault(status=429), "the server answered 429 Too Many Requests"),
         (Fault(status=0), CLOSED),
         (Fault(status=500, delay_s=5.0), "the server does not answer"),
+        (Fault(on="CreateRunFiles", status=500), "the server answered 500 Internal Server Error"),
+        (Fault(on="CreateRunFiles", status=0), CLOSED),
+        (Fault(on="CreateRunFiles", status=500, delay_s=5.0), "the server does not answer"),
+        (Fault(on="/storage/", status=403), "the server answered 403 Forbidden to "),
     ],
-    ids=["500", "429", "dropped", "silent"],
+    ids=["500", "429", "dropped", "silent", "addresses 500", "addresses dropped", "addresses silent", "files refused"],
 )
 def test_a_server_that_fails_at_the_end_is_given_up(
     fault: Fault, why: str, training: Training, online: Wandb, impatient: WandbAddress

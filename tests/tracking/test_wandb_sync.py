@@ -18,7 +18,7 @@ from served import Syncing, Wandb, machine
 from wandb_server import Fault
 
 from ampsweep.config.schema import TrackingConfig
-from ampsweep.record import RunRecord, history_line, read_history
+from ampsweep.record import SNAPSHOT_NAME, RunRecord, history_line, read_history
 from ampsweep.record.parts import Attempt, ModeProof
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb.library import CLOSED
@@ -69,7 +69,7 @@ def test_a_run_of_an_offline_machine_is_as_it_were_online(
     done = syncing(tmp_path)
     run = online.run(record)
     url = f"{online.server.url}/team/p/runs/{record.run_id}"
-    assert done == f"Synced(num_sent=20, url='{url}', was_complete=False, doubled=())"
+    assert done == f"Synced(num_sent=20, url='{url}', was_complete=False, doubled=(), lacking=(), refusal=None)"
     assert run.rows == read_history(tmp_path)
     given = run.attributes
     assert (given["displayName"], given["groupName"]) == ("amp_bf16-gpt_tiny-b16-s0", "g")
@@ -96,7 +96,7 @@ def test_the_second_time_there_is_nothing_to_do(
     assert NOTHING in syncing(tmp_path)
     later = {request.operation for request in online.server.recorded.requests[asked:]}
     steps = {"RunParquetHistory", "SampledHistoryPage"}  # of which some may be there twice
-    assert later <= {"", "Viewer", "Run", "RunHistoryKeys", "GetDefaultEntity", *steps}
+    assert later <= {"", "Viewer", "Run", "RunHistoryKeys", "RunFiles", "GetDefaultEntity", *steps}
     assert (tmp_path / "run.json").stat().st_mtime_ns == before
 
 
@@ -182,6 +182,60 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(
     assert "num_sent=" in syncing(tmp_path)
     assert online.run(record).rows == read_history(tmp_path)
     assert NOTHING in syncing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(on="/storage/", status=403), Fault(on="CreateRunFiles", status=403)],
+    ids=["files", "their addresses"],
+)
+def test_files_that_storage_refused_are_said_and_sent_again(
+    fault: Fault, record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    """wandb-core tries such a file once, and ends the run as if nothing had been."""
+    traced = ModeProof(outputs={"bfloat16": 9})
+    with online.server.failing(fault):
+        train(record, tmp_path, impatient, proof=traced)
+        run = online.run(record)
+        assert (run.rows, run.state, run.files) == (read_history(tmp_path), "finished", {})
+        assert "the server answered 403 Forbidden to " in RunRecord.read(tmp_path).wandb.error
+        said = syncing(tmp_path)
+        assert "num_sent=0," in said
+        assert "lacking=('record.json', " in said
+        assert "refusal='the server answered 403 Forbidden to " in said
+    assert "lacking=(), refusal=None" in syncing(tmp_path)
+    assert {"record.json", "wandb-metadata.json", "requirements.txt", run.summary["dtype_table"]["path"]} <= {
+        *run.files
+    }
+    assert "was_complete=True" in syncing(tmp_path)
+    assert RunRecord.read(tmp_path).wandb.error is None
+
+
+def test_a_record_of_an_earlier_end_is_replaced(
+    record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    refuse = Fault(on="/storage/runs/", status=403)
+    train(record, tmp_path, online.address, status="interrupted")
+    with online.server.failing(refuse):
+        train(record, tmp_path, impatient, range(21, 31), resume_after=20)
+    run = online.run(record)
+    assert (run.summary["status"], json.loads(run.files["record.json"])["status"]) == ("completed", "interrupted")
+    assert "was_complete=False" in syncing(tmp_path)
+    assert json.loads(run.files["record.json"])["status"] == "completed"
+    assert "was_complete=True" in syncing(tmp_path)
+
+
+def test_an_artifact_that_storage_refused_is_sent_again(
+    record: RunRecord, tmp_path: Path, online: Wandb, impatient: WandbAddress, syncing: Syncing
+) -> None:
+    (tmp_path / SNAPSHOT_NAME).write_bytes(b"snapshot")
+    with online.server.failing(Fault(on="/storage/artifacts/", status=403)):
+        train(record, tmp_path, impatient)
+        assert f"lacking=('memory-snapshot-{record.run_id}',)" in syncing(tmp_path)
+    assert "lacking=()" in syncing(tmp_path)
+    (snapshot,) = [one for one in online.server.recorded.artifacts if one.run == record.run_id]
+    assert (snapshot.type, snapshot.state) == ("memory_snapshot", "COMMITTED")
+    assert "was_complete=True" in syncing(tmp_path)
 
 
 def test_an_entity_unknown_to_the_server_costs_a_sentence(

@@ -1,7 +1,7 @@
 """Comparison of the largest batch that trains in each arm, and of the throughput there."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.analysis.step_limits import StepLimit, step_limits
 from ampsweep.analysis.workloads import Workload
-from ampsweep.record.batch_search import BatchSearch, Probe
+from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 from ampsweep.text import GIB, first_line
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
@@ -21,7 +21,7 @@ NUM_RETRIES: Final = "memory/num_retries"
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
 SearchNoteKind = Literal[
-    "not completed", "contaminated", "unchecked", "limited", "different answers", "short of memory"
+    "not completed", "contaminated", "unchecked", "limited", "different answers", "short of memory", "unvouched"
 ]
 
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
@@ -48,6 +48,8 @@ class SearchNote:
     num_refused: int = 0
     num_retries: int = 0
     """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
+    operators: tuple[str, ...] = ()
+    """Operators for whose memory the predicted batch does not vouch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
-        notes=tuple(_notes(runs, answers)),
+        notes=(*_notes(runs, answers), *_unvouched(predicted)),
     )
 
 
@@ -203,6 +205,12 @@ def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
     first = runs[0].record.batch_search
     assert first is not None
     return tuple(sorted(first.probes, key=lambda probe: probe.batch_size))
+
+
+def _unvouched(predicted: Sequence[PredictedBatch]) -> Iterator[SearchNote]:
+    named = sorted({name for one in predicted for name in one.unvouched or ()})
+    if named:
+        yield SearchNote(kind="unvouched", operators=tuple(named))
 
 
 def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNote]:

@@ -46,17 +46,19 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
     runs = [run for one in found for run in one.records if run[1].kind == "measured"]
     try:
         with wandb_server():
-            left, are_single = _send_runs(runs, say)
+            left, are_right = _send_runs(runs, say)
             for multirun in sorted(_multiruns(directories, runs) - {directory.parent for directory in left}):
                 url, was_there = complete_comparison(multirun)
                 say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except WandbError as error:
         raise UserError(str(error)) from error
-    return not unreadable and not left and are_single
+    return not unreadable and not left and are_right
 
 
 def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool]:
-    """Complete every run; return the directories of those of which nothing was sent, and whether no row is there twice.
+    """Complete every run; return the directories of those of which nothing was sent, and whether the others are right.
+
+    A run is not if a row is there twice, or a file is not there.
 
     Raises:
         UserError: the server refuses all of them.
@@ -66,7 +68,7 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
     from ampsweep.tracking.wandb.sync_run import complete
 
     left: list[Path] = []
-    are_single = True
+    are_right = True
     refused: dict[Path, str] = {}
     for directory, record in runs:
         if is_running(record):
@@ -87,18 +89,26 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
                 say(
                     f"{directory.name}: W&B has {_doubled(done.doubled)}; it takes no row back, only the run as a whole"
                 )
-                are_single = False
+                are_right = False
+            if done.lacking or done.refusal is not None:
+                say(f"{directory.name}: W&B lacks {_files(done.lacking)}: {done.refusal or 'it does not show them'}")
+                are_right = False
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
         raise UserError(f"{refused[runs[0][0]]}{others}")
     for directory, why in refused.items():
         say(f"{directory.name}: nothing sent, {why.removeprefix(f'{directory}: ')}")
-    return [*left, *refused], are_single
+    return [*left, *refused], are_right
 
 
 def _doubled(steps: Sequence[int]) -> str:
     shown = ", ".join(map(str, steps[:_SHOWN])) + (", ..." if len(steps) > _SHOWN else "")
     return f"the rows of {plural(len(steps), 'step')} twice ({shown})"
+
+
+def _files(names: Sequence[str]) -> str:
+    others = len(names) - _SHOWN
+    return (", ".join(names[:_SHOWN]) or "a file") + (f" and {plural(others, 'other file')}" if others > 0 else "")
 
 
 def _found(directory: Path) -> Found:

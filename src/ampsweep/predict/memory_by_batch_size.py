@@ -99,6 +99,11 @@ class MemoryByBatchSize:
         """The memory of a step at this batch size."""
         return step_memory(self.step(batch_size), self._target, batch_size, is_traced=batch_size in self._traced)
 
+    @property
+    def unvouched(self) -> list[str]:
+        """The names of the operators in doubt that were called in any traced step."""
+        return sorted({one.name for step in self._traced.values() for one in step.unvouched})
+
     def step(self, batch_size: int) -> Timeline:
         """The timeline of a step at this batch size."""
         if batch_size in self._traced or batch_size < SMALLEST or self._interpolation is None:

@@ -82,7 +82,8 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
             training = FakeTraining(config, target)
             batch_size = config.data["batch_size"]
             memory = MemoryByBatchSize(training.trace_with_evaluation, training.has_batch, target, batch_size)
-            return PredictedBatch(batch_size=memory.largest(limit).batch_size)
+            largest = memory.largest(limit).batch_size
+            return PredictedBatch(batch_size=largest, unvouched=memory.unvouched or None)
     except UserError as error:
         return PredictedBatch(refused=str(error))
 

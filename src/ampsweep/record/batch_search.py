@@ -33,6 +33,8 @@ class PredictedBatch:
     """Items; 0 if not even one fits, None if no prediction was possible."""
     refused: str | None = None
     """A clause on why no prediction was possible."""
+    unvouched: list[str] | None = None
+    """The operators for whose memory the prediction does not vouch; None where there are none."""
 
 
 @dataclass(kw_only=True)

@@ -26,6 +26,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     if not is_asked or limit is None or config.max_batch.search or _at_most(config, checked) <= limit:
         return None
     from ampsweep.predict.run_prediction import trace_run
+    from ampsweep.report.sentences.unvouched import not_vouched_for
     from ampsweep.text import num_bytes
 
     try:
@@ -42,6 +43,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     return (
         f"{arm_label(config.precision)} with batch {config.data['batch_size']} is predicted not to fit: it takes "
         f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and {there_is}"
+        f"{not_vouched_for(one.name for one in memory.unvouched)}"
     )
 
 

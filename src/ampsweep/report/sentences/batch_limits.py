@@ -7,6 +7,7 @@ from typing import Final
 from ampsweep.analysis.search_comparison import ArmSearch, Bound, SearchComparison, SearchNote
 from ampsweep.report.sentences.arm_findings import statuses, step_limit, unchecked
 from ampsweep.report.sentences.causing import causes
+from ampsweep.report.sentences.unvouched import not_vouched_for
 from ampsweep.text import first_line, num_bytes, plural, ratio
 
 HEADING: Final = "Largest batch that trains"
@@ -60,6 +61,8 @@ def search_note(of: SearchNote) -> str:
             return f"its searches differ: batches {', '.join(map(str, of.batch_sizes))}"
         case "short of memory":
             return _short_of_memory(of)
+        case "unvouched":
+            return f"its batch was predicted{not_vouched_for(of.operators)}"
 
 
 def _short_of_memory(of: SearchNote) -> str:

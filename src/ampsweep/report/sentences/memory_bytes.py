@@ -5,6 +5,7 @@ from typing import Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.report.sentences.unvouched import not_vouched_for
 from ampsweep.text import num_bytes, predicted_bytes
 
 _MAX_CHANGES: Final = 3
@@ -27,8 +28,7 @@ def predicted_peaks(arms: Sequence[ArmComparison]) -> str | None:
         for arm in arms
         if arm.predicted_memory_bytes is not None
     ]
-    doubtful = sorted({name for arm in arms for name in arm.unvouched})
-    named = f"; not vouched for: the memory of {', '.join(doubtful)}" if doubtful else ""
+    named = not_vouched_for(name for arm in arms for name in arm.unvouched)
     return f"peak memory of {', '.join(told)}{named}" if told else None
 
 

@@ -1,6 +1,6 @@
 """Operators that a prediction does not vouch for, in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ampsweep.record.parts import Doubt, UnvouchedOperator
@@ -20,6 +20,12 @@ def unvouched(operators: Sequence[UnvouchedOperator]) -> Iterator[str]:
         named = [_called(one) for one in operators if one.doubt == doubt]
         if named:
             yield f"Not vouched for: {', '.join(named)}: {reason}."
+
+
+def not_vouched_for(names: Iterable[str]) -> str:
+    """The clause that names the operators after a prediction, with its semicolon; the empty text for none."""
+    named = sorted({*names})
+    return f"; not vouched for: the memory of {', '.join(named)}" if named else ""
 
 
 def _called(operator: UnvouchedOperator) -> str:

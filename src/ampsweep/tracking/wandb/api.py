@@ -170,7 +170,7 @@ def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
             if isinstance(error.exc, RunNotFoundError):
                 return None
             raise
-        summary = dict(run.summary)
+        summary = dict(run.summary_metrics)  # as it was sent, without classes of wandb's own
         found: Counter[int] = Counter()
         for row in run.scan_history(keys=[STEP], use_cache=False) if with_steps else ():
             limit.moved()

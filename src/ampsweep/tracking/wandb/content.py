@@ -136,15 +136,24 @@ def _artifacts(id: str, record: RunRecord, directory: Path) -> "Iterator[wandb.A
     """The memory snapshot, where there is one, and with `tracking.checkpoints` the newest checkpoint."""
     import wandb
 
+    for kind, path in artifact_files(record, directory).items():
+        metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
+        artifact = wandb.Artifact(artifact_name(kind, id), type=kind, metadata=metadata)
+        artifact.add_file(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
+        yield artifact
+
+
+def artifact_name(kind: str, id: str) -> str:
+    """The name of the run ``id``'s artifact of this type."""
+    return f"{kind.replace('_', '-')}-{id}"
+
+
+def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
+    """The file of each artifact of the run, by the artifact's type."""
     files = {"memory_snapshot": directory / SNAPSHOT_NAME}
     if _tracking(record).get("checkpoints", False):
         files["checkpoint"] = directory / CHECKPOINTS / LAST
-    for kind, path in files.items():
-        if path.exists():
-            metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
-            artifact = wandb.Artifact(f"{kind.replace('_', '-')}-{id}", type=kind, metadata=metadata)
-            artifact.add_file(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
-            yield artifact
+    return {kind: path for kind, path in files.items() if path.exists()}
 
 
 def _tracking(record: RunRecord) -> Mapping[str, Any]:

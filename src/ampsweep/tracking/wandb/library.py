@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,6 +37,9 @@ _END_S: Final = 5.0
 
 _ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
 _STATUS: Final = re.compile(r"HTTP (status )?(?P<status>\d{3})")
+_FILES_GIVEN_UP: Final = ("file transfer: upload: failed", "runfiles: CreateRunFiles returned error")
+_REFUSED: Final = re.compile(r"(?:status:|returned error) (\d{3})")
+_FILE_NAME: Final = re.compile(r"\bName: (.*), Url: ")
 
 
 def lost_errors() -> tuple[type[Exception], ...]:
@@ -288,17 +292,70 @@ def opening_of(directory: Path, since: float) -> Opening | None:
 
 def _opening(log: Path) -> Opening | None:
     asking_since, trouble = None, None
-    for line in log.read_text(errors="replace").splitlines():
-        with suppress(ValueError, TypeError, LookupError):  # a line that is being written, or of another kind
-            said = json.loads(line)
-            match said["msg"]:
-                case "sender: started":
-                    asking_since = datetime.fromisoformat(said["time"]).timestamp()
-                case "api: retrying HTTP error":
-                    trouble = answered(int(said["status"]))
-                case "api: retrying error":
-                    trouble = _seen(str(said["error"]))
+    for line in _logged(log):
+        if line.message == "sender: started":
+            asking_since = line.time
+        trouble = line.trouble or trouble
     return None if asking_since is None else Opening(asking_since, trouble)
+
+
+def met(run: "wandb.Run", since: float) -> str | None:
+    """The clause about what wandb-core last met, since then, where it tries again; None where it met nothing.
+
+    To be asked where its `sendings` say nothing: questions of its own, such as that for the addresses of files, are
+    not among them.
+    """
+    troubles = [line.trouble for line in _logged(_log_of(run)) if line.time >= since and line.trouble is not None]
+    return troubles[-1] if troubles else None
+
+
+def refused_file(run: "wandb.Run", since: float) -> str | None:
+    """The clause about the first file, since then, that wandb-core gave up to send; None where it sent all.
+
+    It gives up at once what is refused (403), and ends the run as if nothing had been.
+    """
+    return next((line.refusal for line in _logged(_log_of(run)) if line.time >= since and line.refusal), None)
+
+
+def _log_of(run: "wandb.Run") -> Path:
+    return Path(run.settings.log_internal)
+
+
+@dataclass(frozen=True)
+class _LogLine:
+    """A line of wandb-core's log, at a time on the clock of `time.time`."""
+
+    time: float
+    message: str
+    said: dict[str, Any]
+
+    @property
+    def trouble(self) -> str | None:
+        """The clause about what it met and tries again."""
+        match self.message:
+            case "api: retrying HTTP error":
+                return answered(int(self.said["status"]))
+            case "api: retrying error":
+                return _seen(str(self.said["error"]))
+        return None
+
+    @property
+    def refusal(self) -> str | None:
+        """The clause about a file that it does not try to send again, or about all."""
+        if not self.message.startswith(_FILES_GIVEN_UP):
+            return None
+        file = _FILE_NAME.search(str(self.said.get("task", "")))
+        status = _REFUSED.search(self.message)
+        what = answered(int(status[1])) if status else not_connected(self.message.rpartition(": ")[2])
+        return f"{what} to {'files' if file is None else file[1]}"
+
+
+def _logged(log: Path) -> Iterator[_LogLine]:
+    with suppress(FileNotFoundError):
+        for line in log.read_text(errors="replace").splitlines():
+            with suppress(ValueError, TypeError, LookupError):  # a line that is being written, or of another kind
+                said = json.loads(line)
+                yield _LogLine(datetime.fromisoformat(said["time"]).timestamp(), str(said["msg"]), said)
 
 
 def execute_graphql(api: "wandb.Api", query: str, **variables: str) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class WandbMirror:
                 self._send_rows(history)
             self._limit.change(_LAST_ROWS_S)
             self._send_rows(history)
-        self._run.close(self._record, self._directory)
+        self._lost = self._run.close(self._record, self._directory)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from ampsweep.tracking.wandb.library import (
     Sending,
     kill_wandb_core,
     lost_errors,
+    met,
     sendings,
 )
 from ampsweep.tracking.wandb.server import Heartbeat
@@ -25,6 +26,8 @@ _EVERY_S: Final = 0.05
 _LONGER_THAN_A_START: Final = 2
 _LONGER_THAN_AN_ANSWER: Final = 10
 """Some of what is sent takes that many requests of which nothing shows."""
+_TRIED_AGAIN_S: Final = 2.0
+"""The longest time until wandb-core tries again, as `WandbPlace` sets it: what it met by then holds it up yet."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,9 @@ class OutageWatch:
             if stuck is not None and now - healthy_at > self._patience.errors_s:
                 self._give_up(GivenUpError(self._seen(stuck.trouble, stuck), is_silent=False))
             elif now - moved_at > self._unmoved_s() and self._had_time(num_answers):
-                self._give_up(GivenUpError(self._seen(NO_ANSWER, found[-1] if found else None), is_silent=True))
+                trouble = met(self._run, time.time() - (now - moved_at) - _TRIED_AGAIN_S)
+                why = trouble or self._seen(NO_ANSWER, found[-1] if found else None)
+                self._give_up(GivenUpError(why, is_silent=True))
 
     def _unmoved_s(self) -> float:
         """The time after which what does not move will not: a slow server has more of it than a quick one."""

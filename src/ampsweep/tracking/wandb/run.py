@@ -21,7 +21,14 @@ from ampsweep.tracking.wandb.content import (
     send_end,
     send_record,
 )
-from ampsweep.tracking.wandb.library import NO_ANSWER, current_login, end_wandb, kill_wandb_core, opening_of
+from ampsweep.tracking.wandb.library import (
+    NO_ANSWER,
+    current_login,
+    end_wandb,
+    kill_wandb_core,
+    opening_of,
+    refused_file,
+)
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
 from ampsweep.tracking.wandb.server import is_stopped, takes_connections
 
@@ -143,9 +150,14 @@ class WandbRun:
             path.write_bytes(content)
             self._run.save(path, base_path=path.parent, policy="now")
 
-    def close(self, record: RunRecord, directory: Path) -> None:
-        """Send status, figures and files and end the run, unless the server keeps us waiting for nothing."""
+    def close(self, record: RunRecord, directory: Path) -> str | None:
+        """Send status, figures and files and end the run, unless the server keeps us waiting for nothing.
+
+        Returns:
+            A clause about the first file that the server refuses; None where it takes all.
+        """
         assert self._run is not None, "close before open"
+        assert self._opening is not None, "close before open"
         run, self._run = self._run, None
         if record.status == "interrupted" and self.mode == "online":
             self._settle_interruption(run, record)
@@ -153,6 +165,7 @@ class WandbRun:
         with self._watch(run):
             send_end(run, record, end)
             run.finish(exit_code=exit_code(record.status))
+        return None if self.mode == "offline" else refused_file(run, self._opening[1])
 
     def _watch(self, run: "wandb.Run") -> AbstractContextManager[object]:
         if self._patience is None or self.mode == "offline":

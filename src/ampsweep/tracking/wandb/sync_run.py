@@ -27,15 +27,13 @@ from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
 from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.uploads import METADATA, lacking, machine_files
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
 
 _OPENING_S: Final = 90.0
 """The time without any progress after which a run that is being sent is given up; wandb has 60 s of its own for it."""
-
-_METADATA: Final = "wandb-metadata.json"
-_FILES: Final = (_METADATA, "requirements.txt")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class Synced:
     """W&B had everything before; nothing was sent."""
     doubled: tuple[int, ...] = ()
     """Steps of which W&B has more rows than one; it takes none back."""
+    lacking: tuple[str, ...] = ()
+    """Files that W&B lacks although they were sent."""
+    refusal: str | None = None
+    """A clause about what the server said to the first of them; None where it said nothing."""
 
 
 def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced:
@@ -65,11 +67,12 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     try:
         with sending_lock(directory).acquire(timeout=ASK_S):
             there = remote_run(_path(record, place), with_steps=True)
-            if there is not None and _is_complete(there, record, steps):
+            has_rows = there is not None and _is_complete(there, record, steps)
+            if there is not None and has_rows and not _lacking(there, record, directory, place):
                 _note(record, directory, steps, there.url, noted)
                 return Synced(0, there.url, was_complete=True, doubled=there.doubled)
-            num_sent = _send(record, directory, place, rows, () if there is None else there.steps)
-            there = _arrived(record, place, steps)
+            sent = _send(record, directory, place, rows, () if there is None else there.steps)
+            there, absent = _arrived(record, place, directory, steps, is_refused=sent.refusal is not None)
             mark_as_sent(directory)
     except Timeout as error:
         raise WandbError(f"{directory}: another process is sending it") from error
@@ -77,7 +80,7 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
         abandon_wandb()
         raise WandbError(f"{directory}: W&B: {error_clause(error)}") from error
     _note(record, directory, steps, there.url, noted)
-    return Synced(num_sent, there.url, doubled=there.doubled)
+    return Synced(sent.num_rows, there.url, doubled=there.doubled, lacking=absent, refusal=sent.refusal)
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
@@ -109,10 +112,21 @@ def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
     return has_ended_so and says_so and is_predicted and all(step in there.steps for step in steps)
 
 
+def _lacking(there: RemoteRun, record: RunRecord, directory: Path, place: WandbPlace) -> tuple[str, ...]:
+    return lacking(_path(record, place), record, directory, there.summary)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    num_rows: int
+    refusal: str | None
+    """`WandbRun.close`'s clause about a file."""
+
+
 def _send(
     record: RunRecord, directory: Path, place: WandbPlace, rows: list[dict[str, Any]], there: Container[int]
-) -> int:
-    """Open the run, send what is missing, close it; the number of rows sent."""
+) -> _Sent:
+    """Open the run, send the rows that are missing and all files, close it."""
     settings = place.settings(_tracking(record).tags)
     settings.finish_timeout = 0.0  # a long history may take its time
     # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
@@ -128,32 +142,43 @@ def _send(
             limit.moved()
             num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
         run.save_files(_machine(record, directory))
-    run.close(record, directory)
-    return num_sent
+    return _Sent(num_sent, run.close(record, directory))
 
 
 def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
     """W&B's files about the machine that trained: as it left them there, or from the record."""
-    found = {path.name: path for path in sorted(directory.glob("wandb/*run-*/files/*")) if path.name in _FILES}
-    files = {name: path.read_bytes() for name, path in found.items()}
-    if _METADATA not in files:
+    files = {name: path.read_bytes() for name, path in machine_files(directory).items()}
+    if METADATA not in files:
         facts = {
             "os": record.environment.get("os"),
             "python": record.environment.get("python"),
             "host": record.attempts[-1].host if record.attempts else None,
             "startedAt": record.started_at,
         }
-        files[_METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
+        files[METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
     return files
 
 
-def _arrived(record: RunRecord, place: WandbPlace, steps: list[int]) -> RemoteRun:
+def _arrived(
+    record: RunRecord, place: WandbPlace, directory: Path, steps: list[int], *, is_refused: bool
+) -> tuple[RemoteRun, tuple[str, ...]]:
+    """The run as the server shows it with all its rows, and what it lacks of the files.
+
+    Raises:
+        OSError: it does not show all rows.
+    """
+    complete: RemoteRun | None = None
+    absent: tuple[str, ...] = ()
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
         there = remote_run(_path(record, place), with_steps=True)
         if there is not None and _is_complete(there, record, steps):
-            return there
-    raise OSError("the server took everything, but does not show all of it")
+            complete, absent = there, _lacking(there, record, directory, place)
+            if not absent or is_refused:
+                break
+    if complete is None:
+        raise OSError("the server took everything, but does not show all of it")
+    return complete, absent
 
 
 def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: WandbFacts) -> None:
