@@ -19,7 +19,8 @@ from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.tracking.tracker import make_tracker
 from ampsweep.tracking.wandb import api, process, sync_run
 from ampsweep.tracking.wandb.copy import copy_runs
-from ampsweep.tracking.wandb.library import CORE_SILENT, CoreLimit, end_wandb, lost_errors
+from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit, end_wandb
+from ampsweep.tracking.wandb.library import lost_errors
 from ampsweep.tracking.wandb.outage import Patience
 from ampsweep.tracking.wandb.process import WandbProcess
 from ampsweep.tracking.wandb.process_messages import SYNC_LATER

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import wandb
 
-from ampsweep.tracking.wandb.library import end_wandb
+from ampsweep.tracking.wandb.core import end_wandb
 from wandb_server import ENTITY, Fault, WandbServer
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ampsweep.report.wandb.view_merge import Json
 from ampsweep.tracking.wandb.api import WandbError
-from ampsweep.tracking.wandb.library import execute_graphql
+from ampsweep.tracking.wandb.core import execute_graphql
 from ampsweep.tracking.wandb.selection import COMPARISON, Selection
 
 if TYPE_CHECKING:

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
 from ampsweep.socket_folder import socket_folder
-from ampsweep.tracking.wandb.library import (
-    CoreLimit,
-    TooLongError,
-    abandon_wandb,
-    end_wandb,
-    error_clause,
-    lost_errors,
-    silence_libraries,
-)
+from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb, end_wandb
+from ampsweep.tracking.wandb.library import TooLongError, error_clause, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.run_settings import changed_environment, missing_login
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.api import remote_run
-from ampsweep.tracking.wandb.library import NO_ANSWER, CoreLimit, end_wandb, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.core import CoreLimit, end_wandb, kill_wandb_core
+from ampsweep.tracking.wandb.library import NO_ANSWER, lost_errors
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON

@@ -14,7 +14,7 @@ from ampsweep.record.parts import WandbFacts
 from ampsweep.text import folder_name
 from ampsweep.tracking.wandb.api import LISTING_S, WandbError, wandb_api
 from ampsweep.tracking.wandb.content import RECORD_NAME
-from ampsweep.tracking.wandb.library import abandon_wandb
+from ampsweep.tracking.wandb.core import abandon_wandb
 from ampsweep.tracking.wandb.selection import Selection
 
 if TYPE_CHECKING:

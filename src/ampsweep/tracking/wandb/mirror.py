@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, history_row, read_history
-from ampsweep.tracking.wandb.library import NO_ANSWER, CoreLimit, end_wandb, first_line, kill_wandb_core, lost_errors
+from ampsweep.tracking.wandb.core import CoreLimit, end_wandb, kill_wandb_core
+from ampsweep.tracking.wandb.library import NO_ANSWER, first_line, lost_errors
 from ampsweep.tracking.wandb.outage import GivenUpError
 from ampsweep.tracking.wandb.process_messages import SYNC_LATER, Done, Finish, Start, Started, Stopped
 from ampsweep.tracking.wandb.run import WandbRun

@@ -7,16 +7,9 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ampsweep.tracking.wandb.library import (
-    CORE_SILENT,
-    NO_ANSWER,
-    Login,
-    Sending,
-    kill_wandb_core,
-    lost_errors,
-    met,
-    sendings,
-)
+from ampsweep.tracking.wandb.core import CORE_SILENT, Sending, kill_wandb_core, sendings
+from ampsweep.tracking.wandb.core_log import met
+from ampsweep.tracking.wandb.library import NO_ANSWER, Login, lost_errors
 from ampsweep.tracking.wandb.server import Heartbeat
 
 if TYPE_CHECKING:

@@ -21,14 +21,9 @@ from ampsweep.tracking.wandb.content import (
     send_end,
     send_record,
 )
-from ampsweep.tracking.wandb.library import (
-    NO_ANSWER,
-    current_login,
-    end_wandb,
-    kill_wandb_core,
-    opening_of,
-    refused_file,
-)
+from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core
+from ampsweep.tracking.wandb.core_log import opening_of, refused_file
+from ampsweep.tracking.wandb.library import NO_ANSWER, current_login
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
 from ampsweep.tracking.wandb.server import is_stopped, takes_connections
 

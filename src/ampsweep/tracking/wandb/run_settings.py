@@ -11,7 +11,8 @@ from ampsweep.config.schema import TrackingConfig
 from ampsweep.record.parts import WandbFacts
 from ampsweep.redaction import hidden
 from ampsweep.tracking.wandb.agent import is_agents_run
-from ampsweep.tracking.wandb.library import Login, current_login, end_wandb, first_line
+from ampsweep.tracking.wandb.core import end_wandb
+from ampsweep.tracking.wandb.library import Login, current_login, first_line
 
 if TYPE_CHECKING:
     import wandb

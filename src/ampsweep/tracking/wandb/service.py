@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.tracking.wandb.comparison_run import publish
-from ampsweep.tracking.wandb.library import end_wandb, first_line, lost_errors, silence_libraries
+from ampsweep.tracking.wandb.core import end_wandb
+from ampsweep.tracking.wandb.library import first_line, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.mirror import WandbMirror
 from ampsweep.tracking.wandb.outage import ONCE_MORE, Patience, SeenServer
 from ampsweep.tracking.wandb.process_messages import Check, Open, Opened, Prepare, Publish, Published, Start

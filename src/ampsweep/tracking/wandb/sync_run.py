@@ -15,14 +15,8 @@ from ampsweep.record import RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
 from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
-from ampsweep.tracking.wandb.library import (
-    NO_ANSWER,
-    CoreLimit,
-    abandon_wandb,
-    error_clause,
-    lost_errors,
-    mark_as_sent,
-)
+from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb
+from ampsweep.tracking.wandb.library import NO_ANSWER, error_clause, lost_errors, mark_as_sent
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun

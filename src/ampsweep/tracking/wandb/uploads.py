@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ampsweep.record import FILE_NAME, RunRecord
 from ampsweep.tracking.wandb.api import ASK_S
 from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_files, artifact_name
-from ampsweep.tracking.wandb.library import CORE_SILENT, CoreLimit, execute_graphql, lost_errors
+from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit, execute_graphql
+from ampsweep.tracking.wandb.library import lost_errors
 
 if TYPE_CHECKING:
     import wandb
