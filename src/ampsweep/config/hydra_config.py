@@ -31,7 +31,7 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "tokens": schema.TokensConfig,
     },
     "task": {
-        "component": schema.ComponentConfig,
+        "output_task": schema.OutputTaskConfig,
         "classification": schema.ClassificationConfig,
         "model_loss": schema.ModelLossConfig,
     },

@@ -124,7 +124,15 @@ class TokensConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
-class ClassificationConfig(ComponentConfig):
+class OutputTaskConfig(ComponentConfig):
+    """A task that takes a tensor from the model."""
+
+    output: str | None = None
+    """Key, attribute or index of the tensor in what the model returns; None: the model returns the tensor itself."""
+
+
+@dataclass(kw_only=True)
+class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
 
 
