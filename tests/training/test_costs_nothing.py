@@ -17,7 +17,7 @@ from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ampsweep.config.schema import SchedulerConfig, TrainerConfig
+from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.precision import Precision
 from ampsweep.tasks.regression import Regression
@@ -76,7 +76,7 @@ class Parts:
             task=self.task,
             precision=self.precision,
             optimizer=self.optimizer,
-            schedule=Schedule(SchedulerConfig(name=schedule), self.optimizer, NUM_STEPS, on_device=on_device),
+            schedule=Schedule({"name": schedule}, [self.optimizer], NUM_STEPS, on_device=on_device),
             instruments=instruments,
             config=config,
             num_steps=NUM_STEPS,

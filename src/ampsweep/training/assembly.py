@@ -59,7 +59,7 @@ def assemble_trainer(
         task=built.task,
         precision=built.precision,
         optimizer=built.optimizer,
-        schedule=Schedule(config.scheduler, built.optimizer, built.num_steps, on_device=instruments.counts_on_device),
+        schedule=Schedule(config.scheduler, [built.optimizer], built.num_steps, on_device=instruments.counts_on_device),
         instruments=instruments,
         config=config.trainer,
         num_steps=built.num_steps,

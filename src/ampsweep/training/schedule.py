@@ -66,6 +66,11 @@ class Schedule:
         value: float | Tensor | None = self._optimizers[0].param_groups[0].get("lr")
         return value.detach() if isinstance(value, Tensor) else value
 
+    def values(self) -> dict[str, float | Tensor]:
+        """The learning rate by its metric key; empty for an optimizer that makes its own."""
+        rate = self.learning_rate()
+        return {} if rate is None else {"train/lr": rate}
+
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self._optimizers:
             yield from optimizer.param_groups

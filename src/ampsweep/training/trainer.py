@@ -184,7 +184,7 @@ class Trainer:
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Make the step's row with values still on the device; host-side figures are added when the row is read."""
         self.instruments.end_row()
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
+        values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
         if step.grad_norm is not None:
             values["train/grad_norm"] = step.grad_norm
         return values | self.instruments.scale_values()

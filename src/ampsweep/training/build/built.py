@@ -14,7 +14,7 @@ from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
-from ampsweep.training.build.optimizer import build_optimizer
+from ampsweep.training.build.optimizer import build_optimizers
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def build_around(config: Config, precision: Precision, model: nn.Module, data: D
     """
     num_steps = steps_of(config, data)
     task: Task = build_component("task", config.task)
-    optimizer = build_optimizer(config.optimizer, model.parameters())
+    optimizer = build_optimizers(config.optimizer, model, {"optimizer": ["*"]})["optimizer"]
     return Built(model, data, task, precision, optimizer, num_steps)
 
 

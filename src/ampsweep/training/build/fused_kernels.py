@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _get_fused_kernels_supported_devices
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 
 def has_fused_kernels(target: Any, device: str) -> bool:
@@ -22,7 +22,7 @@ def has_fused_kernels(target: Any, device: str) -> bool:
     if device not in _get_fused_kernels_supported_devices() or not hasattr(torch.ops.aten, operator):
         return False
     key = device.upper()
-    if device == "cuda" and not torch.backends.cuda.is_built():
+    if device == "cuda" and torch.version.cuda is None:
         return key in _declared(operator)
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", key))
 
@@ -31,7 +31,8 @@ def has_fused_kernels(target: Any, device: str) -> bool:
 def _declared(operator: str) -> frozenset[str]:
     """The dispatch keys that an operator has kernels for, in torch's table of operators."""
     spec = find_spec("torchgen")
-    assert spec is not None and spec.origin is not None, "torch is installed with its code generator"
+    assert spec is not None, "torch is installed with its code generator"
+    assert spec.origin is not None
     table = Path(spec.origin).parent / "packaged/ATen/native/native_functions.yaml"
     entry = table.read_text(encoding="utf-8").partition(f"- func: {operator}(")[2].partition("\n- func:")[0]
     return frozenset(key for keys in re.findall(r"^    ([\w, ]+): ", entry, re.M) for key in keys.split(", "))

@@ -113,21 +113,26 @@ def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[
 class _Stepped:
     """Learning rates that a torch LRScheduler sets, which steps a stand-in of each optimizer as steps are applied.
 
-    A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those between.
+    A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those
+    between.
     """
 
     def __init__(self, settings: dict[str, Any], optimizers: Sequence[Optimizer]) -> None:
-        self._make = lambda: [_scheduled(settings, optimizer) for optimizer in optimizers]
-        self._all, self._at, self._rates = self._make(), -1, [0.0]
+        self._settings, self._optimizers = settings, optimizers
+        self._begin()
         self(0)  # what a scheduler changes besides learning rates, most change when they are made
 
     def __call__(self, applied_steps: int) -> list[float]:
         if applied_steps < self._at:
-            self._all, self._at = self._make(), -1
+            self._begin()
         while self._at < applied_steps:
             self._rates = [rate for one in self._all for rate in next(one)]
             self._at += 1
         return self._rates
+
+    def _begin(self) -> None:
+        self._all = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]
+        self._at, self._rates = -1, [0.0]
 
 
 def _scheduled(settings: dict[str, Any], optimizer: Optimizer) -> Iterator[list[float]]:

@@ -1,4 +1,4 @@
-"""The optimizers of a run: any class by its `_target_`, parameter groups by pattern, fused kernels where torch has them."""
+"""The optimizers of a run: any class by its `_target_`, its parameter groups, fused kernels where torch has them."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
+from ampsweep.text import one_line
 from ampsweep.training.build.fused_kernels import has_fused_kernels
 from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
@@ -44,6 +45,43 @@ def build_optimizers(
     return _build(config, parameters, trains, device)
 
 
+def rehearse_optimizers(
+    config: Mapping[str, Any],
+    model: nn.Module,
+    trains: Mapping[str, Sequence[str]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Optimizer]:
+    """Build the optimizers on the CPU, over tiny parameters with the names of the model's, and let each take a step.
+
+    The model may be on the meta device. What is decided for `device` is decided so here, apart from its kernels.
+
+    Raises:
+        UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
+    """
+    tiny = {
+        name: nn.Parameter(torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, dtype)))
+        for name, one in model.named_parameters()
+        if one.requires_grad
+    }
+    for parameter in tiny.values():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    with torch.random.fork_rng(devices=[]):
+        optimizers = _build(config, tiny, trains, device, rehearses=True)
+        for name, optimizer in optimizers.items():
+            try:
+                optimizer.step()
+            except Exception as error:  # the class may be the user's own, and raise anything
+                named = component_name(settings_of(config, name))
+                raise UserError(f"optimizer={named} cannot take a step: {one_line(error)}") from error
+    return optimizers
+
+
+def _dtype(parameter: nn.Parameter, dtype: torch.dtype) -> torch.dtype:
+    return dtype if parameter.is_floating_point() else parameter.dtype
+
+
 def is_fused(optimizer: Optimizer) -> bool:
     """Tell whether the optimizer itself skips the step of a non-finite gradient: on the device, unseen by the host.
 
@@ -52,12 +90,18 @@ def is_fused(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
+def learning_rate(optimizer: Optimizer) -> float | None:
+    """The optimizer's learning rate, before any schedule; None where it has none."""
+    rate = optimizer.defaults.get("lr", optimizer.param_groups[0].get("lr"))
+    return None if rate is None else float(rate)
+
+
 def settings_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings of one optimizer: the common ones with those of `optimizer.each.NAME` in their place.
 
     Another class takes over what every class may have; the arguments of the common class are not its own.
     """
-    own = (config.get("each") or {}).get(name, {})
+    own: dict[str, Any] = (config.get("each") or {}).get(name, {})
     common = dict(config)
     if own.get("_target_", config["_target_"]) != config["_target_"]:
         common = {key: config[key] for key in (*_OWN_DEFAULT, "groups") if key in config}
@@ -69,6 +113,8 @@ def _build(
     parameters: Mapping[str, nn.Parameter],
     trains: Mapping[str, Sequence[str]],
     device: torch.device | None,
+    *,
+    rehearses: bool = False,
 ) -> dict[str, Optimizer]:
     if not parameters:
         raise UserError("the model has no parameters to train")
@@ -85,7 +131,7 @@ def _build(
         mine = {one: parameters[one] for one in names}
         if "groups" in own.get(name, {}):
             _check_patterns(key, settings["groups"], mine)
-        found[name] = _OneOptimizer(key, settings, mine, device).build()
+        found[name] = _OneOptimizer(key, settings, mine, device, rehearses).build()
     return found
 
 
@@ -139,12 +185,14 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class _OneOptimizer:
-    """What one optimizer is built from; `key` is the config's key of its settings."""
+    """One optimizer to build; `key` is the config's key of its settings."""
 
     key: str
     settings: Mapping[str, Any]
     parameters: Mapping[str, nn.Parameter]
     device: torch.device | None
+    rehearses: bool
+    """No kernels are chosen: parameters of one device stand for those of another."""
 
     def build(self) -> Optimizer:
         target = locate(self.key, dict(self.settings))
@@ -178,6 +226,8 @@ class _OneOptimizer:
             if key in given and not (key in taken or _takes_any(taken)):
                 raise UserError(f"{self.key}.{key}={str(given[key]).lower()}: {self._name()} has no such argument")
         given |= self._fused(target, given)
+        if self.rehearses:
+            given = {key: value for key, value in given.items() if key not in _KERNELS}
         takes_pair = "betas" in taken and "beta1" not in taken
         return _with_pair(given, taken["betas"].default) if takes_pair else given
 
