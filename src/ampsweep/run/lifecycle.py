@@ -266,7 +266,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         data_fingerprint=built.data.fingerprint,
         steps=built.num_steps,
         model_size=sum(parameter.numel() for parameter in built.model.parameters()),
-        lr=learning_rate(built.optimizer),
+        lr=learning_rate(next(iter(built.optimizers.values()))),
         batch_search=request.batch_search,
     )
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
@@ -281,7 +281,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         if precision.parameters == "float32":
             record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
     record.proof.contradictions = contradictions(precision, record.proof)
-    record.proof.optimizer_fused = is_fused(built.optimizer)
+    record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
     return record
 
 

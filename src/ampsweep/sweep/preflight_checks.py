@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
@@ -23,7 +22,7 @@ from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.sweep.memory_check import too_large
-from ampsweep.sweep.model_check import check_model
+from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
@@ -47,7 +46,7 @@ def check_runs(
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     sizes: dict[tuple[str, str], Checked] = {}
-    models: dict[str, nn.Module] = {}
+    models: dict[str, CheckedModel] = {}
     optimizers: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
@@ -92,8 +91,8 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         prepared = replace(prepared, data=data)
         try:
             with _watched(config):
-                parts, model = _check_parts(config, device, data)
-                _check_optimizer(config, device, model, parts)
+                parts, found = _check_parts(config, data)
+                _check_optimizer(config, device, found, parts)
         except TimeLimitError as error:
             raise UserError(one_line(error)) from error
         checked = _with_size(config, device, parts)
@@ -121,27 +120,27 @@ def _key(*parts: Any) -> str:
     return json.dumps(parts, sort_keys=True, default=vars)
 
 
-def _check_parts(config: Config, device: torch.device, data: Data) -> tuple[Checked, nn.Module]:
-    """Check the parts together, without holding any memory for the model, which is returned on the meta device.
+def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
+    """Check the parts together, without holding any memory for the model.
 
     Raises:
-        UserError: a part refuses its settings, or they do not fit together or the device.
+        UserError: a part refuses its settings, or they do not fit together.
     """
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    steps = steps_of(config, data)
-    return Checked(num_steps=steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found.model
+    steps = steps_of(config, data, found.num_turns)
+    return Checked(num_steps=steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
 
 
-def _check_optimizer(config: Config, device: torch.device, model: nn.Module, checked: Checked) -> None:
+def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
     """Rehearse what trains the model: its optimizers, and the learning rates of the run's steps.
 
     Raises:
         UserError: they refuse their settings, or do not fit the model or the device.
     """
     assert checked.num_steps is not None
-    trains, dtype = {"optimizer": ["*"]}, getattr(torch, config.precision.parameters)
-    optimizers = rehearse_optimizers(config.optimizer, model, trains, device=device, dtype=dtype)
+    dtype = getattr(torch, config.precision.parameters)
+    optimizers = rehearse_optimizers(config.optimizer, found.model, found.trains, device=device, dtype=dtype)
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
@@ -187,7 +186,7 @@ def _checked_data(config: Config, device: torch.device) -> Data:
 
 
 def _check(
-    config: Config, wandb: WandbAddress | None, stop: StopRequest, models: dict[str, nn.Module], key: str
+    config: Config, wandb: WandbAddress | None, stop: StopRequest, models: dict[str, CheckedModel], key: str
 ) -> Checked:
     """Check what does not depend on the optimizer, and leave the model under `key` in `models`."""
     try:
@@ -195,18 +194,18 @@ def _check(
         check_lock(str(device))
         _check_services(config, device, wandb)
         with _watched(config, stop.interrupt):
-            checked, models[key] = _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+            checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked
 
 
-def _with_optimizer(config: Config, checked: Checked, model: nn.Module | None, stop: StopRequest) -> Checked:
-    if model is None:
+def _with_optimizer(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
+    if found is None:
         return checked
     try:
         with _watched(config, stop.interrupt):
-            _check_optimizer(config, resolve_device(config.device), model, checked)
+            _check_optimizer(config, resolve_device(config.device), found, checked)
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked
