@@ -30,10 +30,8 @@ class CheckedModel:
     """The model on the meta device."""
     output_bytes: int
     """Bytes of all outputs of operators in a forward pass, in float32; 0 if they could not be counted."""
-    num_turns: int
-    """Turns of a step."""
-    trains: dict[str, list[str]]
-    """Patterns of the parameters that each optimizer trains."""
+    turns: Sequence[Turn]
+    """The turns of a step."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -46,7 +44,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     """
     task = build_component("task", config.task)
     turns = turns_of(task)
-    trains = trained_parts(turns)
+    trained_parts(turns)
     try:
         batch = data.train_batch(0)
     except (Exception, SystemExit) as error:  # the user's own data may raise anything
@@ -63,8 +61,8 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
         _rehearse(config, batch, model, turns)
-        return CheckedModel(model, 0, len(turns), trains)
-    return CheckedModel(model, counted.made_bytes, len(turns), trains)
+        return CheckedModel(model, 0, turns)
+    return CheckedModel(model, counted.made_bytes, turns)
 
 
 def _rehearse(config: Config, batch: Any, on_meta: nn.Module, turns: Sequence[Turn]) -> None:

@@ -37,6 +37,7 @@ from ampsweep.training.build.learning_rates import check_rates
 from ampsweep.training.build.optimizer import rehearse_optimizers
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, require_same_model
 from ampsweep.training.out_of_memory import out_of_memory
+from ampsweep.training.turns import trained_parts
 
 
 def check_runs(
@@ -124,12 +125,12 @@ def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
     """Check the parts together, without holding any memory for the model.
 
     Raises:
-        UserError: a part refuses its settings, or they do not fit together.
+        UserError: a part refuses its settings, or they do not fit together or the device.
     """
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    steps = steps_of(config, data, found.num_turns)
-    return Checked(num_steps=steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
+    num_steps = steps_of(config, data, len(found.turns))
+    return Checked(num_steps=num_steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
 
 
 def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
@@ -139,8 +140,8 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
         UserError: they refuse their settings, or do not fit the model or the device.
     """
     assert checked.num_steps is not None
-    dtype = getattr(torch, config.precision.parameters)
-    optimizers = rehearse_optimizers(config.optimizer, found.model, found.trains, device=device, dtype=dtype)
+    trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
+    optimizers = rehearse_optimizers(config.optimizer, found.model, trains, device=device, dtype=dtype)
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
