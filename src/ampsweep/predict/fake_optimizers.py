@@ -40,7 +40,7 @@ def _fake_cuda(*_: Any, **__: Any) -> list[str]:
     return ["cpu"]
 
 
-class _Scalars(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _Scalars(TorchFunctionMode):
     """Numbers in tensors, such as an optimizer's count of steps, of which a fake tensor knows none.
 
     A fake tensor keeps a number that it is made of, but not one that it is filled with. What is made on CUDA without

@@ -91,7 +91,7 @@ class FakeTraining:
             precision = Precision(replace(config.precision, tf32=False), CPU)
             with self._device.optimizers():
                 built = build_around(config, precision, model, data, torch.device(self._device.target.kind))
-        precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign]
+        precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign, assignment]
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
         return replace(built, turns=turns)
 
