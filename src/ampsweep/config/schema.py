@@ -70,6 +70,21 @@ class ResNetConfig(ComponentConfig):
 
 
 @dataclass(kw_only=True)
+class ImageGANConfig(ComponentConfig):
+    image_size: int = MISSING
+    in_channels: int = MISSING
+    latent_size: int = MISSING
+    hidden_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class TwoHeadedConfig(ComponentConfig):
+    in_features: int = MISSING
+    hidden_size: int = MISSING
+    out_features: int = MISSING
+
+
+@dataclass(kw_only=True)
 class DataConfig(ComponentConfig):
     """`provides` holds facts a model may refer to (`${data.provides.vocab_size}`), not constructor arguments."""
 
@@ -134,6 +149,12 @@ class OutputTaskConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
+
+
+@dataclass(kw_only=True)
+class WassersteinGANConfig(ComponentConfig):
+    critic_steps: int = 5
+    gradient_penalty: float = 10.0
 
 
 @dataclass(kw_only=True)

@@ -20,6 +20,8 @@ from ampsweep.redaction import hide
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing"}
+_WEIGHTS = {"gradient_penalty"}
+"""Numbers that may be larger than 1."""
 _LARGEST_GIB = 2**30
 """A memory size that 64 bits can count in bytes and that no device has."""
 
@@ -192,6 +194,8 @@ def _component(group: str, component: Any) -> Iterator[str]:
     for key, value in component.items():
         if isinstance(value, int) and not isinstance(value, bool):
             yield from _positive(f"{group}.{key}", value)
+        elif key in _WEIGHTS:
+            yield from _not_negative(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
 

@@ -191,7 +191,8 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
     """
     if _in_force:
         return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
-    with torch.autocast(loss.device.type, enabled=False):
+    has_autocast = torch.amp.is_autocast_available(loss.device.type)
+    with torch.autocast(loss.device.type, enabled=False) if has_autocast else nullcontext():
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
 
 

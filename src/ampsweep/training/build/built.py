@@ -11,7 +11,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
-from ampsweep.tasks.base import Task, turns_of
+from ampsweep.tasks.base import HasTurns, Task, turns_of
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizers
@@ -49,6 +49,8 @@ def build_around(config: Config, precision: Precision, model: nn.Module, data: D
         UserError: a part refuses its settings.
     """
     task: Task = build_component("task", config.task)
+    if config.trainer.compile:
+        _compile(model, task)
     turns = turns_of(task)
     optimizers = build_optimizers(config.optimizer, model, trained_parts(turns))
     num_steps = steps_of(config, data, len(turns))
@@ -70,9 +72,13 @@ def build_model(config: Config) -> nn.Module:
         enable()
     if config.trainer.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.trainer.compile:
-        model.compile()
     return model
+
+
+def _compile(model: nn.Module, task: Task) -> None:
+    """Compile the model, or the models of which it consists where the task calls these."""
+    for part in model.children() if isinstance(task, HasTurns) else [model]:
+        part.compile()
 
 
 def build_data(config: Config, device: torch.device) -> Data:
