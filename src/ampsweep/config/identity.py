@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep import __version__
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_label, with_effect
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
@@ -68,6 +68,8 @@ def _result_settings(config: Config) -> dict[str, Any]:
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
     if config.trainer.warmup_seconds is None:  # as in records from before there was this setting
         del settings["trainer"]["warmup_seconds"]
+    if not with_effect(config.precision).fp32_modules:  # likewise, and a baseline without autocast is the same run
+        del settings["precision"]["fp32_modules"]
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:

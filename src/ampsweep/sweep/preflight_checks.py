@@ -46,7 +46,7 @@ def check_runs(
     sizes: dict[tuple[str, str], Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        parts = [*shared, config.optimizer.fused, config.device]
+        parts = [*shared, config.optimizer.fused, config.device, config.precision.fp32_modules]
         key = json.dumps(parts, sort_keys=True, default=vars)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
