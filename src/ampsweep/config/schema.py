@@ -33,6 +33,8 @@ class PrecisionConfig:
     """float32 matmuls and convolutions may run in TF32."""
     eval: str = "full"
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
+    fp32_modules: list[str] = field(default_factory=list)
+    """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
 
 
 @dataclass(kw_only=True)

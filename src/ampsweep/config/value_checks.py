@@ -76,6 +76,11 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
             "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
             "gradients; use amp_fp16, which keeps parameters in float32"
         )
+    if not all(isinstance(pattern, str) and pattern for pattern in precision.fp32_modules):
+        yield f"precision.fp32_modules={precision.fp32_modules}: must be a list of patterns of module names"
+    if precision.fp32_modules and precision.parameters != "float32":
+        both = f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}"
+        yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
     yield from _positive("precision.init_scale", precision.init_scale)
     if precision.init_scale >= 2.0**128:
         yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
@@ -198,6 +203,10 @@ def _component(group: str, component: Any) -> Iterator[str]:
             yield from _not_negative(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
+
+
+def _listed(values: list[str]) -> str:
+    return f"[{','.join(map(str, values))}]"
 
 
 def _not_finite(key: str, value: Any) -> Iterator[str]:

@@ -51,7 +51,7 @@ def check_runs(
     optimizers: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        key = _key(*shared, config.device)
+        key = _key(*shared, config.device, config.precision.fp32_modules)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
             memory[key] = _check(config, wandb, stop, models, key)

@@ -39,7 +39,21 @@ def build(config: Config, device: torch.device, data: Data) -> Built:
     """
     precision = Precision(config.precision, device)
     seed_everything(config.seed)
-    return build_around(config, precision, precision.convert(build_model(config)), data)
+    model = build_model(config)
+    cover_modules(precision, model)
+    return build_around(config, precision, precision.convert(model), data)
+
+
+def cover_modules(precision: Precision, model: nn.Module) -> None:
+    """Keep the modules that `precision.fp32_modules` names out of autocast.
+
+    Raises:
+        UserError: it names none of the model's.
+    """
+    try:
+        precision.cover(model)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
