@@ -46,7 +46,7 @@ def test_the_batch_size_is_known_by_its_own_key():
     assert (only.key, only.config_key, only.sizes) == ("batch_size", "data.batch_size", (4, 16))
 
 
-def test_two_sizes_at_once_give_a_series_for_each_value_of_the_other():
+def test_two_sizes_at_once_give_a_series_for_each_of_the_other():
     found = series_of(*(one for hidden in (64, 128) for size in (4, 8) for one in both(hidden, [1.0], batch_size=size)))
     assert [(one.key, one.varied, one.workloads) for one in found] == [
         ("batch_size", {"model.hidden_size": 64}, (0, 2)),

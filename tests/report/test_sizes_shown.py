@@ -15,7 +15,7 @@ from ampsweep.report.wandb.comparison_page import comparison_page
 SPEEDUPS = {1023: [1.0, 1.1, 1.05], 1024: [2.0, 2.1, 2.05], 512: [1.5, 1.5, 1.5], 511: [1.4, 1.6, 1.5], 100: [1.0] * 3}
 SENTENCES = [
     "amp_bf16 at 1023 has 0.512 [0.483, 0.542] of the speedup at 1024 (n=3)",
-    "amp_bf16: what multiples of 8 gain cannot be decided at 511 (0.998x [0.847, 1.176] of the speedup at 512, n=3)",
+    "amp_bf16: what multiples of 8 gain cannot be decided at 511 (0.999x [0.846, 1.179] of the speedup at 512, n=3)",
     "What multiples of 8 gain cannot be decided at 100: none within 5% was measured beside it",
 ]
 

@@ -58,7 +58,7 @@ class SizeSeries:
     """Those in which other series of the same size differ."""
     sizes: tuple[float, ...]
     workloads: tuple[int, ...]
-    """Of each size, the place of its workload among those of the comparison."""
+    """The places of their workloads among those of the comparison."""
     too_small: tuple[float, ...]
     """Sizes at which the baseline's step is too small to judge speed by."""
     along: tuple[str, ...]

@@ -13,7 +13,7 @@ DERIVED: Final = ("model_size", "steps")
 """Facts that follow from the config: they tell workloads apart where nothing that was swept does."""
 
 _SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
-"""Of config keys that were swept as one, the key that names them: one of these, else one of the model."""
+"""Keys that name a size which several config keys have; without one of these a key of the model does."""
 
 Facts = dict[str, Scalar]
 

@@ -33,7 +33,7 @@ def series_heading(series: SizeSeries) -> str:
 
 
 def series_lines(series: SizeSeries) -> list[str]:
-    """What multiples of 8 gain each arm, as far as the figures decide it, and what else to know of the sizes."""
+    """Say what multiples of 8 gain each arm, as far as the figures decide it, and what else to know of the sizes."""
     lines = [line for arm in dict.fromkeys(one.arm for one in series.effects) for line in _multiples(arm, series)]
     beside = {one.size for one in series.effects}
     alone = [size for size in series.sizes if not is_multiple(size) and size not in beside]
