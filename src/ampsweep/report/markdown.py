@@ -7,6 +7,7 @@ from typing import Final
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.search_comparison import SearchComparison
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
 from ampsweep.report.search_tables import probes_table, search_table
@@ -15,6 +16,8 @@ from ampsweep.report.sentences.explaining import arm_note, comparison_note, unpa
 from ampsweep.report.sentences.file_problems import file_problems
 from ampsweep.report.sentences.method import method
 from ampsweep.report.sentences.recommending import conclusion, recommendation
+from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.report.size_tables import size_table
 from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
@@ -23,14 +26,16 @@ _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|
 
 
 def markdown(
-    comparison: Comparison, panels: Sequence[Sequence[PanelShown]] = (), across: Sequence[PanelShown] = ()
+    comparison: Comparison,
+    panels: Sequence[Sequence[PanelShown]] = (),
+    over_sizes: Sequence[Sequence[PanelShown]] = (),
 ) -> str:
     """The document: verdict, table, conclusion, notes, panels and runs of each workload, then how it was all taken.
 
     Args:
         comparison: with run directories named as seen from the document.
         panels: of each workload, in the order of the comparison's.
-        across: panels over several workloads.
+        over_sizes: of each series of sizes, in the order of the comparison's.
     """
     lines = [f"# Precision compared with {_plain(comparison.baseline)}", ""]
     if not comparison.workloads and not comparison.searches:
@@ -39,8 +44,8 @@ def markdown(
         lines += _workload(workload, panels[index] if panels else ())
     for found in comparison.searches:
         lines += _search(found)
-    if across:
-        lines += ["## Against batch size", "", *_panels(across)]
+    for index, series in enumerate(comparison.series):
+        lines += [*_series(series, comparison), *_panels(over_sizes[index] if over_sizes else ())]
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     lines += _list("Missing", [_plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
     lines += _method(comparison)
@@ -51,6 +56,7 @@ def verdict_markdown(comparison: Comparison) -> str:
     """The findings with the notes: for a place that shows panels and runs itself."""
     lines = [line for workload in comparison.workloads for line in _findings(workload)]
     lines += [line for found in comparison.searches for line in _search(found)]
+    lines += [line for series in comparison.series for line in _series(series, comparison)]
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -89,6 +95,16 @@ def _findings(workload: WorkloadComparison) -> list[str]:
         "",
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
+    ]
+
+
+def _series(series: SizeSeries, comparison: Comparison) -> list[str]:
+    return [
+        f"## {_plain(series_heading(series))}",
+        "",
+        *_plain_table(size_table(series, comparison)),
+        "",
+        *_list("", [_plain(f"{line}.") for line in series_lines(series)]),
     ]
 
 
@@ -163,7 +179,8 @@ def _table(headers: Sequence[str], numeric: Sequence[bool], rows: Iterable[Seque
 
 
 def _list(title: str, items: Sequence[str], *, level: int = 2) -> list[str]:
-    return [f"{'#' * level} {title}", "", *(f"- {item}" for item in items), ""] if items else []
+    head = [f"{'#' * level} {title}", ""] if title else []
+    return [*head, *(f"- {item}" for item in items), ""] if items else []
 
 
 def _plain(text: str) -> str:
