@@ -11,6 +11,7 @@ from typing import Any
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -37,9 +38,14 @@ def workload_hash(config: Config) -> str:
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code."""
+    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code.
+
+    So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
+    """
     settings = _result_settings(config)
     del settings["precision"]
+    if "seam" in settings:
+        settings["seam"] = _without(settings["seam"], ("saved_in",))
     settings["data"] = _without(settings["data"], _LOCATIONS)
     facts = [device_name, world_size, code_version(), data_fingerprint]
     return _digest([settings, facts])
@@ -57,8 +63,10 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
-    readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>-`..."""
+    before = saved_in(config)
+    arm = arm_label(config.precision) + ("" if before is None else f"-after-{before}")
+    readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
@@ -72,6 +80,8 @@ def _result_settings(config: Config) -> dict[str, Any]:
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
+    if config.seam.step is None:
+        del settings["seam"]
     return settings
 
 

@@ -9,10 +9,11 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
-from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending
+from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, seams
 
 SCHEMA: Final = 3
 
@@ -31,6 +32,7 @@ def _comparison(of: Comparison) -> Json:
         "margin_pct": of.margin_pct,
         "workloads": [_workload(one) for one in of.workloads],
         "searches": [_search(one) for one in of.searches],
+        "seams": [_seams(one) for one in of.seams],
         "notes": [explaining.comparison_note(note) for note in of.notes],
         "omissions": [asdict(one) for one in of.file_problems],
     }
@@ -144,3 +146,20 @@ def _arm_search(of: ArmSearch) -> Json:
     }
     figures = {key: value for key, value in asdict(of).items() if key not in ("refusing", "outcome", "error")}
     return dict(told.get(key, (key, value)) for key, value in figures.items())
+
+
+def _seams(of: SeamComparison) -> Json:
+    return {
+        "title": of.title,
+        "facts": dict(of.facts),
+        "step": of.step,
+        "steps": of.steps,
+        "margin_pct": of.margin_pct,
+        "loss": of.loss,
+        "saved_in": list(of.saved_in),
+        "resumed_in": list(of.resumed_in),
+        "cells": [asdict(one) | {"is_bitwise": one.is_bitwise, "then": seams.position(one)} for one in of.seams],
+        "sentence": seams.answer(of),
+        "notes": seams.seam_lines(of),
+        "runs": [_run(one) for one in of.runs],
+    }

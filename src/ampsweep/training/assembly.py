@@ -37,6 +37,8 @@ def assemble_trainer(
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
+    seam_step: int | None = None,
+    keep: Callable[[Trainer], None] = keep_nothing,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     accumulate = config.trainer.grad_accum_steps
@@ -67,6 +69,8 @@ def assemble_trainer(
         progress=progress,
         save=save,
         watchdog=watchdog,
+        seam_step=seam_step,
+        keep=keep,
     )
 
 

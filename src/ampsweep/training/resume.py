@@ -1,18 +1,20 @@
 """Saving and restoring of a trainer's state for checkpoints, random number generators included."""
 
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from ampsweep.record import LAST
 from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
+from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.trainer import Trainer
 
 
-def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str) -> Path:
-    """Write the trainer's whole state to `directory`; waits for the device."""
+def take_checkpoint(
+    trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str, *, file_name: str = LAST
+) -> Path:
+    """Write the trainer's whole state to a run's `directory`; waits for the device."""
     return save_checkpoint(
         Checkpoint(
             step=trainer.step,
@@ -29,6 +31,7 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
             rng=rng_state(trainer.precision.device),
         ),
         directory,
+        file_name=file_name,
     )
 
 
@@ -56,31 +59,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
     for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True):
         saved.update({key: value for key, value in own.items() if key != "params"})
     optimizer.load_state_dict(state)
-
-
-def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    if device.type == "mps":
-        state["mps"] = torch.mps.get_rng_state()
-    return state
-
-
-def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-    if device.type == "mps" and "mps" in state:
-        torch.mps.set_rng_state(state["mps"])

@@ -15,6 +15,14 @@ _LARGEST_BATCH: Final = (
     "batch (with its error against the measured one)"
 )
 
+_SEAM: Final = (
+    "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
+    "loads it in each precision (parameters and optimizer state in the dtype that this one has them in), evaluates and "
+    "trains on. The jump of the training loss is that of its first step minus the uninterrupted run's same step, on the "
+    "same batch; the jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is "
+    "that of the final evaluations, closed if its 90% t-interval over seeds lies within the margin"
+)
+
 
 def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Each figure that is shown and how it was taken; then what parity and the words about runs mean."""
@@ -41,6 +49,8 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
         )
     if comparison.searches:
         yield "largest batch", f"{_LARGEST_BATCH}."
+    if comparison.seams:
+        yield "jump at a seam", f"{_SEAM}."
     yield (
         "contaminated",
         "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "
