@@ -137,19 +137,20 @@ class _Pair:
     @property
     def skipped_steps(self) -> int | None:
         skipped = self._of(self.resumed, SKIPPED_STEPS)
-        near = [] if skipped is None else np.flatnonzero(skipped.steps <= self.step + NUM_NEAR_STEPS)
-        if skipped is None or not len(near):
+        if skipped is None:
+            return None
+        near = np.flatnonzero(skipped.steps <= self.step + NUM_NEAR_STEPS)
+        if not len(near):
             return None
         before = self._at(self.whole, SKIPPED_STEPS, self.step) or 0  # a scaler of its own begins to count at the seam
         return round(float(skipped.values[near[-1]]) - before)
 
     def _at(self, run: Run, key: str, step: int) -> float | None:
         series = self._of(run, key)
-        found = [] if series is None else np.flatnonzero(series.steps == step)
-        if series is None or not len(found):
+        if series is None:
             return None
-        value = float(series.values[found[0]])
-        return value if np.isfinite(value) else None
+        found = series.values[series.steps == step]
+        return float(found[0]) if len(found) and np.isfinite(found[0]) else None
 
     def _of(self, run: Run, key: str) -> Series | None:
         return self.series.get(run.directory, {}).get(key)

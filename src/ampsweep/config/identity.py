@@ -63,7 +63,7 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>-`..."""
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
     before = saved_in(config)
     arm = arm_label(config.precision) + ("" if before is None else f"-after-{before}")
     readable = f"{arm}-{component_name(config.model)}-s{config.seed}"

@@ -85,9 +85,8 @@ def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
     if entry.status != "completed" and not loss_is_no_matter:
         why = run.record.error or run.record.cut_short or "; ".join(run.contradictions)
         yield entry.status, first_line(why) if why else ""
-    if (
-        entry.contaminated is not None and run.record.identity.saved_in is None
-    ):  # of a resumed run nobody asks the speed
+    speed_matters = run.record.identity.saved_in is None  # of runs that change their precision only the loss does
+    if entry.contaminated is not None and speed_matters:
         yield "contaminated", entry.contaminated
     if (leaked := run.leaked_bytes) is not None:
         yield "leaks", leak(leaked)

@@ -98,7 +98,6 @@ def _as_found(directory: Path, record: RunRecord) -> _FirstPart:
 
 def _ended_before(config: Config, record: RunRecord) -> Untrained:
     """The end of a point without a checkpoint to begin with: that of the run which should have kept it."""
-    why = record.error or record.cut_short
-    told = f"{record.status}: {why}" if why else record.status
+    told = record.error or record.cut_short or record.status
     sentence = f"the run in {record.arm} that it goes on from ended before step {config.seam.step}: {told}"
     return Untrained("failed" if record.status == "completed" else record.status, sentence, record.oom)

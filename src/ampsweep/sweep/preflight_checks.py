@@ -120,7 +120,7 @@ def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
     decide_fused(config.optimizer.fused, device)
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    num_steps, seam = steps_of(config, data), config.seam.step
+    num_steps, seam = steps_of(config, data, found.num_turns), config.seam.step
     if seam is not None and seam >= num_steps:  # of a length in epochs
         raise UserError(seam_too_late(seam, num_steps))
     return Checked(num_steps=num_steps, num_parameters=num_parameters, output_bytes=found.output_bytes)

@@ -17,10 +17,10 @@ _LARGEST_BATCH: Final = (
 
 _SEAM: Final = (
     "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
-    "loads it in each precision (parameters and optimizer state in the dtype that this one has them in), evaluates and "
-    "trains on. The jump of the training loss is that of its first step minus the uninterrupted run's same step, on the "
-    "same batch; the jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is "
-    "that of the final evaluations, closed if its 90% t-interval over seeds lies within the margin"
+    "loads it in each precision (parameters and optimizer state in its dtype), evaluates and trains on. The jump of "
+    "the training loss is that of its first step minus the uninterrupted run's same step, on the same batch; the "
+    "jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is that of the "
+    "final evaluations, closed if its 90% t-interval over seeds lies within the margin"
 )
 
 

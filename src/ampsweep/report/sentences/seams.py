@@ -50,9 +50,7 @@ def position(one: Seam) -> str:
         return "-"
     if one.final_position is None:
         return "exact" if one.final_gap.mean == 0 else f"{MIN_PAIRS} seeds are needed"
-    return (
-        "closed" if one.final_position == "inside" else _FINALLY[one.final_position].removesuffix(" by more than that")
-    )
+    return {"inside": "closed", "above": "worse", "below": "better", "open": "undecided"}[one.final_position]
 
 
 def _same_arm(found: SeamComparison) -> str:
