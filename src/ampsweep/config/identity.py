@@ -3,14 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import Config, component_name
+from ampsweep.config.schema import Config, SeamConfig, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
@@ -42,10 +42,8 @@ def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerpr
 
     So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
     """
-    settings = _result_settings(config)
+    settings = _result_settings(replace(config, seam=replace(config.seam, saved_in=None)))
     del settings["precision"]
-    if "seam" in settings:
-        settings["seam"] = _without(settings["seam"], ("saved_in",))
     settings["data"] = _without(settings["data"], _LOCATIONS)
     facts = [device_name, world_size, code_version(), data_fingerprint]
     return _digest([settings, facts])
@@ -80,7 +78,7 @@ def _result_settings(config: Config) -> dict[str, Any]:
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
-    if config.seam.step is None:
+    if config.seam == SeamConfig():
         del settings["seam"]
     return settings
 
