@@ -310,6 +310,17 @@ class MaxBatchConfig:
 
 
 @dataclass(kw_only=True)
+class SeamConfig:
+    """A change of precision in the middle of a training."""
+
+    step: int | None = None
+    """The run evaluates after this step and keeps its checkpoint, for runs that go on from there. None: no seam."""
+    saved_in: str | None = None
+    """The precision mode of the steps up to `seam.step`: the run begins with the checkpoint that an uninterrupted run
+    in that mode has kept, which trains first if there is none yet. None: the run is uninterrupted itself."""
+
+
+@dataclass(kw_only=True)
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
@@ -351,6 +362,7 @@ class Config:
     report: ReportConfig = MISSING
     predict: PredictConfig = field(default_factory=PredictConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
+    seam: SeamConfig = field(default_factory=SeamConfig)
     seed: int = 0
     device: str = "auto"
     """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""
