@@ -22,7 +22,7 @@ from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
-_MAY_BE_ZERO = {"dropout", "label_smoothing"}
+_MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
 _LARGEST_GIB = 2**30
 """A memory size that 64 bits can count in bytes and that no device has."""
 
@@ -140,7 +140,7 @@ def _component(group: str, component: Any) -> Iterator[str]:
         return
     for key, value in component.items():
         if isinstance(value, int) and not isinstance(value, bool):
-            yield from _positive(f"{group}.{key}", value)
+            yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
 

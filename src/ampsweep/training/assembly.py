@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, close
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
@@ -90,3 +90,6 @@ class ShortValidation:
 
     def val_batches(self) -> Iterator[Any]:
         yield from islice(self._data.val_batches(), _VAL_BATCHES)
+
+    def close(self) -> None:
+        close(self._data)
