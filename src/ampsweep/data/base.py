@@ -48,16 +48,16 @@ class Validatable(Protocol):
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
 
 
-def close(data: object) -> None:
+def stop_workers(data: object) -> None:
     """End the processes that data has started, if it can have any; reading on may start them again."""
-    if (end := getattr(data, "close", None)) is not None:
+    if (end := getattr(data, "stop_workers", None)) is not None:
         end()
 
 
 def num_workers(data: object) -> int | None:
     """Number of processes that read training batches ahead; None where data has not chosen yet or never has any."""
-    found: int | None = getattr(data, "num_workers", None)
-    return found
+    found = getattr(data, "num_workers", None)
+    return found if isinstance(found, int) else None
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

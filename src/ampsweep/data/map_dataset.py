@@ -8,12 +8,13 @@ from torch.utils.data import Dataset, default_collate
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import batch_to_device
-from ampsweep.data.batch_reader import BatchReader, WorkerSettings
+from ampsweep.data.batch_reader import BatchReader
 from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.item_batches import Collate, ItemBatches, checked_length
 from ampsweep.data.seeding import Shuffle, require_batch
 from ampsweep.data.worker_processes import why_not_sent
+from ampsweep.data.worker_settings import WorkerSettings
 
 _NUM_SAMPLES = 8
 
@@ -80,10 +81,10 @@ class MapDataset:
         for batch in self._reader.one_pass(self._val):
             yield batch_to_device(batch, self._device)
 
-    def close(self) -> None:
+    def stop_workers(self) -> None:
         """End the workers."""
         self._batches.close()
-        self._reader.close()
+        self._reader.stop_workers()
 
 
 def _fingerprint(dataset: Dataset[Any], length: int, batches: ItemBatches) -> str:

@@ -32,8 +32,9 @@ class SeededReading:
     something read has drawn from them, they are only watched; the first batch that does is read a second time.
     """
 
-    def __init__(self) -> None:
-        self._draws_from_others = False
+    def __init__(self, *, can_repeat: bool = True) -> None:
+        """`can_repeat`: what is read can be read a second time; else all generators are seeded from the beginning."""
+        self._draws_from_others = not can_repeat
 
     def __call__(self, read: Callable[[], Read], *key: str | int) -> Read:
         """Call `read` with the generators seeded by `key`, and return its result."""

@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data, close, num_workers
+from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
@@ -50,7 +50,7 @@ def _measure(config: Config) -> float | None:
             raise
         return None
     finally:
-        close(data)
+        stop_workers(data)
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
     train_s = built.num_steps * step_s

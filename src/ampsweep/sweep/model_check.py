@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.text import one_line
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
@@ -40,6 +40,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     task = build_component("task", config.task)
     try:
         batch = data.train_batch(0)
+        stop_workers(data)
     except (Exception, SystemExit) as error:  # the user's own data may raise anything
         raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
     with torch.random.fork_rng(), torch.device("meta"):
