@@ -20,7 +20,7 @@ from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
-_MAY_BE_ZERO = {"dropout", "label_smoothing"}
+_MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
 _WEIGHTS = {"gradient_penalty"}
 """Numbers that may be larger than 1."""
 _LARGEST_GIB = 2**30
@@ -226,7 +226,7 @@ def _component(group: str, component: Any) -> Iterator[str]:
         return
     for key, value in component.items():
         if isinstance(value, int) and not isinstance(value, bool):
-            yield from _positive(f"{group}.{key}", value)
+            yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
         elif key in _WEIGHTS:
             yield from _not_negative(f"{group}.{key}", value)
         elif isinstance(value, float):

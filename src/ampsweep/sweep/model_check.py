@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.tasks.base import Turn, turns_of
 from ampsweep.text import one_line
@@ -48,6 +48,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     trained_parts(turns)
     try:
         batch = data.train_batch(0)
+        stop_workers(data)
     except (Exception, SystemExit) as error:  # the user's own data may raise anything
         raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
     with torch.random.fork_rng(), torch.device("meta"):
