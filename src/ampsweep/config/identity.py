@@ -21,7 +21,9 @@ _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
+    ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
+    ("task", "penalty_of"): "parameters",
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
