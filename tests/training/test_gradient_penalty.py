@@ -1,5 +1,7 @@
 """Gradient penalties are bitwise those of torch's own example, whatever the mode, and their memory is known before."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,3 +80,26 @@ def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, of, accum
         assert [*training.column("amp/scale").values()] == scales
         skipped = training.rows[-1]["amp/skipped_steps"]
         assert 0 < skipped < NUM_STEPS if init_scale == OVERFLOWS else skipped == 0
+
+
+@pytest.mark.parametrize("of", ["parameters", "inputs"])
+def test_a_scale_far_too_large_comes_down(of):
+    training = assemble(*settings("amp_fp16", 2.0**60, of), "trainer.steps=60")
+
+    assert training.train().status == "completed"
+
+    losses = [*training.column("train/loss").values()]
+    assert 25 < training.rows[-1]["amp/skipped_steps"] < 60
+    assert not math.isfinite(losses[0])
+    assert math.isfinite(losses[-1])
+
+
+def test_a_penalty_that_no_scale_makes_finite_diverges():
+    training = assemble(*settings("amp_fp16", 65536.0, "parameters"), "trainer.steps=100")
+    with torch.no_grad():
+        next(training.built.model.parameters()).fill_(torch.inf)
+
+    ending = training.train()
+
+    assert ending.status == "diverged"
+    assert ending.error.startswith("the scale collapsed to")
