@@ -35,7 +35,8 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "classification": schema.ClassificationConfig,
         "model_loss": schema.ModelLossConfig,
     },
-    "optimizer": {"sgd": schema.SGDConfig, "adamw": schema.AdamWConfig},
+    "optimizer": dict(schema.OPTIMIZERS),
+    "scheduler": {"shape": schema.SchedulerConfig},
 }
 
 

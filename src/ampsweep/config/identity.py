@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import COMPONENTS, Config, component_name
+from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -21,6 +21,10 @@ _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
 
 LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
+    ("optimizer", "foreach"): None,
+    ("optimizer", "capturable"): None,
+    ("optimizer", "groups"): [],
+    ("optimizer", "each"): {},
     ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
     ("task", "penalty_of"): "parameters",
@@ -86,9 +90,17 @@ def _result_settings(config: Config) -> dict[str, Any]:
 def _leave_out_later_keys(settings: dict[str, Any]) -> None:
     for (group, key), default in LATER_KEYS.items():
         # In a class of the user's own a key of this name means something else, and its absence another default.
-        is_own = group in COMPONENTS and not str(settings[group]["_target_"]).startswith("ampsweep.")
-        if not is_own and key in settings[group] and settings[group][key] == default:
+        if not _is_own(group, settings[group]) and key in settings[group] and settings[group][key] == default:
             del settings[group][key]
+    if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
+        settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
+
+
+def _is_own(group: str, part: dict[str, Any]) -> bool:
+    if group == "optimizer":
+        option = OPTIMIZERS.get(part["name"])
+        return option is None or part["_target_"] != option._target_
+    return group in COMPONENTS and not str(part["_target_"]).startswith("ampsweep.")
 
 
 def _without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

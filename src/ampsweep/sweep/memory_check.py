@@ -1,20 +1,24 @@
 """Check before a run that it is not predicted to need more memory than its device has."""
 
-from typing import Final
+import math
+from typing import Any, Final
 
 import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import AdamWConfig, Config, SGDConfig
+from ampsweep.config.schema import Config
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
-from ampsweep.training.build.optimizer import decide_fused
+from ampsweep.training.build.fused_kernels import has_fused_kernels
+from ampsweep.training.build.instantiate import locate
 
+_NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
+"""Tensors of a parameter's size that each of the suite's own options keeps for it at most."""
 _AUTOCAST_COPIES: Final = 2
 """Half-precision values for each parameter: autocast's copy of it, and the gradient of the copy."""
-_UNFUSED_COPIES: Final = 2
-"""Temporary values for each parameter in the step of an optimizer without fused kernels."""
+_UNFUSED_COPIES: Final = 3
+"""Temporary values for each parameter in the step of one of the suite's own options without fused kernels."""
 _OUTPUTS_TWICE: Final = 2
 """Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
@@ -31,8 +35,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
     if not is_asked or limit is None or config.max_batch.search:
         return None
-    bound = _at_most(config, device, checked)
-    if bound is not None and bound <= limit:
+    if _at_most(config, device, checked) <= limit:
         return None
     from ampsweep.predict.run_prediction import trace_run
     from ampsweep.report.sentences.unvouched import not_vouched_for
@@ -56,22 +59,23 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     )
 
 
-def _at_most(config: Config, device: torch.device, checked: Checked) -> int | None:
-    """Bytes of tensors that no step exceeds; None where they are not known."""
+def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
+    """Bytes of tensors that no step exceeds; infinite where the suite does not know what is kept."""
     assert checked.num_parameters is not None
-    if checked.output_bytes is None:
-        return None
+    num_states = _NUM_STATES.get(config.optimizer["name"])
+    if checked.output_bytes is None or num_states is None or config.optimizer.get("each"):
+        return math.inf
     precision = config.precision
     size: int = getattr(torch, precision.parameters).itemsize
-    copies = 0 if decide_fused(config.optimizer.fused, device) else _UNFUSED_COPIES * size
+    per_parameter = size * (2 + num_states)
+    if not _is_fused(config.optimizer, device):
+        per_parameter += size * _UNFUSED_COPIES
     if precision.autocast:
-        copies += _AUTOCAST_COPIES * getattr(torch, precision.dtype).itemsize
-    per_parameter = size * (2 + _num_states(config)) + copies
+        per_parameter += _AUTOCAST_COPIES * int(getattr(torch, precision.dtype).itemsize)
     return checked.num_parameters * per_parameter + _OUTPUTS_TWICE * checked.output_bytes
 
 
-def _num_states(config: Config) -> int:
-    """Number of tensors of a parameter's size that the optimizer keeps for it."""
-    if isinstance(config.optimizer, AdamWConfig):
-        return 2
-    return 1 if isinstance(config.optimizer, SGDConfig) and config.optimizer.momentum else 0
+def _is_fused(optimizer: dict[str, Any], device: torch.device) -> bool:
+    if optimizer.get("fused") is False or optimizer.get("foreach") or optimizer.get("capturable"):
+        return False
+    return has_fused_kernels(locate("optimizer", optimizer), device.type)

@@ -40,8 +40,8 @@ class CheckedModel:
     output_bytes: int | None
     """Bytes of all outputs of operators while a turn's losses are computed in float32, of the turn with the most; None
     if they could not be counted."""
-    num_turns: int
-    """Turns of a step."""
+    turns: Sequence[Turn]
+    """The turns of a step."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -72,7 +72,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
             if isinstance(error, LossError | OutputError) or not rehearsal.is_own:
                 raise UserError(_misfit(config, error)) from error
             output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
-    return CheckedModel(model, output_bytes, len(turns))
+    return CheckedModel(model, output_bytes, turns)
 
 
 class _Rehearsal:
