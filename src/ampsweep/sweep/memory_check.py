@@ -15,6 +15,9 @@ from ampsweep.training.build.instantiate import locate
 
 _NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
 """Tensors of a parameter's size that each of the suite's own options keeps for it at most."""
+_GRADIENTS: Final = 3
+"""Values for each parameter in backward: its gradient so far, one more part of it where it is used again (weights that
+are tied, or a penalty on gradients), and their sum."""
 _AUTOCAST_COPIES: Final = 2
 """Half-precision values for each parameter: autocast's copy of it, and the gradient of the copy."""
 _UNFUSED_COPIES: Final = 3
@@ -27,9 +30,8 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
     A step is traced only if an upper bound exceeds the device's memory, or there is none: parameters, gradients,
-    optimizer state and what optimizer and autocast copy of them, plus twice the outputs of all operators of a forward
-    pass in float32. No step takes more than that bound, the checks know it already, and so an ordinary start is not
-    slowed.
+    optimizer state and copies of them, plus twice the batch and the outputs of all operators of a forward pass in
+    float32. No step takes more than that bound, the checks know it already, and so an ordinary start is not slowed.
     """
     is_asked = config.predict.with_runs or config.predict.must_fit
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
@@ -67,7 +69,7 @@ def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
         return math.inf
     precision = config.precision
     size: int = getattr(torch, precision.parameters).itemsize
-    per_parameter = size * (2 + num_states)
+    per_parameter = size * (1 + _GRADIENTS + num_states)
     if not _is_fused(config.optimizer, device):
         per_parameter += size * _UNFUSED_COPIES
     if precision.autocast:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ampsweep.data.base import Data
 from ampsweep.tasks.base import FollowsStep, Task, Turn, turns_of
 from ampsweep.tasks.output import OutputError
 from ampsweep.text import one_line
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
@@ -31,6 +32,10 @@ class LossError(ValueError):
     """Raised for a task that does not return what a training needs."""
 
 
+_SURE: Final = (LossError, OutputError)
+"""Faults that are the same on every device; their texts are sentences."""
+
+
 @dataclass(frozen=True)
 class CheckedModel:
     """A model that was found to take the batches of its data."""
@@ -38,8 +43,8 @@ class CheckedModel:
     model: nn.Module
     """The model on the meta device."""
     output_bytes: int | None
-    """Bytes of all outputs of operators while a turn's losses are computed in float32, of the turn with the most; None
-    if they could not be counted."""
+    """Bytes of a batch and of all outputs of operators while a turn's losses are computed of it in float32, for the
+    turn with the most; None if they could not be counted."""
     turns: Sequence[Turn]
     """The turns of a step."""
 
@@ -69,7 +74,7 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         try:
             output_bytes: int | None = rehearsal.on(model)
         except (Exception, SystemExit) as error:
-            if isinstance(error, LossError | OutputError) or not rehearsal.is_own:
+            if isinstance(error, _SURE) or not rehearsal.is_own:
                 raise UserError(_misfit(config, error)) from error
             output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
     return CheckedModel(model, output_bytes, turns)
@@ -98,9 +103,10 @@ class _Rehearsal:
         model.train()
         most = 0
         for turn in self._turns:
+            batch = self._moved(self._batch, device)
             with TensorBytes(device) as counted:
-                losses = turn.loss(model, self._moved(self._batch, device))
-            most = max(most, counted.made_bytes)
+                losses = turn.loss(model, batch)
+            most = max(most, counted.made_bytes + sum(tensor.nbytes for tensor in tensors_in(batch)))
             if self.is_own:
                 _differentiate(losses)
             del losses
@@ -131,21 +137,23 @@ def _output_bytes_on_the_cpu(config: Config, on_meta: nn.Module, rehearsal: _Reh
 def _differentiate(losses: Any) -> None:
     """Run the backward pass of a loss, or of each of several."""
     several = (losses,) if isinstance(losses, Tensor) else losses
-    if not isinstance(several, tuple | list) or not several:
+    if not isinstance(several, tuple | list):
         raise LossError(f"the loss must be a tensor, or several in a tuple, got {type(losses).__name__}")
+    if not several:
+        raise LossError(f"the loss must be a tensor, or several in a tuple, got an empty {type(losses).__name__}")
     for number, loss in enumerate(several, start=1):
         if not isinstance(loss, Tensor):
             raise LossError(f"the loss must be a tensor, got {type(loss).__name__}")
         if loss.dim() != 0:
             raise LossError(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
         if not loss.requires_grad:
-            raise LossError("the loss has no gradient: it is detached, or not computed from what is trained")
+            raise LossError("the loss has no gradient: it is detached, or computed from nothing that is trained")
         loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
 
 
 def _require_means(evaluated: Any) -> None:
     if not isinstance(evaluated, tuple) or len(evaluated) != 2 or not isinstance(evaluated[0], Mapping):
-        raise LossError(f"evaluate must return ({{name: mean}}, count), got {type(evaluated).__name__}")
+        raise LossError(f"evaluate must return a mapping of means and a count, got {type(evaluated).__name__}")
     values, count = evaluated
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.dim() != 0:
@@ -177,7 +185,7 @@ def _has_own_code(value: Any) -> bool:
 
 def _misfit(config: Config, error: BaseException) -> str:
     names = f"model={_name(config.model)} cannot be trained on data={_name(config.data)} with task={_name(config.task)}"
-    return f"{names}: {one_line(error)}"
+    return f"{names}: {error if isinstance(error, _SURE) else one_line(error)}"
 
 
 def _name(component: dict[str, Any]) -> str:
