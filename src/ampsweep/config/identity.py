@@ -27,7 +27,9 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
     ("precision", "fp32_modules"): [],
+    ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
+    ("task", "penalty_of"): "parameters",
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the

@@ -151,6 +151,11 @@ class OutputTaskConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
+    gradient_penalty: float = 0.0
+    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
+    penalty_of: str = "parameters"
+    """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
+    items."""
 
 
 @dataclass(kw_only=True)

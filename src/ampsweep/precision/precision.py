@@ -80,6 +80,8 @@ class Precision:
         if mode.autocast and mode.fp32_modules:
             self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
+        self.scales_in_losses = False
+        """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -157,6 +159,7 @@ class Precision:
         with torch.autocast(self.device.type, enabled=False):
             if not self._scales:
                 return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+            self.scales_in_losses = True
             scaled = torch.autograd.grad(self.scaler.scale(loss), inputs, create_graph=create_graph)
             one_over_scale = 1.0 / self.scaler.scale(self._one)
             return tuple(gradient * one_over_scale for gradient in scaled)
@@ -214,8 +217,8 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
     """
     if _in_force:
         return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
-    has_autocast = torch.amp.is_autocast_available(loss.device.type)
-    with torch.autocast(loss.device.type, enabled=False) if has_autocast else nullcontext():
+    has_autocast = torch.amp.is_autocast_available(loss.device.type)  # the meta device has none
+    with torch.autocast(loss.device.type, enabled=False) if has_autocast else _NOTHING:
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
 
 
