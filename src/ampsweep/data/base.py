@@ -48,6 +48,17 @@ class Validatable(Protocol):
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """Data whose next batch is no function of its index alone: a stream that has to go on where it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the stream after the batches that `train_batch` has returned, as plain values and tensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Move a tensor to the device; to CUDA from pinned memory, so that the host does not wait for the copy."""
     if device.type == "cuda":

@@ -280,7 +280,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         if precision.parameters == "float32":
             record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
     record.proof.contradictions = contradictions(precision, record.proof)
-    record.proof.optimizer_fused = is_fused(built.optimizer)
+    record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
     return record
 
 

@@ -118,7 +118,11 @@ def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
     decide_fused(config.optimizer.fused, device)
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=found.output_bytes)
+    return Checked(
+        num_steps=steps_of(config, data, found.num_turns),
+        num_parameters=num_parameters,
+        output_bytes=found.output_bytes,
+    )
 
 
 def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:

@@ -1,6 +1,8 @@
 """The learning rate as a function of applied steps: a skipped step does not advance it."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,21 +22,24 @@ class Schedule:
     """
 
     def __init__(
-        self, config: SchedulerConfig, optimizer: torch.optim.Optimizer, num_steps: int, *, on_device: bool
+        self, config: SchedulerConfig, optimizers: Sequence[torch.optim.Optimizer], num_steps: int, *, on_device: bool
     ) -> None:
         self.config = config
         self.num_steps = num_steps
-        self._optimizer = optimizer  # not its groups: loading a state replaces the list
-        self._peaks = [float(group["lr"]) for group in optimizer.param_groups]
+        self._optimizers = optimizers  # not their groups: loading a state replaces the list
+        self._peaks = [float(group["lr"]) for group in self._groups()]
         self._table: Tensor | None = None
         self.is_constant = config.name == "constant" and config.num_warmup_steps == 0
         """True if the learning rate never changes, so that there is nothing to set."""
         if on_device and not self.is_constant:
-            device = self._optimizer.param_groups[0]["params"][0].device
+            device = optimizers[0].param_groups[0]["params"][0].device
             factors = [self.factor(step) for step in range(num_steps)]
             self._table = torch.tensor(factors, dtype=torch.float32, device=device)
-            for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+            for group, peak in zip(self._groups(), self._peaks, strict=True):
                 group["lr"] = torch.tensor(peak, dtype=torch.float32, device=device)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def factor(self, applied_steps: int) -> float:
         """Share of the peak learning rate for the step taken after `applied_steps` applied ones."""
@@ -55,15 +60,15 @@ class Schedule:
         if self._table is None:
             if isinstance(applied_steps, int):
                 factor = self.factor(applied_steps)
-                for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+                for group, peak in zip(self._groups(), self._peaks, strict=True):
                     group["lr"] = peak * factor
             return
         index = torch.as_tensor(applied_steps, device=self._table.device).clamp(max=self.num_steps - 1)
         on_device = self._table.index_select(0, index.reshape(1)).squeeze(0)
-        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+        for group, peak in zip(self._groups(), self._peaks, strict=True):
             torch.mul(on_device, peak, out=group["lr"])
 
     def learning_rate(self) -> float | Tensor:
         """Learning rate of the first group: a number, or a 0-dim tensor on the device if it is kept there."""
-        value: float | Tensor = self._optimizer.param_groups[0]["lr"]
+        value: float | Tensor = self._optimizers[0].param_groups[0]["lr"]
         return value.detach() if isinstance(value, Tensor) else value

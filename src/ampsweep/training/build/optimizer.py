@@ -1,6 +1,7 @@
 """The optimizer of a run, with fused kernels where the device has them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
@@ -39,6 +40,17 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
         weight_decay=config.weight_decay,
         fused=fused,
     )
+
+
+def build_optimizers(
+    config: OptimizerConfig, model: nn.Module, trains: Mapping[str, Sequence[str]]
+) -> dict[str, torch.optim.Optimizer]:
+    return {
+        name: build_optimizer(
+            config, [p for n, p in model.named_parameters() if any(fnmatchcase(n, one) for one in patterns)]
+        )
+        for name, patterns in trains.items()
+    }
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
