@@ -30,8 +30,8 @@ WORKLOADS: Final = tuple(sorted(path.stem for path in (HERE / "conf/experiment")
 EVERY: Final = 8
 KILLED_AT: Final = 19
 """Step within which each run is killed; the last checkpoint is then three steps old."""
-MORE_STEPS: Final[dict[str, int]] = {}
-"""Optimizer steps within one step of training, where there are several."""
+MORE_STEPS: Final = {"gan": 2, "wgan_gp": 2, "autoencoder": 2}
+"""Optimizers that step within one step of training, where there are several."""
 TRAINING: Final = ("tracking=disabled", "device=cpu", "trainer.log_every=1", f"trainer.checkpoint_every={EVERY}")
 NOT_COMPARED: Final = ("perf/", "memory/", "device/", "instrumentation/")
 """Figures that differ from run to run: what remains has to be equal bitwise."""
@@ -91,14 +91,17 @@ def examine(name: str, modes: Sequence[str], directory: Path) -> list[Found]:
 
 
 def _train(directory: Path, *overrides: str, **environment: str) -> None:
-    """`python train.py -m` as its user types it in an own project; a sweep that fails says so on stderr."""
+    """`python train.py -m` as its user types it in an own project; a sweep that fails says so on stderr.
+
+    With temporary files of its own it waits for no other training on this machine: nothing here is timed.
+    """
     directory.mkdir(exist_ok=True)
     command = [sys.executable, str(ROOT / "train.py"), "--config-dir", str(HERE / "conf"), "-m", *overrides]
     path = os.pathsep.join(map(str, (HERE, *([HERE / "killed"] if environment else []))))
     done = subprocess.run(
         command,
         cwd=directory,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TMPDIR": str(directory), **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -178,7 +181,10 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 def table(found: Sequence[Found]) -> str:
     """A row for each workload, with one value for all modes where they agree."""
-    lines = ["| workload | outcome | prediction's error | kill -9 and resume | by hand |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| workload | outcome | prediction's error | kill -9 and resume | by hand |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for name in dict.fromkeys(one.workload for one in found):
         mine = [one for one in found if one.workload == name]
         cells = [_agreed(mine, tell) for tell in (_outcome, _prediction, _resume, _hand)]

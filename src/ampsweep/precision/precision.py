@@ -98,7 +98,7 @@ class Precision:
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place."""
-        return model.to(device=self.device, dtype=self.parameters_dtype)
+        return cast_floating_point(model.to(device=self.device), self.parameters_dtype)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
@@ -193,6 +193,15 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
         return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
     with torch.autocast(loss.device.type, enabled=False):
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+
+
+def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast the real floating-point parameters and buffers of a model in place.
+
+    `Module.to` would cast complex ones too, and drop their imaginary parts.
+    """
+    cast: nn.Module = {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
+    return cast
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:

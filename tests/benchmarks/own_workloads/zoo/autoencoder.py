@@ -13,7 +13,9 @@ class Autoencoder(nn.Module):
     def __init__(self, width=64, size=12):
         super().__init__()
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, size))
-        self.decoder = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, 64), nn.Unflatten(1, (1, 8, 8)))
+        self.decoder = nn.Sequential(
+            nn.Linear(size, width), nn.ReLU(), nn.Linear(width, 64), nn.Unflatten(1, (1, 8, 8))
+        )
         self.head = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, 10))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:

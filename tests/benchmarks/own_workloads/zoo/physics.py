@@ -8,9 +8,7 @@ class Field(nn.Sequential):
     """Points (B, 2) of time and place to the temperature (B, 1)."""
 
     def __init__(self, width=32):
-        super().__init__(
-            nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
-        )
+        super().__init__(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
 
 
 class Points:

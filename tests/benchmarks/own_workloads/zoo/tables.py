@@ -8,7 +8,12 @@ from torch.utils.data import Dataset
 class Mlp(nn.Sequential):
     def __init__(self, width=64):
         super().__init__(
-            nn.Linear(10, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
+            nn.Linear(10, width),
+            nn.LayerNorm(width),
+            nn.GELU(),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Linear(width, 1),
         )
 
 
