@@ -1,8 +1,8 @@
 """Workloads of a stranger's project, each trained in three modes: `python tests/benchmarks/own_workloads.py`.
 
-Everything of them lies in `own_workloads/`, outside the suite: models, data and tasks (`zoo`), configs (`conf`), and the
-same trainings written by hand from torch's own parts (`by_hand.py`). Each workload is trained as a sweep, trained again
-with kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress to
+They lie in `own_workloads/`, outside the suite: models, data and tasks (`zoo`), configs (`conf`), and the same
+trainings written by hand from torch's own parts (`by_hand.py`). Each workload is trained as a sweep, trained again with
+kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress to
 stderr, a table in Markdown to `--table FILE`.
 """
 
@@ -97,7 +97,7 @@ def _train(directory: Path, *overrides: str, **environment: str) -> None:
     """
     directory.mkdir(exist_ok=True)
     command = [sys.executable, str(ROOT / "train.py"), "--config-dir", str(HERE / "conf"), "-m", *overrides]
-    path = os.pathsep.join(map(str, (HERE, *([HERE / "killed"] if environment else []))))
+    path = _path(HERE, *([HERE / "killed"] if environment else []))
     done = subprocess.run(
         command,
         cwd=directory,
@@ -112,6 +112,11 @@ def _train(directory: Path, *overrides: str, **environment: str) -> None:
         print(f"{' '.join(overrides)} ended with {done.returncode}:\n{done.stderr}", file=sys.stderr)
     if done.returncode == 2:
         raise RuntimeError(done.stderr)
+
+
+def _path(*first: Path) -> str:
+    """The PYTHONPATH with these directories before what is there."""
+    return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _runs(directory: Path) -> dict[str, tuple[Path, RunRecord]]:
@@ -156,7 +161,7 @@ def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> Non
     config.write_text(json.dumps(record.config))
     subprocess.run(
         [sys.executable, str(HERE / "by_hand.py"), one.workload, str(config), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE)},
         timeout=600,
         check=True,
     )

@@ -248,7 +248,5 @@ def test_complex_parameters_are_not_fused():
     layer(torch.ones(1, 2, dtype=torch.complex64)).abs().sum().backward()
     optimizer.step()
     assert not is_fused(optimizer)
-    with pytest.raises(
-        UserError, match=r"^optimizer\.fused=true: torch fuses no steps of complex numbers, as weight has"
-    ):
+    with pytest.raises(UserError, match=r"^optimizer\.fused=true: torch fuses no step of complex weight$"):
         build_optimizers(asdict(ADAMW) | {"fused": True}, layer, ONE)

@@ -1,4 +1,4 @@
-"""A generator of digits against a net that tells them from real ones: a GAN, and a Wasserstein GAN with gradient penalty."""
+"""A generator of digits against a judge of them: a GAN, and a Wasserstein GAN with gradient penalty."""
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,7 @@ class Gan:
 
 
 class WassersteinGan:
-    """The losses of Gulrajani et al. 2017: scores, and a penalty on the norm of their gradient between real and made."""
+    """The losses of Gulrajani et al. 2017: scores, and a penalty on their slope between real and made."""
 
     def __init__(self, penalty=10.0):
         self.penalty = penalty

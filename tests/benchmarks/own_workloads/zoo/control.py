@@ -1,4 +1,4 @@
-"""Q-learning from recorded steps, with a target network that follows slowly (Mnih et al. 2015; Lillicrap et al. 2016)."""
+"""Q-learning from recorded steps, with a target network that follows (Mnih et al. 2015; Lillicrap et al. 2016)."""
 
 import copy
 

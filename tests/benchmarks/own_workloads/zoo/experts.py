@@ -1,4 +1,4 @@
-"""A mixture of experts whose routing depends on the data (Shazeer et al. 2017; one expert a token: Fedus et al. 2022)."""
+"""A mixture of experts with routing by the data (Shazeer et al. 2017; one expert a token: Fedus et al. 2022)."""
 
 import torch
 from torch import Tensor, nn
