@@ -111,7 +111,7 @@ class Precision:
             ValueError: a pattern of `precision.fp32_modules` matches no module.
         """
         self.cover(model)
-        return model.to(device=self.device, dtype=self.parameters_dtype)
+        return cast_floating_point(model.to(device=self.device), self.parameters_dtype)
 
     def cover(self, model: nn.Module) -> None:
         """Keep the modules of `precision.fp32_modules`, and no others, out of autocast; part of `convert`.
@@ -220,6 +220,15 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
     has_autocast = torch.amp.is_autocast_available(loss.device.type)  # the meta device has none
     with torch.autocast(loss.device.type, enabled=False) if has_autocast else _NOTHING:
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+
+
+def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast the real floating-point parameters and buffers of a model in place.
+
+    `Module.to` would cast complex ones too, and drop their imaginary parts.
+    """
+    cast: nn.Module = {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
+    return cast
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
