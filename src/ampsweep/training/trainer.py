@@ -101,7 +101,8 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
-        self._rows = UnreadRows(precision.device)
+        names = {turn.name for turn in turns}
+        self._rows = UnreadRows(precision.device, num_more=len(names) if len(names) > 1 else 0)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
