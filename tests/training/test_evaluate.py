@@ -114,7 +114,7 @@ def loss_with(training, how):
 
 @pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16"])
 @pytest.mark.parametrize("how", ["full", "autocast"])
-def test_the_penalty_is_the_loss_under_autocast_minus_that_without(mode, how):
+def test_the_penalty_is_what_autocast_adds_to_the_loss(mode, how):
     training = ended(f"precision={mode}", f"precision.eval={how}")
     full, autocast = (loss_with(training, each) for each in ("full", "autocast"))
     assert training.trainer.values["val/loss"] == (full if how == "full" else autocast)
