@@ -192,6 +192,19 @@ class Trainer:
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
+    def autocast_penalty(self) -> float | None:
+        """Compute the validation loss under autocast minus that in full precision, of the weights as they are.
+
+        One of the two is that of the last evaluation. None where the training uses no autocast, or has no validation.
+        """
+        known, config = self.values.get("val/loss"), self.precision.config
+        if known is None or not config.autocast:
+            return None
+        how = "full" if config.eval == "autocast" else "autocast"
+        with self.precision.flags(), self._watchdog.over(lambda: f"the evaluation with precision.eval={how}"):
+            other = evaluate(self.model, self.data, self.task, self.precision, self._prepare, how)["val/loss"]
+        return other - known if how == "autocast" else known - other
+
     def _evaluate_at_seam(self) -> dict[str, float]:
         """Compute the validation loss of a checkpoint from before the seam; the training goes on as without that."""
         device = self.precision.device
