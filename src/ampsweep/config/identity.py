@@ -26,6 +26,7 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
     ("task", "output"): None,
+    ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
