@@ -15,6 +15,7 @@ SGD_ACCUMULATED = (
 CLIPPED = ("trainer.max_grad_value=0.001", "trainer.grad_accum_steps=2")
 CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
+FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
 COSINE = ("scheduler=cosine", "scheduler.num_warmup_steps=2")
 
 CASES = [
@@ -23,6 +24,8 @@ CASES = [
     *((GPT, mode, SGD_ACCUMULATED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, CHECKPOINTED) for mode in ("fp32", "amp_bf16")),
     *((MLP, mode, CLIPPED) for mode in ("fp32", "amp_fp16")),
+    *((GPT, mode, FP32_FEED_FORWARD) for mode in ("fp32", "amp_bf16", "amp_fp16")),
+    (GPT, "amp_bf16", (*FP32_FEED_FORWARD, *CHECKPOINTED)),
     (REGRESSION, "fp32", SGD_ACCUMULATED),
     (REGRESSION, "amp_bf16", CHECKPOINTED),
     (REGRESSION, "amp_fp16", NOT_FUSED),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_label, with_effect
 from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
@@ -25,6 +25,7 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "capturable"): None,
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
+    ("precision", "fp32_modules"): [],
     ("task", "output"): None,
     ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
@@ -78,6 +79,8 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    # Without autocast it has no effect: the baseline is the same run whatever it says.
+    settings["precision"]["fp32_modules"] = with_effect(config.precision).fp32_modules
     _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))

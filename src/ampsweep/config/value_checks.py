@@ -20,6 +20,8 @@ from ampsweep.redaction import hide
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing"}
+_WEIGHTS = {"gradient_penalty"}
+"""Numbers that may be larger than 1."""
 _LARGEST_GIB = 2**30
 """A memory size that 64 bits can count in bytes and that no device has."""
 
@@ -74,6 +76,11 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
             "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
             "gradients; use amp_fp16, which keeps parameters in float32"
         )
+    if not all(isinstance(pattern, str) and pattern for pattern in precision.fp32_modules):
+        yield f"precision.fp32_modules={precision.fp32_modules}: must be a list of patterns of module names"
+    if precision.fp32_modules and precision.parameters != "float32":
+        both = f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}"
+        yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
     yield from _positive("precision.init_scale", precision.init_scale)
     if precision.init_scale >= 2.0**128:
         yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
@@ -192,8 +199,14 @@ def _component(group: str, component: Any) -> Iterator[str]:
     for key, value in component.items():
         if isinstance(value, int) and not isinstance(value, bool):
             yield from _positive(f"{group}.{key}", value)
+        elif key in _WEIGHTS:
+            yield from _not_negative(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
+
+
+def _listed(values: list[str]) -> str:
+    return f"[{','.join(map(str, values))}]"
 
 
 def _not_finite(key: str, value: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ampsweep.config.modes import MODES, PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.fp32_modules import Fp32Modules, find_modules, uncover
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 
 _NOTHING: Final = nullcontext()
@@ -74,6 +75,10 @@ class Precision:
             growth_interval=mode.growth_interval,
             enabled=mode.grad_scaler,
         )
+        self.fp32_modules: Fp32Modules | None = None
+        """The modules kept in float32; None where autocast is off, or nothing is named."""
+        if mode.autocast and mode.fp32_modules:
+            self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -97,8 +102,26 @@ class Precision:
                 _in_force.remove(self)
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place."""
+        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place; keep
+        the modules of `precision.fp32_modules` in float32.
+
+        Raises:
+            ValueError: a pattern of `precision.fp32_modules` matches no module.
+        """
+        self.cover(model)
         return model.to(device=self.device, dtype=self.parameters_dtype)
+
+    def cover(self, model: nn.Module) -> None:
+        """Keep the modules of `precision.fp32_modules`, and no others, out of autocast; part of `convert`.
+
+        Raises:
+            ValueError: a pattern matches no module, in any mode.
+        """
+        if self.fp32_modules is not None:
+            self.fp32_modules.cover(model)
+        else:
+            find_modules(model, self.config.fp32_modules)
+            uncover(model)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
@@ -191,7 +214,8 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
     """
     if _in_force:
         return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
-    with torch.autocast(loss.device.type, enabled=False):
+    has_autocast = torch.amp.is_autocast_available(loss.device.type)
+    with torch.autocast(loss.device.type, enabled=False) if has_autocast else nullcontext():
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
 
 

@@ -16,7 +16,7 @@ from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Loss
 from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
-from ampsweep.training.build.built import Built, build_around, build_data, build_model
+from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
 
 _END: Final = object()
 
@@ -88,6 +88,7 @@ class FakeTraining:
         with self._device.setting_up():
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
+            cover_modules(precision, model)
             built = build_around(config, precision, model, data)
         if self._device.target.kind == "cuda":
             for group in (group for one in built.optimizers.values() for group in one.param_groups):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.tasks.base import Turn, turns_of
 from ampsweep.text import one_line
 from ampsweep.tracing.tensor_bytes import TensorBytes
@@ -35,7 +36,7 @@ class CheckedModel:
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
-    """Compute the loss of one batch without its arithmetic.
+    """Compute the loss of one batch without its arithmetic, and look for the modules that the precision names.
 
     No random state is changed.
 
@@ -51,6 +52,10 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
+    try:
+        find_modules(model, config.precision.fp32_modules)
+    except ValueError as error:
+        raise UserError(f"model={_name(config.model)}: {error}") from error
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"model={_name(config.model)} has no parameters to train")
     try:
