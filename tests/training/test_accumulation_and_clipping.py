@@ -101,7 +101,7 @@ def test_the_norm_of_a_row_is_from_before_clipping(limits):
 
 @pytest.mark.parametrize("fused", ["true", "false"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_step_that_overflows_is_skipped_though_its_values_are_clipped(optimizer, fused):
+def test_an_overflowing_step_is_skipped_though_it_is_clipped(optimizer, fused):
     """Clipping makes an infinite gradient finite; the scaler has found it when it unscaled."""
     training = assemble(
         *MLP,

@@ -66,7 +66,7 @@ def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, acc
 
 @MODES
 @pytest.mark.parametrize("max_norm", [None, 0.05])
-def test_clipping_by_value_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, max_norm):
+def test_clipping_by_value_is_that_of_a_hand_written_loop(mode, init_scale, max_norm):
     """Where the scale overflows, infinite gradients become finite, and yet the step is skipped."""
     check_against_hand(mode, init_scale, 2, max_norm=max_norm, max_value=0.003)
 
