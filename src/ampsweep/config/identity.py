@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label, with_effect
-from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
+from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, SeamConfig, component_name
+from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -26,7 +27,9 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
     ("precision", "fp32_modules"): [],
+    ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
+    ("task", "penalty_of"): "parameters",
     ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }
@@ -50,8 +53,11 @@ def workload_hash(config: Config) -> str:
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code."""
-    settings = _result_settings(config)
+    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code.
+
+    So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
+    """
+    settings = _result_settings(replace(config, seam=replace(config.seam, saved_in=None)))
     del settings["precision"]
     settings["data"] = _without(settings["data"], _LOCATIONS)
     facts = [device_name, world_size, code_version(), data_fingerprint]
@@ -70,8 +76,10 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
-    readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
+    before = saved_in(config)
+    arm = arm_label(config.precision) + ("" if before is None else f"-after-{before}")
+    readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
@@ -86,6 +94,8 @@ def _result_settings(config: Config) -> dict[str, Any]:
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
+    if config.seam == SeamConfig():
+        del settings["seam"]
     return settings
 
 

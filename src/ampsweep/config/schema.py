@@ -151,6 +151,11 @@ class OutputTaskConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
+    gradient_penalty: float = 0.0
+    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
+    penalty_of: str = "parameters"
+    """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
+    items."""
 
 
 @dataclass(kw_only=True)
@@ -313,6 +318,17 @@ class MaxBatchConfig:
 
 
 @dataclass(kw_only=True)
+class SeamConfig:
+    """A change of precision in the middle of a training."""
+
+    step: int | None = None
+    """The run evaluates after this step and keeps its checkpoint, for runs that go on from there. None: no seam."""
+    saved_in: str | None = None
+    """The precision mode of the steps up to `seam.step`: the run begins with the checkpoint that an uninterrupted run
+    in that mode has kept, which trains first if there is none yet. None: the run is uninterrupted itself."""
+
+
+@dataclass(kw_only=True)
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
@@ -354,6 +370,7 @@ class Config:
     report: ReportConfig = MISSING
     predict: PredictConfig = field(default_factory=PredictConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
+    seam: SeamConfig = field(default_factory=SeamConfig)
     seed: int = 0
     device: str = "auto"
     """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""

@@ -9,12 +9,13 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.analysis.size_series import SizeSeries, is_multiple
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
-from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, sizes
+from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, seams, sizes
 
 SCHEMA: Final = 3
 
@@ -34,6 +35,7 @@ def _comparison(of: Comparison) -> Json:
         "workloads": [_workload(one) for one in of.workloads],
         "searches": [_search(one) for one in of.searches],
         "sizes": [_series(one, of) for one in of.series],
+        "seams": [_seams(one) for one in of.seams],
         "notes": [explaining.comparison_note(note) for note in of.notes],
         "omissions": [asdict(one) for one in of.file_problems],
     }
@@ -175,3 +177,20 @@ def _arm_search(of: ArmSearch) -> Json:
     }
     figures = {key: value for key, value in asdict(of).items() if key not in ("refusing", "outcome", "error")}
     return dict(told.get(key, (key, value)) for key, value in figures.items())
+
+
+def _seams(of: SeamComparison) -> Json:
+    return {
+        "title": of.title,
+        "facts": dict(of.facts),
+        "step": of.step,
+        "steps": of.steps,
+        "margin_pct": of.margin_pct,
+        "loss": of.loss,
+        "saved_in": list(of.saved_in),
+        "resumed_in": list(of.resumed_in),
+        "cells": [asdict(one) | {"is_bitwise": one.is_bitwise, "then": seams.position(one)} for one in of.seams],
+        "sentence": seams.answer(of),
+        "notes": seams.seam_lines(of),
+        "runs": [_run(one) for one in of.runs],
+    }

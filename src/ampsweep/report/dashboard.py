@@ -21,7 +21,7 @@ from ampsweep.report.histories import Histories
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
-from ampsweep.report.workload_data import ArmRuns, SearchData, WorkloadData, compared_data
+from ampsweep.report.workload_data import ArmRuns, SeamData, SearchData, WorkloadData, compared_data
 
 _ALL_POINTS: Final = 165_000
 _MIN_POINTS: Final = 25
@@ -63,6 +63,7 @@ class Dashboard:
     """With run directories as seen from the document."""
     workloads: tuple[WorkloadPanels, ...]
     searches: tuple[SearchPanels, ...]
+    seams: tuple[SeamData, ...]
     series: tuple[SeriesPanels, ...]
     """Panels over several workloads, for each series of sizes."""
     problems: tuple[Problem, ...]
@@ -70,8 +71,8 @@ class Dashboard:
 
     @property
     def compared(self) -> list[ArmRuns]:
-        """All workloads and searches that were compared, with their runs."""
-        return [*(one.data for one in self.workloads), *(one.data for one in self.searches)]
+        """All workloads, searches and seams that were compared, with their runs."""
+        return [*(one.data for one in self.workloads), *(one.data for one in self.searches), *self.seams]
 
 
 def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
@@ -96,8 +97,8 @@ def arrange(
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    found, searches = compared_data(comparison, records, histories, directory)
-    styles = arm_styles(arm for data in [*found, *searches] for arm in data.names)
+    found, searches, seams = compared_data(comparison, records, histories, directory)
+    styles = arm_styles(arm for data in [*found, *searches, *seams] for arm in data.names)
     num_curves = sum(len(data.runs) for data in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
     named = comparison.relative_to(directory)
@@ -105,11 +106,12 @@ def arrange(
         comparison=named,
         workloads=tuple(_of_workload(data, panels, style) for data in found),
         searches=tuple(_of_search(data, style) for data in searches),
+        seams=tuple(seams),
         series=tuple(
             _of_series(SeriesData(one, tuple(found[place] for place in one.workloads)), panels, style)
             for one in comparison.series
         ),
-        problems=tuple(problems(named, [*found, *searches])),
+        problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
@@ -37,6 +37,8 @@ def assemble_trainer(
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
+    seam_step: int | None = None,
+    keep: Callable[[Trainer], None] = keep_nothing,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     num_batches = config.trainer.grad_accum_steps * len(built.turns)
@@ -74,6 +76,8 @@ def assemble_trainer(
         progress=progress,
         save=save,
         watchdog=watchdog,
+        seam_step=seam_step,
+        keep=keep,
     )
 
 
@@ -97,3 +101,6 @@ class ShortValidation:
 
     def val_batches(self) -> Iterator[Any]:
         yield from islice(self._data.val_batches(), _VAL_BATCHES)
+
+    def stop_workers(self) -> None:
+        stop_workers(self._data)

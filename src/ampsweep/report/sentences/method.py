@@ -16,11 +16,17 @@ _LARGEST_BATCH: Final = (
     "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
     "batch (with its error against the measured one)"
 )
-
 _MULTIPLES: Final = (
     f"the speedup at a size that is no multiple of {MULTIPLE}, over the speedup at the nearest one that is, within "
     f"{100 * MAX_NEIGHBOUR_DISTANCE:.0f}% of it: geometric mean over seeds with speeds at both [95% t-interval]. It is "
     "decided by three seeds or more whose interval excludes 1, and by no step that is too small to judge speed by"
+)
+_SEAM: Final = (
+    "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
+    "loads it in each precision (parameters and optimizer state in its dtype), evaluates and trains on. The jump of "
+    "the training loss is that of its first step minus the uninterrupted run's same step, on the same batch; the "
+    "jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is that of the "
+    "final evaluations, closed if its 90% t-interval over seeds lies within the margin"
 )
 
 
@@ -51,6 +57,8 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "multiples of 8", f"{_MULTIPLES}."
     if comparison.searches:
         yield "largest batch", f"{_LARGEST_BATCH}."
+    if comparison.seams:
+        yield "jump at a seam", f"{_SEAM}."
     yield (
         "contaminated",
         "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "

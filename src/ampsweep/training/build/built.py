@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import HasTurns, Task, turns_of
@@ -78,6 +79,11 @@ def build_model(config: Config) -> nn.Module:
         raise UserError(
             f"model._target_={config.model['_target_']} gave a {type(model).__name__}, not a torch.nn.Module"
         )
+    if (lazy := next((module for module in model.modules() if _has_no_size(module)), None)) is not None:
+        raise UserError(
+            f"model={component_name(config.model)} has a {type(lazy).__name__}, whose sizes are not known before its "
+            "first batch; give it its sizes"
+        )
     if config.trainer.activation_checkpointing:
         enable = getattr(model, "gradient_checkpointing_enable", None)
         if enable is None:
@@ -136,3 +142,9 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def _has_no_size(module: nn.Module) -> bool:
+    """Tell whether a parameter or buffer of the module itself gets its shape from its first batch."""
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return any(is_lazy(tensor) for tensor in own)
