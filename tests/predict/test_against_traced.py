@@ -12,6 +12,7 @@ ADAMW = ("optimizer=adamw",)
 SGD_ACCUMULATED = (
     *("optimizer=sgd", "optimizer.momentum=0.9", "trainer.max_grad_norm=null", "trainer.grad_accum_steps=3"),
 )
+CLIPPED = ("trainer.max_grad_value=0.001", "trainer.grad_accum_steps=2")
 CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
 FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
@@ -29,6 +30,7 @@ CASES = [
     *((GPT, mode, ADAMW) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
     *((GPT, mode, SGD_ACCUMULATED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, CHECKPOINTED) for mode in ("fp32", "amp_bf16")),
+    *((MLP, mode, CLIPPED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, FP32_FEED_FORWARD) for mode in ("fp32", "amp_bf16", "amp_fp16")),
     (GPT, "amp_bf16", (*FP32_FEED_FORWARD, *CHECKPOINTED)),
     (REGRESSION, "fp32", SGD_ACCUMULATED),
