@@ -17,7 +17,7 @@ from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ampsweep.config.schema import SchedulerConfig, TrainerConfig
+from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import turns_of
@@ -79,7 +79,7 @@ class Parts:
             precision=self.precision,
             optimizers=optimizers,
             turns=trained_turns(turns_of(self.task), optimizers),
-            schedule=Schedule(SchedulerConfig(name=schedule), [self.optimizer], NUM_STEPS, on_device=on_device),
+            schedule=Schedule({"name": schedule}, [self.optimizer], NUM_STEPS, on_device=on_device),
             instruments=instruments,
             config=config,
             num_steps=NUM_STEPS,

@@ -31,11 +31,12 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "tokens": schema.TokensConfig,
     },
     "task": {
-        "component": schema.ComponentConfig,
+        "output_task": schema.OutputTaskConfig,
         "classification": schema.ClassificationConfig,
         "model_loss": schema.ModelLossConfig,
     },
-    "optimizer": {"sgd": schema.SGDConfig, "adamw": schema.AdamWConfig},
+    "optimizer": dict(schema.OPTIMIZERS),
+    "scheduler": {"shape": schema.SchedulerConfig},
 }
 
 

@@ -30,8 +30,8 @@ class CheckedModel:
     """The model on the meta device."""
     output_bytes: int
     """Bytes of all outputs of operators in a forward pass, in float32; 0 if they could not be counted."""
-    num_turns: int
-    """Turns of a step."""
+    turns: Sequence[Turn]
+    """The turns of a step."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -61,8 +61,8 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
         _rehearse(config, batch, model, turns)
-        return CheckedModel(model, 0, len(turns))
-    return CheckedModel(model, counted.made_bytes, len(turns))
+        return CheckedModel(model, 0, turns)
+    return CheckedModel(model, counted.made_bytes, turns)
 
 
 def _rehearse(config: Config, batch: Any, on_meta: nn.Module, turns: Sequence[Turn]) -> None:

@@ -237,7 +237,7 @@ class Trainer:
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Make the step's row with values still on the device; host-side figures are added when the row is read."""
         self.instruments.end_row()
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
+        values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None:

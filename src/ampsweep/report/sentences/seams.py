@@ -27,15 +27,14 @@ def heading(found: SeamComparison) -> str:
 
 def answer(found: SeamComparison) -> str:
     """The largest jump, beside what going on in the same precision does."""
-    others = [one for one in found.seams if not one.is_same_arm and one.loss_jump is not None]
+    others = [one for one in found.seams if not one.is_same_arm and one.largest_jump is not None]
     if not others:
         return "No jump of the loss was measured between two precisions."
-    worst = max(others, key=lambda one: abs(_mean(one.loss_jump)))
-    share = "" if not found.loss else f", {_share(_mean(worst.loss_jump), found.loss)} of the loss"
+    worst = max(others, key=_size)
+    size = signed(worst.largest_jump or 0.0, 2) + ("" if not found.loss else f" ({_share(_size(worst), found.loss)})")
     jump = "No first step has another loss than without the change"
-    if _mean(worst.loss_jump):
-        size = f"{signed(_mean(worst.loss_jump), 2)}{share}, {_n(worst.loss_jump)}"
-        jump = f"The loss jumps most from {_name(worst)}: {size}"
+    if _size(worst):
+        jump = f"The loss of the first step jumps by {size} at most, from {_name(worst)}"
     return f"{jump}; {_same_arm(found)}."
 
 
@@ -133,6 +132,10 @@ def _names(of: Sequence[Seam]) -> str:
     for resumed_in, saved_in in into.items():
         both[tuple(saved_in)].append(resumed_in)
     return "; ".join(f"{', '.join(saved)} to {', '.join(resumed)}" for saved, resumed in both.items())
+
+
+def _size(one: Seam) -> float:
+    return abs(one.largest_jump or 0.0)
 
 
 def _mean(of: Spread | None) -> float:
