@@ -31,11 +31,15 @@ def answer(found: SeamComparison) -> str:
     if not others:
         return "No jump of the loss was measured between two precisions."
     worst = max(others, key=_size)
+    if not _size(worst):
+        return f"No change of precision moves the training loss; {_same_arm(found)}."
     size = signed(worst.largest_jump or 0.0, 2) + ("" if not found.loss else f" ({_share(_size(worst), found.loss)})")
-    jump = "No first step has another loss than without the change"
-    if _size(worst):
-        jump = f"The loss of the first step jumps by {size} at most, from {_name(worst)}"
-    return f"{jump}; {_same_arm(found)}."
+    largest = f"the largest jump is {size}, from {_name(worst)}"
+    limit = found.margin_pct / 100 * abs(found.loss or 0.0)
+    num_above = sum(0 < limit <= _size(one) for one in others)
+    moved = f"{num_above} of {plural(len(others), 'change')} of precision" if num_above else "No change of precision"
+    move = "move" if num_above > 1 else "moves"
+    return f"{moved} {move} the training loss by {found.margin_pct:g}% or more: {largest}; {_same_arm(found)}."
 
 
 def seam_lines(found: SeamComparison) -> list[str]:
@@ -58,9 +62,9 @@ def _same_arm(found: SeamComparison) -> str:
     if not same:
         return "no run went on in the precision it was saved in"
     if not changed:
-        return "in the precision it was saved in, every run goes on bitwise"
-    jumps = [f"{one.saved_in} by {_signed(one.loss_jump)}" for one in changed]
-    return f"even in the precision it was saved in, not every run goes on bitwise: {', '.join(jumps)}"
+        return "resumed in the precision it was saved in, every run goes on bitwise"
+    names = ", ".join(one.saved_in for one in changed)
+    return f"even resumed in the precision it was saved in, not every run goes on bitwise ({names})"
 
 
 def _finally(found: SeamComparison) -> Iterator[str]:
