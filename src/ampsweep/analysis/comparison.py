@@ -12,6 +12,7 @@ from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
+from ampsweep.analysis.size_series import SizeSeries, size_series
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.workload_size import Caution, cautions
 from ampsweep.analysis.workload_verdict import Verdict, reach_verdict
@@ -74,6 +75,8 @@ class Comparison:
     seams: tuple[SeamComparison, ...]
     """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[ComparisonNote, ...]
+    series: tuple[SizeSeries, ...] = ()
+    """Workloads that differ in one size of the model or its batches."""
     file_problems: tuple[FileProblem, ...] = ()
 
     @property
@@ -129,12 +132,13 @@ def compare(
     runs = [run for run in measured if run.record.batch_search is None and run.record.identity.saved_in is None]
     pairing = pair_runs(runs, baseline)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
+    workloads = group_workloads(runs)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
         workloads=tuple(
             _compare_workload(workload, pairing.pairs, unpaired, baseline, margin_pct, curves or {})
-            for workload in group_workloads(runs)
+            for workload in workloads
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
         seams=tuple(
@@ -142,6 +146,7 @@ def compare(
             for one in group_workloads(resumed)
         ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
+        series=size_series(workloads, pairing.pairs, baseline),
         file_problems=tuple(file_problems),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_label, with_effect
 from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
@@ -26,9 +26,12 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "capturable"): None,
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
+    ("precision", "fp32_modules"): [],
     ("seam", "saved_in"): None,
     ("seam", "step"): None,
+    ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
+    ("task", "penalty_of"): "parameters",
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
@@ -85,6 +88,8 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    # Without autocast it has no effect: the baseline is the same run whatever it says.
+    settings["precision"]["fp32_modules"] = with_effect(config.precision).fp32_modules
     _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
@@ -98,10 +103,10 @@ def _leave_out_later_keys(settings: dict[str, Any]) -> None:
         # In a class of the user's own a key of this name means something else, and its absence another default.
         if not _is_own(group, settings[group]) and key in settings[group] and settings[group][key] == default:
             del settings[group][key]
-            if not settings[group]:
-                del settings[group]
     if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
         settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
+    if not settings["seam"]:  # all of whose keys are later ones
+        del settings["seam"]
 
 
 def _is_own(group: str, part: dict[str, Any]) -> bool:

@@ -33,6 +33,8 @@ class PrecisionConfig:
     """float32 matmuls and convolutions may run in TF32."""
     eval: str = "full"
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
+    fp32_modules: list[str] = field(default_factory=list)
+    """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
 
 
 @dataclass(kw_only=True)
@@ -67,6 +69,21 @@ class ResNetConfig(ComponentConfig):
     num_classes: int = MISSING
     in_channels: int = MISSING
     image_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class ImageGANConfig(ComponentConfig):
+    image_size: int = MISSING
+    in_channels: int = MISSING
+    latent_size: int = MISSING
+    hidden_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class TwoHeadedConfig(ComponentConfig):
+    in_features: int = MISSING
+    hidden_size: int = MISSING
+    out_features: int = MISSING
 
 
 @dataclass(kw_only=True)
@@ -134,6 +151,17 @@ class OutputTaskConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
+    gradient_penalty: float = 0.0
+    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
+    penalty_of: str = "parameters"
+    """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
+    items."""
+
+
+@dataclass(kw_only=True)
+class WassersteinGANConfig(ComponentConfig):
+    critic_steps: int = 5
+    gradient_penalty: float = 10.0
 
 
 @dataclass(kw_only=True)

@@ -1,6 +1,6 @@
 """The protocol of data, as the training loop uses it, and the transfer of its batches to the device."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -59,6 +59,18 @@ class Stateful(Protocol):
         """Go on from there."""
 
 
+def stop_workers(data: object) -> None:
+    """End the processes that data has started, if it can have any; reading on may start them again."""
+    if (end := getattr(data, "stop_workers", None)) is not None:
+        end()
+
+
+def num_workers(data: object) -> int | None:
+    """Number of processes that read training batches ahead; None where data has not chosen yet or never has any."""
+    found = getattr(data, "num_workers", None)
+    return found if isinstance(found, int) else None
+
+
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Move a tensor to the device; to CUDA from pinned memory, so that the host does not wait for the copy."""
     if device.type == "cuda":
@@ -68,10 +80,15 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 def batch_to_device(batch: Any, device: torch.device) -> Any:
     """Move every tensor in a batch to the device; mappings become dicts, sequences tuples, other values stay."""
+    return map_batch(batch, lambda tensor: to_device(tensor, device))
+
+
+def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change every tensor in a batch; mappings become dicts, sequences tuples, other values stay."""
     if isinstance(batch, Tensor):
-        return to_device(batch, device)
-    if isinstance(batch, Mapping):
-        return {key: batch_to_device(value, device) for key, value in batch.items()}
+        return change(batch)
     if isinstance(batch, (list, tuple)):
-        return tuple(batch_to_device(value, device) for value in batch)
+        return tuple([map_batch(value, change) for value in batch])
+    if isinstance(batch, Mapping):
+        return {key: map_batch(value, change) for key, value in batch.items()}
     return batch

@@ -1,10 +1,14 @@
 """Fingerprints: short hashes that tell data sets apart."""
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+from ampsweep.tracing.ledger import tensors_in
+
+_PROBED: Final = 64
 
 
 def digest(*parts: str | bytes) -> str:
@@ -23,6 +27,16 @@ def tensor_digest(*tensors: Tensor) -> str:
     for tensor in tensors:
         parts.append(f"{tensor.dtype}{list(tensor.shape)}")
         parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest(*parts)
+
+
+def batch_probe(batch: Any) -> str:
+    """The digest of a few values of a batch, in a fraction of the time that all would take: it tells batches apart."""
+    parts: list[str | bytes] = []
+    for tensor in tensors_in(batch):
+        values = tensor.detach().flatten()
+        few = values[:: max(1, len(values) // _PROBED)].cpu().contiguous()
+        parts += [f"{tensor.dtype}{list(tensor.shape)}", few.view(torch.uint8).numpy().tobytes()]
     return digest(*parts)
 
 

@@ -1,81 +1,93 @@
 """Any of torch's map-style datasets as data of the suite."""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import batch_to_device
+from ampsweep.data.batch_reader import BatchReader
+from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
-from ampsweep.data.seeding import Shuffle, generator, require_batch
+from ampsweep.data.item_batches import Collate, ItemBatches, checked_length
+from ampsweep.data.seeding import Shuffle, require_batch
+from ampsweep.data.worker_processes import why_not_sent
+from ampsweep.data.worker_settings import WorkerSettings
 
 _NUM_SAMPLES = 8
 
 
 class MapDataset:
-    """A pair of the user's own ``torch.utils.data.Dataset``; ``default_collate`` makes batches of their items.
+    """A pair of the user's own ``torch.utils.data.Dataset``; ``collate`` makes batches of their items.
 
-    Items are read in this process when their batch is requested. Meanwhile torch's CPU generator is seeded from (seed,
-    batch), and restored afterwards, so that augmentations drawn from torch are the same in every arm and after a
-    resume; those drawn from ``random`` or NumPy are not. The fingerprint covers class names, lengths and eight evenly
-    spaced items of each set.
+    Workers read ahead where that is faster than to read here. Either way torch's CPU generator, ``random`` and NumPy's
+    global one are seeded from (seed, batch) while a batch is read, and here restored afterwards, so that augmentations
+    drawn from them are the same in every arm, after a resume and with any number of workers. A generator that the
+    dataset keeps for itself is its own affair. The fingerprint covers class names, lengths and eight evenly spaced
+    items of each set.
     """
 
     tokens_per_batch: int | None = None
+    copies_ahead = True
+    """On CUDA the batch after the current one is on the device, if it is large: see ``CopiedAhead``."""
 
     def __init__(
-        self, *, train: Dataset[Any], val: Dataset[Any], batch_size: int, seed: int, device: torch.device
+        self,
+        *,
+        train: Dataset[Any],
+        val: Dataset[Any],
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        num_workers: int | None = None,
+        prefetch_factor: int | None = None,
+        collate: Collate = default_collate,
     ) -> None:
-        """Take the two datasets and fingerprint them.
+        """Take the two datasets and fingerprint them; see ``WorkerSettings`` for the workers.
 
         Raises:
-            ValueError: a dataset has no length or no items or is empty, or a batch is larger than ``train``.
+            ValueError: a dataset has no length or no items or is empty, a batch is larger than ``train``, a setting of
+                the workers is out of range, or what they need cannot be sent to them.
         """
         require_positive(batch_size=batch_size)
-        num_train, self._num_val = _length("train", train), _length("val", val)
+        settings = WorkerSettings(num_workers, prefetch_factor)
+        num_train, num_val = checked_length("train", train), checked_length("val", val)
         require_batch(batch_size, num_train)
+        if num_workers and (reason := why_not_sent(train, val, collate)) is not None:
+            raise ValueError(f"num_workers={num_workers}: {reason}")
         self.batch_size = batch_size
-        self.fingerprint = digest(_fingerprint(train, num_train), _fingerprint(val, self._num_val))
-        self._shuffle = Shuffle(num_train, batch_size, seed)
-        self.num_train_batches = self._shuffle.num_batches
-        self._train = train
-        self._val = val
-        self._seed = seed
+        shuffle = Shuffle(num_train, batch_size, seed)
+        self.num_train_batches = shuffle.num_batches
+        batches = ItemBatches(train, batch_size=batch_size, collate=collate, shuffle=shuffle, key=("train", seed))
+        self._val = ItemBatches(val, batch_size=batch_size, collate=collate, shuffle=None, key=("val",))
+        self.fingerprint = digest(_fingerprint(train, num_train, batches), _fingerprint(val, num_val, self._val))
         self._device = device
+        self._reader = BatchReader(batches, settings, device)
+        self._batches = CopiedAhead(self._reader, device)
+
+    @property
+    def num_workers(self) -> int | None:
+        """Number of workers that read training batches; None until it is chosen."""
+        return self._reader.num_workers
 
     def train_batch(self, index: int) -> Any:
         """The items of micro-batch ``index``, in a new order in each epoch."""
-        items = self._shuffle.items(index).tolist()
-        return batch_to_device(_collated(self._train, items, "train", self._seed, index), self._device)
+        return self._batches(index)
 
     def val_batches(self) -> Iterator[Any]:
         """The validation items in their own order."""
-        for first in range(0, self._num_val, self.batch_size):
-            items = list(range(first, min(first + self.batch_size, self._num_val)))
-            yield batch_to_device(_collated(self._val, items, "val", first), self._device)
+        for batch in self._reader.one_pass(self._val):
+            yield batch_to_device(batch, self._device)
+
+    def stop_workers(self) -> None:
+        """End the workers."""
+        self._batches.close()
+        self._reader.stop_workers()
 
 
-def _length(name: str, dataset: Dataset[Any]) -> int:
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
-        raise ValueError(f"{name} must be a map-style dataset with a length and items, got {type(dataset).__name__}")
-    if len(dataset) == 0:
-        raise ValueError(f"{name} is an empty dataset ({type(dataset).__name__})")
-    return len(dataset)
-
-
-def _collated(dataset: Dataset[Any], items: list[int], *key: str | int) -> Any:
-    """Read items as one batch on the CPU, with torch's CPU generator seeded by ``key`` and then restored.
-
-    torch.manual_seed would also reseed the device, whose generator is the model's.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.set_state(generator(*key).get_state())
-        return default_collate([dataset[item] for item in items])
-
-
-def _fingerprint(dataset: Dataset[Any], length: int) -> str:
+def _fingerprint(dataset: Dataset[Any], length: int, batches: ItemBatches) -> str:
     items = sorted({step * (length - 1) // (_NUM_SAMPLES - 1) for step in range(_NUM_SAMPLES)})
-    samples = [_collated(dataset, [item], "fingerprint", item) for item in items]
+    samples = [batches.sample(item) for item in items]
     return digest(type(dataset).__qualname__, str(length), *(batch_digest(sample) for sample in samples))

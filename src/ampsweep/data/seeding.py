@@ -21,8 +21,12 @@ def generator(*key: str | int) -> torch.Generator:
 
     It is always on the CPU, so that the values are the same on every device.
     """
-    # The CPU generator (a Mersenne Twister) takes 32 bits of its seed.
-    return torch.Generator().manual_seed(int.from_bytes(_hashed(*key)[:4], "little"))
+    return torch.Generator().manual_seed(seed_of(*key))
+
+
+def seed_of(*key: str | int) -> int:
+    """The 32 bits of the hash that seed generators, which are Mersenne Twisters and take no more of a seed."""
+    return int.from_bytes(_hashed(*key)[:4], "little")
 
 
 class Shuffle:

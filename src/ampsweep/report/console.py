@@ -13,6 +13,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
 from ampsweep.report.palette import arm_colour
 from ampsweep.report.seam_tables import RESUMED_IN, SAVED_IN, matrix
@@ -24,6 +25,9 @@ from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.sentences.seams import HEADING as SEAMS
 from ampsweep.report.sentences.seams import answer, explanation, seam_lines
 from ampsweep.report.sentences.seams import heading as seam_heading
+from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.report.size_tables import size_table
+from ampsweep.report.table import Table as TextTable
 from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
@@ -43,6 +47,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         _print_workload(workload, comparison.baseline, console)
     for found in comparison.searches:
         _print_search(found, console)
+    for series in comparison.series:
+        _print_series(series, comparison, console)
     for seam in comparison.seams:
         _print_seam(seam, console)
     for note in comparison.notes:
@@ -69,12 +75,25 @@ def _width(table: Table, console: Console) -> int:
     return console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
 
 
-def _print_search(found: SearchComparison, console: Console) -> None:
-    shown, table = search_table(found), empty_table()
+def _print_series(series: SizeSeries, comparison: Comparison, console: Console) -> None:
+    table = _of_texts(size_table(series, comparison))
+    with _at_least(console, max(PLAIN_WIDTH, _width(table, console))):
+        console.print(Text(f"\n{series_heading(series)}", style="bold"), table, sep="\n")
+        for line in series_lines(series):
+            console.print(Text(f"{line}."))
+
+
+def _of_texts(shown: TextTable) -> Table:
+    table = empty_table()
     for header, numeric in zip(shown.headers, shown.numeric, strict=True):
         table.add_column(Text(header.replace(" ", "\n")), justify="right" if numeric else "left", overflow="fold")
     for name, *cells in shown.rows:
         table.add_row(Text(name, style=arm_colour(name) or ""), *map(Text, cells))
+    return table
+
+
+def _print_search(found: SearchComparison, console: Console) -> None:
+    table = _of_texts(search_table(found))
     with _at_least(console, PLAIN_WIDTH):
         console.print(Text(f"\n{HEADING}: {heading(found)}", style="bold"), table, sep="\n")
         console.print(*map(Text, search_lines(found)), sep="\n")

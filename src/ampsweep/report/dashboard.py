@@ -11,11 +11,10 @@ from ampsweep.report.figures import (
     ACROSS_WORKLOADS,
     OF_SEARCH,
     OF_WORKLOAD,
-    BatchSeries,
     NoFigure,
     PanelFigure,
+    SeriesData,
     Style,
-    batch_series,
 )
 from ampsweep.report.figures.figure import MAX_POINTS
 from ampsweep.report.histories import Histories
@@ -49,6 +48,14 @@ class SearchPanels:
 
 
 @dataclass(frozen=True)
+class SeriesPanels:
+    """One series of sizes, and the panels over it."""
+
+    data: SeriesData
+    shown: tuple[PanelShown, ...]
+
+
+@dataclass(frozen=True)
 class Dashboard:
     """A comparison with the panels drawn from its runs."""
 
@@ -57,8 +64,8 @@ class Dashboard:
     workloads: tuple[WorkloadPanels, ...]
     searches: tuple[SearchPanels, ...]
     seams: tuple[SeamData, ...]
-    across: tuple[tuple[BatchSeries, tuple[PanelShown, ...]], ...]
-    """Panels over several workloads, for each series of them."""
+    series: tuple[SeriesPanels, ...]
+    """Panels over several workloads, for each series of sizes."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
 
@@ -100,7 +107,10 @@ def arrange(
         workloads=tuple(_of_workload(data, panels, style) for data in found),
         searches=tuple(_of_search(data, style) for data in searches),
         seams=tuple(seams),
-        across=tuple(_across(series, panels, style) for series in batch_series(found)),
+        series=tuple(
+            _of_series(SeriesData(one, tuple(found[place] for place in one.workloads)), panels, style)
+            for one in comparison.series
+        ),
         problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
     )
@@ -124,10 +134,8 @@ def _of_search(data: SearchData, style: Style) -> SearchPanels:
     return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
 
 
-def _across(series: BatchSeries, panels: Sequence[Panel], style: Style) -> tuple[BatchSeries, tuple[PanelShown, ...]]:
+def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> SeriesPanels:
     results = [
-        (panel, ACROSS_WORKLOADS[panel.kind](panel, series, style))
-        for panel in panels
-        if panel.kind in ACROSS_WORKLOADS
+        (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style)) for panel in panels if panel.kind in ACROSS_WORKLOADS
     ]
-    return series, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure))
+    return SeriesPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.metrics import MEASURED
 from ampsweep.monitors.environment import device_name
@@ -35,6 +36,8 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     finite = {key: value for key, value in values.items() if math.isfinite(value)}
     record.summary = finite | trainer.instruments.summary()
     record.absent = trainer.instruments.absent()
+    if (workers := num_workers(trainer.data)) is not None:
+        record.environment["data_workers"] = workers
     if record.attempts:
         record.attempts[-1].warmup_steps = trainer.instruments.num_warmup_steps
     record.memory = trainer.instruments.memory()

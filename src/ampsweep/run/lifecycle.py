@@ -14,7 +14,7 @@ import torch
 
 from ampsweep.config.identity import code_version
 from ampsweep.config.schema import COMPONENTS, component_name
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
@@ -191,6 +191,7 @@ def _train(
             record.status, record.error = "failed", one_line(error)
             raise
     finally:
+        stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         record.ended_at = now()
         if stop.requested and record.attempts:

@@ -8,6 +8,7 @@ import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
+from ampsweep.data.base import stop_workers
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.environment import device_name
@@ -61,6 +62,9 @@ def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
         if oom is None:
             raise
         return Probe(batch_size=size, outcome="oom", oom=oom, error=oom.sentence)
+    finally:
+        if trainer is not None:
+            stop_workers(trainer.data)
     return Probe(batch_size=size, outcome="trains", peak_bytes=_peak_bytes(limit, trainer))
 
 

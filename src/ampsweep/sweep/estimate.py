@@ -9,6 +9,7 @@ import torch
 
 from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
+from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
@@ -35,8 +36,10 @@ def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float
 
 def _measure(config: Config) -> float | None:
     device = resolve_device(config.device)
+    data: Data | None = None
     try:
-        built = build(config, device, build_data(config, device))
+        data = build_data(config, device)
+        built = build(config, device, data)
         trainer = assemble_trainer(config, built, device)
         with built.precision.flags():
             built.model.train()
@@ -46,6 +49,8 @@ def _measure(config: Config) -> float | None:
         if not is_out_of_memory(error):
             raise
         return None
+    finally:
+        stop_workers(data)
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
     before = config.seam.step if config.seam.saved_in is not None else None
@@ -60,6 +65,8 @@ def _seconds_a_step(trainer: Trainer, device: torch.device) -> float:
     first = _seconds(trainer.train_step, device)
     if first > _PER_KIND_S / _TIMED_STEPS:
         return first
+    while hasattr(trainer.data, "num_workers") and num_workers(trainer.data) is None:  # it times some batches first
+        trainer.train_step()
     return statistics.median(_seconds(trainer.train_step, device) for _ in range(_TIMED_STEPS))
 
 

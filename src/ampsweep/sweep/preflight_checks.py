@@ -53,7 +53,7 @@ def check_runs(
     optimizers: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        key = _key(*shared, config.device, config.seam.step)
+        key = _key(*shared, config.device, config.precision.fp32_modules, config.seam.step)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
             memory[key] = _check(config, wandb, stop, models, key)
@@ -94,7 +94,7 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         prepared = replace(prepared, data=data)
         try:
             with _watched(config):
-                parts, found = _check_parts(config, device, data)
+                parts, found = _check_parts(config, data)
                 _check_optimizer(config, device, found, parts)
         except TimeLimitError as error:
             raise UserError(one_line(error)) from error
@@ -123,7 +123,7 @@ def _key(*parts: Any) -> str:
     return json.dumps(parts, sort_keys=True, default=vars)
 
 
-def _check_parts(config: Config, device: torch.device, data: Data) -> tuple[Checked, CheckedModel]:
+def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
     """Check the parts together, without holding any memory for the model.
 
     Raises:
@@ -199,7 +199,7 @@ def _check(
         check_lock(str(device))
         _check_services(config, device, wandb)
         with _watched(config, stop.interrupt):
-            checked, models[key] = _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+            checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked

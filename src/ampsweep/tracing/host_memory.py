@@ -34,7 +34,7 @@ def measure_host_peak() -> Iterator[HostPeak]:
     around, the batch alone counts, until the next.
     """
     found = HostPeak()
-    if torch._C._autograd._profiler_enabled():  # no public name tells it
+    if is_measuring():
         yield found
         return
     with _quiet(), profile(profile_memory=True) as profiled:
@@ -42,16 +42,22 @@ def measure_host_peak() -> Iterator[HostPeak]:
     found.peak_bytes = _peak(profiled)
 
 
+def is_measuring() -> bool:
+    """Tell whether a profiler runs: a process that was forked now would go on with it."""
+    enabled: bool = torch._C._autograd._profiler_enabled()  # no public name tells it
+    return enabled
+
+
 def mark_reading() -> None:
     """Tell a measurement that only a batch is read from now on."""
-    if torch._C._autograd._profiler_enabled():
+    if is_measuring():
         with record_function(_READING):
             pass
 
 
 def mark_delivery(num_bytes: int) -> None:
     """Tell a measurement that a batch of this size was read."""
-    if torch._C._autograd._profiler_enabled():
+    if is_measuring():
         with record_function(f"{_DELIVERED}{num_bytes}"):
             pass
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.training.build.built import Built
@@ -101,3 +101,6 @@ class ShortValidation:
 
     def val_batches(self) -> Iterator[Any]:
         yield from islice(self._data.val_batches(), _VAL_BATCHES)
+
+    def stop_workers(self) -> None:
+        stop_workers(self._data)

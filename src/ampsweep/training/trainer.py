@@ -251,7 +251,7 @@ class Trainer:
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
             for step, values in self._rows.take():
-                diverged = self._numbers.row(step, values)
+                diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
                 if "train/loss" in values:
                     values |= next(figures)
                 self.values |= values

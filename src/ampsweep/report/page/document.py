@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
 from ampsweep.report.page.markup import Markup, join, json_script, name, tag
-from ampsweep.report.page.panel_figures import Figures, across_panels, workload_panels
+from ampsweep.report.page.panel_figures import Figures, series_panels, workload_panels
 from ampsweep.report.page.run_table import runs_table
 from ampsweep.report.page.seam_cards import seam_cards
 from ampsweep.report.page.search_cards import search_cards
@@ -70,7 +70,7 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
             seam_cards(dashboard),
             *_notes(dashboard),
             _problems(dashboard),
-            across_panels(dashboard, figures, filter_keys(comparison.workloads)),
+            series_panels(dashboard, figures, filter_keys(comparison.workloads)),
             _panels(dashboard, figures) if dashboard.workloads else None,
             _runs(dashboard),
             _environment(dashboard),
@@ -96,6 +96,7 @@ def _header(dashboard: Dashboard) -> Markup:
         ("largest-batch", "Largest batch", dashboard.searches),
         ("seams", "Resumed", dashboard.seams),
         ("problems", "Problems", dashboard.problems),
+        ("against-size", "Against size", any(one.shown for one in dashboard.series)),
         ("panels", "Panels", dashboard.workloads),
     ]
     links = [(key, text) for key, text, content in parts if content]

@@ -1,0 +1,74 @@
+"""Batches on the device; on CUDA the next one is copied there while the step computes on this one."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.data.base import batch_to_device, map_batch
+from ampsweep.tracing.ledger import tensors_in
+
+AHEAD_BYTES: Final = 2**20
+"""Size of a batch from which on it is copied ahead. PCIe takes 40 microseconds for it, as long as the host for the
+stream and its events; the next batch is memory of the training."""
+
+
+class CopiedAhead:
+    """Batches that `read` returns on the host, moved to the device.
+
+    A large batch is copied in a stream of its own while the step computes on the one before. The memory for it is taken
+    in the step's own stream, whose earlier work the copy waits for: it needs no `record_stream`, which would have the
+    allocator keep freed batches until the device is done, and a peak that depends on how far the host is ahead.
+    """
+
+    def __init__(self, read: Callable[[int], Any], device: torch.device) -> None:
+        self._read, self._device = read, device
+        self._is_cuda = device.type == "cuda"
+        self._stream: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
+        self._ahead: tuple[int, Any, Any] | None = None
+        """Index, batch and event of the copy that is under way."""
+
+    def __call__(self, index: int) -> Any:
+        """Get batch `index` on the device."""
+        if not self._is_cuda:
+            return batch_to_device(self._read(index), self._device)
+        batch = self._taken(index)
+        if copies_ahead(batch):
+            self._ahead = index + 1, *self._begun(self._read(index + 1))
+        return batch
+
+    def close(self) -> None:
+        """Forget the batch that was copied ahead."""
+        if self._ahead is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._ahead[2])
+            self._ahead = None
+
+    def _taken(self, index: int) -> Any:
+        ahead = self._ahead
+        if ahead is None or ahead[0] != index:
+            self.close()
+            return batch_to_device(self._read(index), self._device)
+        self._ahead = None
+        torch.cuda.current_stream(self._device).wait_event(ahead[2])
+        return ahead[1]
+
+    def _begun(self, batch: Any) -> tuple[Any, Any]:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+
+        def copied(tensor: Tensor) -> Tensor:
+            if tensor.device == self._device:
+                return tensor
+            there = torch.empty_like(tensor, device=self._device)
+            source = tensor.pin_memory()
+            with torch.cuda.stream(self._stream):
+                there.copy_(source, non_blocking=True)
+            return there
+
+        moved = map_batch(batch, copied)
+        return moved, self._stream.record_event()
+
+
+def copies_ahead(batch: Any) -> bool:
+    """Tell whether the batch after one like this is copied ahead."""
+    return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES
