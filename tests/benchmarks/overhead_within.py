@@ -97,7 +97,7 @@ def _timed(block: Callable[[], None]) -> float:
 
 
 def _bare(trainer: Trainer, steps: int, *, with_norm: bool) -> None:
-    model, data, optimizer = trainer.model, trainer.data, trainer.optimizer
+    model, data, optimizer = trainer.model, trainer.data, trainer.optimizers["optimizer"]
     model.train()
     for index in range(steps + 1):
         inputs, targets = data.train_batch(index)

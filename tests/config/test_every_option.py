@@ -126,7 +126,7 @@ def test_the_recipe_is_the_one_of_the_pytorch_tutorial():
         4096,
     )
     assert (data["batch_size"], data["num_batches"], config.trainer.epochs) == (512, 50, 3)
-    assert (config.optimizer.name, config.task["name"], config.trainer.max_grad_norm) == ("sgd", "regression", None)
+    assert (config.optimizer["name"], config.task["name"], config.trainer.max_grad_norm) == ("sgd", "regression", None)
 
 
 @pytest.mark.parametrize(

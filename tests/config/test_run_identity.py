@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from ampsweep.config.compose import compose_one
-from ampsweep.config.identity import config_hash, pair_key, run_directory_name
+from ampsweep.config.identity import LATER_KEYS, config_hash, pair_key, run_directory_name, workload_hash
 from ampsweep.config.modes import PRECISION_MODES, arm_label, report_order
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.run.request import identity
@@ -66,6 +66,17 @@ def with_value(config, key, value):
     return config
 
 
+FORMER_HASHES = {
+    (): ("26c84a97925c", "031d678d6b3d"),
+    ("model=mlp_small", "data=digits"): ("638bd4953b1b", "5f975dcc7fa5"),
+    ("model=mlp_small", "data=synthetic", "precision=amp_fp16"): ("48613e6af728", "a313e68a63f5"),
+    ("model=gpt_tiny", "task=model_loss"): ("81b40eee711b", "17f6dae2ba99"),
+    ("trainer.warmup_seconds=3",): ("b9d630aa452c", "769992dd47a7"),
+    ("model=resnet18", "task.label_smoothing=0.1"): ("e6c2aa43f144", "b70edaecd0cf"),
+    ("optimizer=sgd", "scheduler=cosine", "precision=amp_bf16"): ("3450c542789f", "d22d10661182"),
+    ("task=custom", "task._target_=mine.Task", "+task.output=null"): ("f2111910b4b4", "85a178ad59b3"),
+}
+"""Hashes of whole config and workload as they were before there was any of the later keys."""
 EVERY_LEAF = [(name, key) for name, config in CONFIGS.items() for key, _ in leaves(asdict(config))]
 
 
@@ -94,6 +105,23 @@ def test_runs_pair_whose_precision_alone_differs(name, key):
 
 def test_the_keys_without_result_exist():
     assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT
+
+
+@pytest.mark.parametrize("overrides", FORMER_HASHES, ids=",".join)
+def test_new_keys_leave_former_hashes_as_they_were(overrides):
+    config = compose_one(overrides)
+    assert (config_hash(config), workload_hash(config)) == FORMER_HASHES[overrides]
+
+
+@pytest.mark.parametrize(("group", "key"), LATER_KEYS)
+def test_a_new_key_counts_once_it_is_used(group, key):
+    overrides = {"task": ["model=mlp_small"]}.get(group, [])
+    config = compose_one(overrides)
+    default = LATER_KEYS[group, key]
+    assert dict(leaves(asdict(config)))[f"{group}.{key}"] == default
+    used = with_value(config, f"{group}.{key}", other(default))
+    assert config_hash(used) != config_hash(config)
+    assert pair(used) != pair(config)
 
 
 def test_the_batch_of_a_search_is_its_result_and_no_setting():

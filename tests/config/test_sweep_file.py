@@ -58,7 +58,7 @@ command: ["${env}", python, train.py, seed=7, "${args_no_hyphens}"]
     assert len(composed.points) == len(composed.calls) == 2
     for point, lr in zip(composed.points, (0.1, 1e-3), strict=True):
         config = point.config
-        assert (config.optimizer.lr, config.optimizer.fused, config.trainer.max_grad_norm) == (lr, False, None)
+        assert (config.optimizer["lr"], config.optimizer["fused"], config.trainer.max_grad_norm) == (lr, False, None)
         assert (config.name, config.tracking.tags, config.seed) == ("it's 5, or {6}", ["a b", "c"], 7)
         assert config.model["_target_"] == "mine.Net"
 

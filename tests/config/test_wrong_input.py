@@ -26,7 +26,7 @@ TOP = (
     "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, precision, predict, report, "
     "resume, scheduler, seed, task"
 )
-NEW_KEY = "keys can be added or removed only in model, data, task"
+NEW_KEY = "keys can be added or removed only in model, data, task, optimizer, scheduler"
 NO_INTEGER = "of type 'str' could not be converted to Integer"
 FLOAT16 = "a GradScaler cannot unscale float16 gradients; use amp_fp16, which keeps parameters in float32"
 MISFIT = "the chosen model, data and task do not fit together"
@@ -50,7 +50,8 @@ MISFIT = "the chosen model, data and task do not fit together"
         ),
         (
             "optimizer=sgd optimizer.beta1=0.5",
-            "unknown key optimizer.beta1; optimizer has fused, lr, momentum, name, nesterov, weight_decay",
+            "unknown key optimizer.beta1; optimizer has capturable, each, foreach, fused, groups, lr, momentum, name, "
+            "nesterov, weight_decay",
         ),
         ("seed.foo=1", "seed: Value '{}' of type 'dict' could not be converted to Integer"),
         # A wrong type.
@@ -213,7 +214,7 @@ def test_a_value_that_is_not_allowed_is_answered_with_what_is(key, value, expect
     [
         ("precision=fp23", "precision", "fp23"),
         ("model=gpt_tny", "model", "gpt_tny"),
-        ("optimizer=adam", "optimizer", "adam"),
+        ("optimizer=lion", "optimizer", "lion"),
         ("experiment=nope", "experiment", "nope"),
         ("-m precision=fp32,fp23", "precision", "fp23"),
         # The mode stands in the experiment file too: there Hydra would speak of an ambiguous value.

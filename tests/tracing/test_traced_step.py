@@ -2,6 +2,7 @@
 
 import copy
 import json
+from contextlib import suppress
 
 import pytest
 import torch
@@ -368,3 +369,49 @@ def test_a_compiled_model_is_traced_eagerly_and_stays_compiled():
 
 def test_torch_wraps_no_call_of_it():
     assert not hasattr(OperatorTracer.__torch_dispatch__, "__wrapped__"), "its private switch for that is gone"
+
+
+def penalized_loss(model, x, y, *, create_graph=True):
+    loss = F.mse_loss(model(x), y)
+    gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=create_graph)
+    return loss + sum(gradient.pow(2).sum() for gradient in gradients).sqrt()
+
+
+def test_gradients_that_are_penalized_are_activations():
+    model, (x, y) = mlp(), torch.randn(2, BATCH, WIDTH).unbind()
+    optimizer = adamw(model, fused=True)
+    with trace_step(model, optimizer) as trace:
+        penalized_loss(model, x, y).backward()
+        optimizer.step()
+    end, layer = trace.result.end_of_forward, 4 * BATCH * WIDTH
+    # Each layer's output, the penalized gradients, and those of the outputs whose layers' inputs have gradients, too.
+    assert end["activations"] == pytest.approx(3 * layer + 4 * NUM_PARAMETERS + 2 * layer, abs=128)
+    assert end["gradients"] == end["temporary"] == 0
+    assert trace.result.peak_bytes > sum(end.values())
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_backward_pass_within_the_loss_ends_no_forward(create_graph):
+    model, (x, y) = mlp(), torch.randn(2, BATCH, WIDTH).unbind()
+    moments = []
+    with trace_step(model, adamw(model, fused=True)) as trace:
+        larger = penalized_loss(model, *torch.randn(2, 8 * BATCH, WIDTH), create_graph=create_graph).detach()
+        loss = F.mse_loss(model(x), y) * larger
+        moments.append(trace.moment)
+        loss.backward()
+        moments.append(trace.moment)
+    assert moments[0] <= trace.end_of_forward < moments[1]
+    assert trace.result.end_of_forward["activations"] == pytest.approx(3 * 4 * BATCH * WIDTH, abs=64)
+
+
+def test_a_step_that_fails_in_backward_ended_its_forward():
+    model, (x, y) = mlp(), torch.randn(2, BATCH, WIDTH).unbind()
+
+    def fails(gradient):
+        raise RuntimeError
+
+    with suppress(RuntimeError), trace_step(model, adamw(model, fused=True)) as trace:
+        output = model(x)
+        output.register_hook(fails)
+        (F.mse_loss(output, y) * 2).backward()
+    assert trace.result.end_of_forward["activations"] == pytest.approx(3 * 4 * BATCH * WIDTH, abs=64)

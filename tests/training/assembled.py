@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -57,6 +57,10 @@ class Assembled:
     saved: list = field(default_factory=list)
     """Steps after which a checkpoint was written."""
 
+    def use_loss(self, loss):
+        """Train by another loss."""
+        self.trainer.turns = tuple(replace(turn, loss=loss) for turn in self.trainer.turns)
+
     def train(self, stop=None) -> Ending:
         with self.trainer.instruments:
             return self.trainer.train(stop or NoStop())
@@ -92,9 +96,12 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         progress=lambda trainer: None,
         save=save,
     )
+    training = Assembled(config, built, trainer, rows, saved)
     for name, part in parts.items():
         setattr(trainer, name, part)
-    return Assembled(config, built, trainer, rows, saved)
+    if "task" in parts:
+        training.use_loss(parts["task"].loss)
+    return training
 
 
 def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:

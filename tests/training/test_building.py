@@ -1,6 +1,6 @@
 """Everything a training is made of, from its config."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -9,15 +9,16 @@ from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+from ampsweep.config.schema import AdamWConfig, SGDConfig
 from ampsweep.text import one_line
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import build_component, locate
-from ampsweep.training.build.optimizer import build_optimizer, is_fused
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.build.optimizer import build_optimizers, is_fused
+from ampsweep.training.memory_refusals import is_out_of_memory
 
 ADAMW, SGD = AdamWConfig(name="adamw", lr=1e-3), SGDConfig(name="sgd", lr=1e-3)
+ONE = {"optimizer": ["*"]}
 
 SIZES = {"in_features": 2, "out_features": 3}
 
@@ -124,22 +125,22 @@ def test_something_that_is_no_model_or_no_data_is_named():
 @pytest.mark.parametrize(("fused", "found"), [(None, True), (True, True), (False, False)])
 @pytest.mark.parametrize("config", [ADAMW, SGD])
 def test_optimizers_are_fused_where_the_device_has_it(config, fused, found):
-    optimizer = build_optimizer(replace(config, fused=fused), nn.Linear(2, 2).parameters())
+    optimizer = build_optimizers(asdict(replace(config, fused=fused)), nn.Linear(2, 2), ONE)["optimizer"]
     assert is_fused(optimizer) == found
 
 
 def test_every_hyperparameter_reaches_the_optimizer():
     config = AdamWConfig(name="adamw", lr=0.1, weight_decay=0.2, beta1=0.3, beta2=0.4, eps=0.5)
-    defaults = build_optimizer(config, nn.Linear(2, 2).parameters()).defaults
+    defaults = build_optimizers(asdict(config), nn.Linear(2, 2), ONE)["optimizer"].defaults
     assert [defaults[key] for key in ("lr", "weight_decay", "betas", "eps")] == [0.1, 0.2, (0.3, 0.4), 0.5]
     config = SGDConfig(name="sgd", lr=0.1, weight_decay=0.2, momentum=0.3, nesterov=True)
-    defaults = build_optimizer(config, nn.Linear(2, 2).parameters()).defaults
+    defaults = build_optimizers(asdict(config), nn.Linear(2, 2), ONE)["optimizer"].defaults
     assert [defaults[key] for key in ("lr", "weight_decay", "momentum", "nesterov")] == [0.1, 0.2, 0.3, True]
 
 
 def test_only_what_needs_a_gradient_is_trained():
     model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
-    (group,) = build_optimizer(ADAMW, model.parameters()).param_groups
+    (group,) = build_optimizers(asdict(ADAMW), model, ONE)["optimizer"].param_groups
     assert list(map(id, group["params"])) == list(map(id, model[1].parameters()))
 
 
@@ -148,13 +149,12 @@ def test_only_what_needs_a_gradient_is_trained():
     [
         (None, nn.ReLU(), "the model has no parameters to train"),
         (None, nn.Linear(2, 2).requires_grad_(False), "the model has no parameters to train"),
-        (True, nn.Linear(2, 2, device="meta"), "optimizer.fused=true: torch has no fused optimizers on meta"),
+        (True, nn.Linear(2, 2, device="meta"), "optimizer.fused=true: torch has no fused SGD on meta"),
     ],
 )
 def test_what_cannot_be_optimized_is_refused(fused, model, sentence):
-    config: OptimizerConfig = replace(SGD, fused=fused)
     with pytest.raises(UserError) as refused:
-        build_optimizer(config, model.parameters())
+        build_optimizers(asdict(replace(SGD, fused=fused)), model, ONE)
     assert str(refused.value) == sentence
 
 

@@ -37,8 +37,14 @@ CHECKPOINT = Checkpoint(
     model_name="my_net",
     arm="amp_fp16",
     model=NET.state_dict(),
-    optimizer_class="SGD",
-    optimizer=torch.optim.SGD(NET.parameters(), lr=0.1).state_dict(),
+    optimizers={
+        "optimizer": {
+            "class": "SGD",
+            "state": torch.optim.SGD(NET.parameters(), lr=0.1).state_dict(),
+            "parameters": ["weight", "bias"],
+        }
+    },
+    data={},
     scaler={"scale": 2.0, "_growth_tracker": 3},
     scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3},
     rng=rng_state(CPU),
@@ -185,10 +191,16 @@ def test_other_things_that_torch_saved_are_refused(content, tmp_path):
     torch.save(content, path)
     with pytest.raises(CheckpointError) as refused:
         load_checkpoint(path)
-    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 1)"
+    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 2)"
 
 
-SGD = CHECKPOINT.optimizer
+SGD = CHECKPOINT.optimizers["optimizer"]
+
+
+def optimizer(**changed):
+    return {"optimizers": {"optimizer": SGD | changed}}
+
+
 ADAMW_STATE = {"step": torch.tensor(6.0), "exp_avg": torch.zeros(2, 3), "exp_avg_sq": torch.zeros(2, 3)}
 WRONG = {
     "its step is -5, not a count": {"step": -5},
@@ -199,11 +211,13 @@ WRONG = {
     "its 7 steps are fewer than the 9 applied ones": {"applied_steps": 9},
     "its arm is None, not a text": {"arm": None},
     "its model is 'weights', not a mapping": {"model": "weights"},
-    "its optimizer is list, not a mapping": {"optimizer": []},
-    "its optimizer has no state or no parameters": {"optimizer": {}},
-    "its optimizer has a group without parameters": {"optimizer": {"state": {}, "param_groups": [{"lr": 1.0}]}},
-    "its optimizer has a state of no parameter": {"optimizer": SGD | {"state": {9: {}}}},
-    "its AdamW has no state after 6 applied steps": {"optimizer_class": "AdamW"},
+    "it has no optimizer": {"optimizers": {}},
+    "its optimizer has no class or no state": optimizer(state=[]),
+    "its optimizer has no state or no parameters": optimizer(state={}),
+    "its optimizer has a group without parameters": optimizer(state={"state": {}, "param_groups": [{"lr": 1.0}]}),
+    "its optimizer has not as many parameters as names": optimizer(parameters=["weight"]),
+    "its optimizer has a state of no parameter": optimizer(state=SGD["state"] | {"state": {9: {}}}),
+    "its AdamW has no state after 6 applied steps": optimizer(**{"class": "AdamW"}),
     "its scale is nan, not a number": {"scaler": {"scale": math.nan}},
     "its growth tracker is None, not a count": {"scaler": {"scale": 2.0}},
     "its skipped_steps is None, not a count": {"scale_monitor": {"num_observed": 7}},
@@ -229,16 +243,21 @@ def test_random_numbers_of_another_kind_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("optimizer", "why"),
     [
-        ({"state": {}, "param_groups": [{"params": [0]}]}, "its optimizer has 1 parameters, the model 2 to train"),
         (
-            {"state": {1: ADAMW_STATE}, "param_groups": [{"params": [0, 1]}]},
+            {"state": {"state": {}, "param_groups": [{"params": [0]}]}, "parameters": ["weight"]},
+            "its optimizer has 1 parameters, the model 2 to train",
+        ),
+        (
+            {"state": {"state": {1: ADAMW_STATE}, "param_groups": [{"params": [0, 1]}]}},
             "its optimizer's exp_avg has shape (2, 3), its parameter (2,)",
         ),
+        ({"parameters": ["weight", "scale"]}, "its optimizer has the parameter scale, which the model does not train"),
     ],
 )
 def test_an_optimizer_of_other_parameters_is_refused(optimizer, why):
+    saved = {"optimizers": {"optimizer": SGD | optimizer}}
     with pytest.raises(CheckpointError) as refused:
-        require_same_model(replace(CHECKPOINT, optimizer=optimizer), Path("last.pt"), NET, "my_net")
+        require_same_model(replace(CHECKPOINT, **saved), Path("last.pt"), NET, "my_net")
     assert str(refused.value) == f"checkpoint last.pt does not fit my_net: {why}"
 
 
@@ -320,3 +339,12 @@ def test_the_generator_of_a_gpu_continues_too():
     expected = torch.rand(3, device=device)
     restore_rng_state(state, device)
     assert torch.equal(torch.rand(3, device=device), expected)
+
+
+def test_the_older_format_of_one_optimizer_is_read(tmp_path):
+    content = {key: value for key, value in vars(CHECKPOINT).items() if key not in ("optimizers", "data")}
+    older = content | {"format": 1, "optimizer_class": "SGD", "optimizer": SGD["state"]}
+    torch.save(older, tmp_path / "last.pt")
+    found = load_checkpoint(tmp_path / "last.pt")
+    assert found.optimizers == {"optimizer": SGD | {"parameters": None}}
+    require_same_model(found, tmp_path / "last.pt", NET, "my_net")

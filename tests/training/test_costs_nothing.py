@@ -17,13 +17,15 @@ from devices import needs_cuda
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ampsweep.config.schema import SchedulerConfig, TrainerConfig
+from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.precision import Precision
+from ampsweep.tasks.base import turns_of
 from ampsweep.tasks.regression import Regression
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
+from ampsweep.training.turns import trained_turns
 
 WIDTH, BATCH, MAX_NORM = 16, 8, 1.0
 FIRST, NUM_STEPS = 4, 12
@@ -61,7 +63,7 @@ class Parts:
         config = TrainerConfig(steps=NUM_STEPS, **settings)
         instruments = Instruments(
             self.model,
-            self.optimizer,
+            [self.optimizer],
             self.precision,
             self.data,
             warmup_steps=config.warmup_steps,
@@ -69,14 +71,15 @@ class Parts:
             tokens_per_step=None,
             is_fused=self.fused,
         )
-        on_device = instruments.counts_on_device
+        on_device, optimizers = instruments.counts_on_device, {"optimizer": self.optimizer}
         return kind(
             model=self.model,
             data=self.data,
             task=self.task,
             precision=self.precision,
-            optimizer=self.optimizer,
-            schedule=Schedule(SchedulerConfig(name=schedule), self.optimizer, NUM_STEPS, on_device=on_device),
+            optimizers=optimizers,
+            turns=trained_turns(turns_of(self.task), optimizers),
+            schedule=Schedule({"name": schedule}, [self.optimizer], NUM_STEPS, on_device=on_device),
             instruments=instruments,
             config=config,
             num_steps=NUM_STEPS,

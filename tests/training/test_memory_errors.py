@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tasks.classification import Classification
 from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.training.out_of_memory import is_out_of_memory, out_of_memory, phase_of
+from ampsweep.training.memory_refusals import is_out_of_memory
+from ampsweep.training.out_of_memory import out_of_memory, phase_of
 
 
 class ExhaustedError(Exception):
@@ -163,14 +164,14 @@ def test_what_is_computed_again_in_backward_is_backward():
 @pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
 def test_the_optimizer_is_told(precision):
     training = assemble(*MLP, f"precision={precision}", "trainer.steps=2", "precision.init_scale=16")
-    training.trainer.optimizer.register_step_pre_hook(exhausts)
+    training.trainer.optimizers["optimizer"].register_step_pre_hook(exhausts)
     assert phase(training) == "optimizer"
 
 
 @pytest.mark.parametrize("limit", ["1.0", "null"])
 def test_clipping_and_the_norm_of_a_row_are_the_optimizers(limit):
     training = assemble(*MLP, "trainer.steps=2", f"trainer.max_grad_norm={limit}")
-    training.trainer._parameters = Unreadable()
+    training.trainer._parameters = dict.fromkeys(training.trainer._parameters, Unreadable())
     assert phase(training) == "optimizer"
 
 

@@ -65,9 +65,9 @@ def test_the_hyperparameters_are_those_of_the_run_that_resumes(stopped):
     changed = ("optimizer.lr=0.01", "optimizer.momentum=0.5", "optimizer.weight_decay=0.1")
     training, notes = resumed(directory, *MLP, "optimizer=sgd", *changed, "trainer.steps=8")
     assert notes == []
-    (group,) = training.built.optimizer.param_groups
+    (group,) = training.built.optimizers["optimizer"].param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.5, 0.1)
-    assert all("momentum_buffer" in state for state in training.built.optimizer.state.values())
+    assert all("momentum_buffer" in state for state in training.built.optimizers["optimizer"].state.values())
     training.train()
     assert set(training.column("train/lr").values()) == {0.01}
 
@@ -93,7 +93,7 @@ def test_an_optimizer_of_another_class_starts_fresh_and_says_so(stopped):
     directory = stopped(*MLP, "optimizer=adamw", "trainer.steps=8")
     training, notes = resumed(directory, *MLP, "optimizer=sgd", "trainer.steps=8")
     assert notes == ["the checkpoint's AdamW state is ignored; SGD starts fresh"]
-    assert training.built.optimizer.state == {}
+    assert training.built.optimizers["optimizer"].state == {}
     assert training.train().status == "completed"
 
 

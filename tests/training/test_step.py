@@ -26,9 +26,9 @@ class Watched:
         if name not in ("backward", "unscale_", "step", "update"):
             return value
 
-        def call(*arguments):
+        def call(*arguments, **more):
             self.calls.append(name)
-            return value(*arguments)
+            return value(*arguments, **more)
 
         return call
 
@@ -83,7 +83,7 @@ def test_forward_and_loss_are_under_autocast_and_backward_is_not(mode):
         seen["loss"].append(torch.is_autocast_enabled("cpu"))
         return value
 
-    training.built.task.loss = noting
+    training.use_loss(noting)
     training.trainer.train_step()
     assert seen == {"forward": [True], "loss": [True], "backward": [False]}
 
@@ -97,7 +97,7 @@ def test_the_scale_changes_between_effective_batches_only():
         scales.append(precision.scale().item())
         return loss(model, batch)
 
-    training.built.task.loss = noting
+    training.use_loss(noting)
     training.train()
     steps = [scales[first : first + 3] for first in range(0, len(scales), 3)]
     assert all(len(set(of_a_step)) == 1 for of_a_step in steps)
@@ -192,8 +192,8 @@ def test_a_loss_keeps_no_outputs_alive(name, accumulate):
     training = assemble(*REGRESSION, *accumulate)
     trainer, alive = training.trainer, []
     trainer.task = Task(getattr(F, name))
-    with trace_step(trainer.model, trainer.optimizer) as trace:
-        trainer.optimizer.register_step_pre_hook(
+    with trace_step(trainer.model, trainer.optimizers["optimizer"]) as trace:
+        trainer.optimizers["optimizer"].register_step_pre_hook(
             lambda *_: alive.extend(life for life in trace.lives.allocations if life.died is None)
         )
         step = trainer.train_step()
@@ -206,6 +206,6 @@ def test_a_loss_that_is_kept_is_the_one_that_was_computed():
     losses = []
     for task in (Task(F.mse_loss), Task(lambda outputs, targets: (outputs - targets).square().mean())):
         training = assemble(*REGRESSION)
-        training.trainer.task = task
+        training.use_loss(task.loss)
         losses.append([training.trainer.train_step().loss.item() for _ in range(3)])
     assert losses[0] == pytest.approx(losses[1])

@@ -58,7 +58,7 @@ def _title(prediction: WorkloadPrediction) -> str:
     facts = [
         f"model {component_name(config.model)} ({arm.model_size:,} parameters)",
         f"data {component_name(config.data)}",
-        config.optimizer.name,
+        component_name(config.optimizer),
         f"batch_size {config.data['batch_size']}",
         *([f"seq_len {config.data['seq_len']}"] if "seq_len" in config.data else []),
         *([f"grad_accum_steps {config.trainer.grad_accum_steps}"] if config.trainer.grad_accum_steps > 1 else []),

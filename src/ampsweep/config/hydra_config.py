@@ -26,16 +26,18 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "synthetic_regression": schema.SyntheticRegressionConfig,
         "synthetic_tokens": schema.SyntheticTokensConfig,
         "synthetic_images": schema.SyntheticImagesConfig,
+        "image_folder": schema.ImageFolderConfig,
         "digits": schema.DigitsConfig,
         "text": schema.TextConfig,
         "tokens": schema.TokensConfig,
     },
     "task": {
-        "component": schema.ComponentConfig,
+        "output_task": schema.OutputTaskConfig,
         "classification": schema.ClassificationConfig,
         "model_loss": schema.ModelLossConfig,
     },
-    "optimizer": {"sgd": schema.SGDConfig, "adamw": schema.AdamWConfig},
+    "optimizer": dict(schema.OPTIMIZERS),
+    "scheduler": {"shape": schema.SchedulerConfig},
 }
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import Config, component_name
+from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -19,6 +19,17 @@ _NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_r
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
+
+LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
+    ("optimizer", "foreach"): None,
+    ("optimizer", "capturable"): None,
+    ("optimizer", "groups"): [],
+    ("optimizer", "each"): {},
+    ("task", "output"): None,
+    ("trainer", "warmup_seconds"): None,
+}
+"""Keys (group, key) that came after the first records, with the default that does what runs did before there was the
+key. At this value a key is left out of every hash, so that old records stay known and pair."""
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -66,13 +77,28 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
-    if config.trainer.warmup_seconds is None:  # as in records from before there was this setting
-        del settings["trainer"]["warmup_seconds"]
+    _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
     return settings
+
+
+def _leave_out_later_keys(settings: dict[str, Any]) -> None:
+    for (group, key), default in LATER_KEYS.items():
+        # In a class of the user's own a key of this name means something else, and its absence another default.
+        if not _is_own(group, settings[group]) and key in settings[group] and settings[group][key] == default:
+            del settings[group][key]
+    if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
+        settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
+
+
+def _is_own(group: str, part: dict[str, Any]) -> bool:
+    if group == "optimizer":
+        option = OPTIMIZERS.get(part["name"])
+        return option is None or part["_target_"] != option._target_
+    return group in COMPONENTS and not str(part["_target_"]).startswith("ampsweep.")
 
 
 def _without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import COMPONENTS
 
-_OPTIONS_HAVE_OWN_KEYS = (*COMPONENTS, "optimizer")
-
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
     """Parse overrides by Hydra's grammar; Hydra must be initialized, because `glob` looks for options.
@@ -69,7 +67,7 @@ def is_for_points(override: Override) -> bool:
     top, dot, _ = override.key_or_group.partition(".")
     # Hydra knows no choice of null, and a choice of a quoted string loses its quotes.
     wrappable = override.value() is not None and not override.get_value_element_as_str().startswith(("'", '"'))
-    return bool(dot) and top in _OPTIONS_HAVE_OWN_KEYS and wrappable
+    return bool(dot) and top in COMPONENTS and wrappable
 
 
 def deferred(override: Override) -> str:

@@ -100,6 +100,20 @@ class SyntheticImagesConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class ImageFolderConfig(DataConfig):
+    path: str = MISSING
+    num_classes: int = MISSING
+    image_size: int = MISSING
+    val_fraction: float = 0.1
+    """Share of the images that is held out where the folder has no `train` and `val`."""
+    augment: bool = True
+    num_workers: int | None = None
+    """Processes that read ahead. None: chosen from the time that reading takes."""
+    prefetch_factor: int | None = None
+    """Batches that each of them has read ahead. None: torch's default, 2."""
+
+
+@dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
     val_fraction: float = 0.2
 
@@ -124,7 +138,15 @@ class TokensConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
-class ClassificationConfig(ComponentConfig):
+class OutputTaskConfig(ComponentConfig):
+    """A task that takes a tensor from the model."""
+
+    output: str | None = None
+    """Key, attribute or index of the tensor in what the model returns; None: the model returns the tensor itself."""
+
+
+@dataclass(kw_only=True)
+class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
 
 
@@ -136,30 +158,75 @@ class ModelLossConfig(ComponentConfig):
 
 
 @dataclass(kw_only=True)
-class OptimizerConfig:
-    name: str = MISSING
+class OptimizerConfig(ComponentConfig):
+    """An optimizer; keys that are not named here are arguments of its class."""
+
     lr: float = MISSING
     weight_decay: float = 0.0
     fused: bool | None = None
-    """None: fused if the device has fused kernels."""
+    """None: fused if torch has fused kernels of the class for the device."""
+    foreach: bool | None = None
+    """None, here and for `capturable`: as the class chooses."""
+    capturable: bool | None = None
+    groups: list[Any] = field(default_factory=list)
+    """Parameter groups, each with `match` (patterns of parameter names) and the hyperparameters in which it differs;
+    the first group that matches takes a parameter."""
+    each: dict[str, Any] = field(default_factory=dict)
+    """Settings in which one of several optimizers differs, by its name."""
 
 
 @dataclass(kw_only=True)
 class SGDConfig(OptimizerConfig):
+    _target_: str = "torch.optim.SGD"
     momentum: float = 0.0
     nesterov: bool = False
 
 
 @dataclass(kw_only=True)
-class AdamWConfig(OptimizerConfig):
-    weight_decay: float = 0.01
+class AdamConfig(OptimizerConfig):
+    _target_: str = "torch.optim.Adam"
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
 
 
 @dataclass(kw_only=True)
+class AdamWConfig(AdamConfig):
+    _target_: str = "torch.optim.AdamW"
+    weight_decay: float = 0.01
+
+
+@dataclass(kw_only=True)
+class RMSpropConfig(OptimizerConfig):
+    _target_: str = "torch.optim.RMSprop"
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+
+@dataclass(kw_only=True)
+class AdagradConfig(OptimizerConfig):
+    _target_: str = "torch.optim.Adagrad"
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+
+OPTIMIZERS: Final[dict[str, type[OptimizerConfig]]] = {
+    "sgd": SGDConfig,
+    "adam": AdamConfig,
+    "adamw": AdamWConfig,
+    "rmsprop": RMSpropConfig,
+    "adagrad": AdagradConfig,
+}
+"""The suite's own options of `optimizer`; any other class is `optimizer=custom`."""
+
+
+@dataclass(kw_only=True)
 class SchedulerConfig:
+    """A shape by its name. Of `scheduler=custom`, which has a `_target_`, all other keys are arguments."""
+
     name: str = MISSING
     """constant, linear or cosine: the shape after the linear warm-up, over applied steps."""
     num_warmup_steps: int = 0
@@ -260,7 +327,7 @@ class PredictConfig:
 
 @dataclass(kw_only=True)
 class Config:
-    """One training. `model`, `data` and `task` hold a ComponentConfig or, for a user's own class, an open mapping."""
+    """One training. Its `COMPONENTS` are mappings: of one of the schemas or, for a user's own class, of any keys."""
 
     name: str = MISSING
     """Experiment name: the folder under `output_dir` that runs go to."""
@@ -268,8 +335,8 @@ class Config:
     model: Any = MISSING
     data: Any = MISSING
     task: Any = MISSING
-    optimizer: OptimizerConfig = MISSING
-    scheduler: SchedulerConfig = MISSING
+    optimizer: Any = MISSING
+    scheduler: Any = MISSING
     trainer: TrainerConfig = MISSING
     tracking: TrackingConfig = MISSING
     report: ReportConfig = MISSING
@@ -287,12 +354,12 @@ class Config:
     output_dir: str = "outputs"
 
 
-COMPONENTS: Final = ("model", "data", "task")
-"""Parts of a Config that are built from a `_target_`."""
+COMPONENTS: Final = ("model", "data", "task", "optimizer", "scheduler")
+"""Parts of a Config that are built from a `_target_`; a scheduler that has none is a shape by its name."""
 
 
 def component_name(component: dict[str, Any]) -> str:
-    """The name of a model, data set or task: its `name`, else the last part of its `_target_`.
+    """The name of a component: its `name`, else the last part of its `_target_`.
 
     >>> component_name({"_target_": "mine.nets.Net", "width": 8})
     'Net'

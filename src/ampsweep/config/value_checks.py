@@ -2,20 +2,17 @@
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, mode_of
 from ampsweep.config.schema import (
-    AdamWConfig,
+    OPTIMIZERS,
     Config,
-    OptimizerConfig,
     PrecisionConfig,
     PredictConfig,
-    SchedulerConfig,
-    SGDConfig,
     TrainerConfig,
 )
 from ampsweep.redaction import hide
@@ -98,26 +95,80 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
         yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
 
 
-def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
-    names = {SGDConfig: ("sgd",), AdamWConfig: ("adamw",)}
-    yield from _choice("optimizer.name", optimizer.name, names.get(type(optimizer), ("sgd", "adamw")))
-    yield from _positive("optimizer.lr", optimizer.lr)
-    yield from _not_negative("optimizer.weight_decay", optimizer.weight_decay)
-    if isinstance(optimizer, SGDConfig):
-        yield from _share("optimizer.momentum", optimizer.momentum)
-        if optimizer.nesterov and not optimizer.momentum:
-            yield "optimizer.nesterov=true needs optimizer.momentum greater than 0"
-    if isinstance(optimizer, AdamWConfig):
-        yield from _share("optimizer.beta1", optimizer.beta1)
-        yield from _share("optimizer.beta2", optimizer.beta2)
-        yield from _not_negative("optimizer.eps", optimizer.eps)
+def _optimizer(optimizer: Any) -> Iterator[str]:
+    if not isinstance(optimizer, dict) or "_target_" not in optimizer:
+        yield "optimizer must have a _target_, the class to build"
+        return
+    target = str(optimizer["_target_"])
+    named = OPTIMIZERS.get(str(optimizer.get("name")))
+    if named is not None and target != named._target_:
+        yield f"optimizer.name={optimizer['name']}: stands for {named._target_}, and optimizer._target_ is {target}"
+    for name, schema in OPTIMIZERS.items():
+        if target == schema._target_ and optimizer.keys() == {field.name for field in fields(schema)}:
+            yield from _choice("optimizer.name", optimizer["name"], (name,))
+            yield from _hyperparameters("optimizer", optimizer)
+            if optimizer.get("nesterov") and not optimizer["momentum"]:
+                yield "optimizer.nesterov=true needs optimizer.momentum greater than 0"
+    yield from _common_settings("optimizer", optimizer)
+    each = optimizer.get("each") or {}
+    if not isinstance(each, dict):
+        yield "optimizer.each: must be a mapping from an optimizer's name to what differs for it"
+        return
+    for name, own in each.items():
+        if not isinstance(own, dict):
+            yield f"optimizer.each.{name}: must be a mapping of settings"
+        elif "each" in own or "name" in own:
+            yield f"optimizer.each.{name}: may have any key of optimizer but each and name"
+        else:
+            yield from _common_settings(f"optimizer.each.{name}", own)
 
 
-def _scheduler(scheduler: SchedulerConfig) -> Iterator[str]:
-    yield from _choice("scheduler.name", scheduler.name, ("constant", "linear", "cosine"))
-    yield from _not_negative("scheduler.num_warmup_steps", scheduler.num_warmup_steps)
-    if not 0 <= scheduler.min_lr_ratio <= 1:
-        yield f"scheduler.min_lr_ratio={scheduler.min_lr_ratio:g}: must lie from 0 to 1"
+def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Check what every optimizer may have; the other arguments are for its class to check."""
+    for name in ("lr", "weight_decay"):
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            yield f"{key}.{name}={value}: must be a number"
+    yield from _positive(f"{key}.lr", settings.get("lr"))
+    yield from _not_negative(f"{key}.weight_decay", settings.get("weight_decay") or 0.0)
+    for name in ("fused", "foreach", "capturable"):
+        value = settings.get(name)
+        if value is not None and not isinstance(value, bool):
+            yield f"{key}.{name}={value}: must be true, false or null"
+    groups = settings.get("groups") or []
+    if not isinstance(groups, list):
+        yield f"{key}.groups: must be a list of groups, each with match and what differs in it"
+        return
+    for number, group in enumerate(groups):
+        where = f"{key}.groups[{number}]"
+        match = group.get("match") if isinstance(group, dict) else None
+        if not isinstance(match, list) or not match or not all(isinstance(pattern, str) for pattern in match):
+            yield f"{where}: must have match, a list of patterns of parameter names such as [*.bias, *norm*]"
+        elif len(group) == 1:
+            yield f"{where}: must have a hyperparameter beside match, such as weight_decay: 0"
+        else:
+            yield from _common_settings(where, {name: value for name, value in group.items() if name != "match"})
+
+
+def _hyperparameters(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("momentum", "beta1", "beta2", "alpha"):
+        if name in settings:
+            yield from _share(f"{key}.{name}", settings[name])
+    for name in ("eps", "lr_decay", "initial_accumulator_value"):
+        if name in settings:
+            yield from _not_negative(f"{key}.{name}", settings[name])
+
+
+def _scheduler(scheduler: Any) -> Iterator[str]:
+    if not isinstance(scheduler, dict) or not {"name", "_target_"} & scheduler.keys():
+        yield "scheduler must have a name, or a _target_ to build"
+        return
+    if "_target_" in scheduler:
+        return
+    yield from _choice("scheduler.name", scheduler["name"], ("constant", "linear", "cosine"))
+    yield from _not_negative("scheduler.num_warmup_steps", scheduler.get("num_warmup_steps", 0))
+    if not 0 <= (floor := scheduler.get("min_lr_ratio", 0.0)) <= 1:
+        yield f"scheduler.min_lr_ratio={floor:g}: must lie from 0 to 1"
 
 
 def _predict(predict: PredictConfig) -> Iterator[str]:

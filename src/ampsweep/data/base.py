@@ -48,6 +48,17 @@ class Validatable(Protocol):
         """Read everything; raise a ``ValueError`` for content that cannot be trained on."""
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """Data whose next batch is no function of its index alone: a stream that has to go on where it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the stream after the batches that `train_batch` has returned, as plain values and tensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
+        """Go on from there; may return sentences for the user on how."""
+
+
 def stop_workers(data: object) -> None:
     """End the processes that data has started, if it can have any; reading on may start them again."""
     if (end := getattr(data, "stop_workers", None)) is not None:

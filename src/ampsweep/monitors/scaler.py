@@ -13,8 +13,8 @@ _UNCOUNTED_AT_MOST: Final = 64
 class ScaleMonitor:
     """Counts skipped and applied steps from the scale after each update; all of it stays on the device.
 
-    A step was skipped if the scale shrank. That is exact while the scale is a normal float32: below 2**-126 it can be
-    too small to shrink further.
+    A step was skipped, by one optimizer at least, if the scale shrank. That is exact while the scale is a normal
+    float32: below 2**-126 it can be too small to shrink further.
 
     Args:
         init_scale, growth_interval: the scaler's own.
@@ -29,20 +29,30 @@ class ScaleMonitor:
         self._skipped_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._growth_tracker = torch.zeros((), dtype=torch.int64, device=device)
         self._uncounted: list[Tensor] = []
-        """A flag for each step since `_growth_tracker` was last updated, true if the step was skipped."""
+        """A flag for each update since `_growth_tracker` was last counted, true if an optimizer skipped its step."""
+        self._steps: list[Tensor] = []
+        """The same of steps."""
+        self._skipped_so_far: Tensor | None = None
+        """The flag of a step with several updates, until its last."""
 
-    def observe(self, scale: Tensor) -> None:
+    def observe(self, scale: Tensor, *, ends_step: bool = True) -> None:
         """Count an attempted step; `scale`, 0-dim float32 on the device, is the scale after `GradScaler.update`.
 
-        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization.
+        `scaler.scale(torch.ones((), device=device))` returns it without a synchronization. Where a step has several
+        updates, of which each is observed, it is skipped if any optimizer skipped its own.
         """
-        self._num_observed += 1
         before = torch.full_like(scale, self._init_scale) if self._next_scale is None else self._next_scale
         self._scale, self._next_scale = before, scale
         skipped = scale < before
-        self._skipped_steps += skipped
         self._uncounted.append(skipped)
-        if len(self._uncounted) == _UNCOUNTED_AT_MOST:
+        if self._skipped_so_far is not None:
+            skipped = skipped | self._skipped_so_far
+        self._skipped_so_far = None if ends_step else skipped
+        if ends_step:
+            self._num_observed += 1
+            self._skipped_steps += skipped
+            self._steps.append(skipped)
+        if len(self._uncounted) >= _UNCOUNTED_AT_MOST:
             self._count_growth()
 
     def _count_growth(self) -> None:
@@ -52,7 +62,7 @@ class ScaleMonitor:
         """
         if not self._uncounted:
             return
-        skipped, self._uncounted = torch.stack(self._uncounted), []
+        skipped, self._uncounted, self._steps = torch.stack(self._uncounted), [], []
         num_steps = len(skipped)
         num_to_last_skip = (skipped * torch.arange(1, num_steps + 1, device=skipped.device)).amax()
         grown = torch.where(num_to_last_skip > 0, -num_to_last_skip, self._growth_tracker) + num_steps
@@ -77,7 +87,7 @@ class ScaleMonitor:
 
     def num_last_skipped(self) -> int:
         """Number of steps skipped one after the other up to now, of those since `tensors`; waits for the device."""
-        skipped = torch.stack(self._uncounted).tolist() if self._uncounted else []
+        skipped = torch.stack(self._steps).tolist() if self._steps else []
         return next((number for number, one in enumerate(reversed(skipped)) if not one), len(skipped))
 
     def state_dict(self) -> dict[str, int]:
@@ -95,4 +105,5 @@ class ScaleMonitor:
         self._skipped_steps.fill_(state["skipped_steps"])
         # A tracker beyond the interval starts anew, as `Precision.load_state_dict` lets the scaler's do.
         self._uncounted.clear()
+        self._steps.clear()
         self._growth_tracker.fill_(state["growth_tracker"] % self._growth_interval)

@@ -3,6 +3,6 @@
 from ampsweep.precision import Precision
 """
 
-from ampsweep.precision.precision import Precision
+from ampsweep.precision.precision import Precision, gradients
 
-__all__ = ["Precision"]
+__all__ = ["Precision", "gradients"]

@@ -1,7 +1,7 @@
 """A precision mode as one object that a training loop calls at the same places in every mode."""
 
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -15,6 +15,9 @@ from ampsweep.precision.flags import fp32_arithmetic
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 
 _NOTHING: Final = nullcontext()
+_in_force: list["Precision"] = []
+"""The modes whose flags are set, the innermost last. It is of the process, as the switches are: backward passes run a
+checkpoint's forward again in threads of their own."""
 
 
 class Precision:
@@ -82,9 +85,16 @@ class Precision:
 
     @contextmanager
     def flags(self) -> Iterator[None]:
-        """Set the mode's process-wide arithmetic switches; on leaving restore their former values."""
+        """Set the mode's process-wide arithmetic switches; on leaving restore their former values.
+
+        Inside, `ampsweep.precision.gradients` is this mode's.
+        """
         with fp32_arithmetic(tf32=self.config.tf32):
-            yield
+            _in_force.append(self)
+            try:
+                yield
+            finally:
+                _in_force.remove(self)
 
     def convert(self, model: nn.Module) -> nn.Module:
         """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place."""
@@ -100,10 +110,33 @@ class Precision:
         """Context for evaluation: the training's autocast, or none (`precision.eval`)."""
         return self.autocast() if self.config.eval == "autocast" else nullcontext()
 
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of the scaled loss (scalar, attached to its graph)."""
-        scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
-        scaled.backward()  # type: ignore[no-untyped-call]
+    def backward(self, *losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
+        """Run the backward pass of each loss (scalar, attached to its graph), scaled; what they share is kept so long.
+
+        Args:
+            inputs: the leaves that get gradients; None: all.
+        """
+        for number, loss in enumerate(losses, start=1):
+            scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
+            scaled.backward(inputs=inputs, retain_graph=number < len(losses))  # type: ignore[no-untyped-call]
+
+    def gradients(self, loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = True) -> tuple[Tensor, ...]:
+        """Compute the gradients of a loss with respect to `inputs`, as a penalty in the loss itself needs them.
+
+        The loss is scaled meanwhile, so that float16 gradients do not vanish, and the gradients are divided by the
+        scale; nothing waits for the device. Autocast is off, as for every backward pass. The source is "Gradient
+        penalty" in https://pytorch.org/docs/stable/notes/amp_examples.html.
+
+        Args:
+            loss: a scalar, attached to its graph.
+            create_graph: the gradients have a graph of their own, through which the penalty can be differentiated.
+        """
+        with torch.autocast(self.device.type, enabled=False):
+            if not self._scales:
+                return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+            scaled = torch.autograd.grad(self.scaler.scale(loss), inputs, create_graph=create_graph)
+            one_over_scale = 1.0 / self.scaler.scale(self._one)
+            return tuple(gradient * one_over_scale for gradient in scaled)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale in place; once per effective batch, before clipping."""
@@ -149,6 +182,17 @@ class Precision:
         if self.scaler.is_enabled():
             return f"the checkpoint has no GradScaler state; a fresh one starts at scale {self.config.init_scale:g}"
         return "the checkpoint's GradScaler state is ignored; this run has no scaler" if state else None
+
+
+def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = True) -> tuple[Tensor, ...]:
+    """Compute the gradients of a loss for a penalty in a task's loss, in whichever mode the training is.
+
+    See `Precision.gradients`; outside of `Precision.flags` nothing is scaled.
+    """
+    if _in_force:
+        return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
+    with torch.autocast(loss.device.type, enabled=False):
+        return torch.autograd.grad(loss, inputs, create_graph=create_graph)
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:

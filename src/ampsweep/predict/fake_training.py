@@ -1,6 +1,6 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.data.copied_ahead import copies_ahead
 from ampsweep.precision import Precision
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.tasks.base import Task
-from ampsweep.tracing.feeding import resident
+from ampsweep.tasks.base import Loss
+from ampsweep.tracing.feeding import note_delivery, resident
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model
 
@@ -52,15 +54,18 @@ class FakeTraining:
         trainer, device = self._trainer, self._device
         del trainer.data  # data resident for another batch size is no part of this step
         trainer.data = data = self._data(batch_size)
-        trainer.next_batch = trainer.config.grad_accum_steps
+        trainer.next_batch = trainer.config.grad_accum_steps * len(trainer.turns)
+        data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
-        tracing = device.trace_step(trainer.model, trainer.optimizer, data=data.resident(), counts_unused=evaluates)
+        optimizers = trainer.optimizers.values()
+        tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
             device.kernels.vouching.restart()
-            hook = trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
+            hooks = [one.register_step_pre_hook(lambda *_: begins.append(trace.moment)) for one in optimizers]
             step = trainer.train_step(norm_wanted=norm_wanted)
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             if evaluates:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
@@ -88,9 +93,19 @@ class FakeTraining:
             precision = Precision(replace(config.precision, tf32=False), CPU)
             built = build_around(config, precision, model, data)
         if self._device.target.kind == "cuda":
-            for group in built.optimizer.param_groups:
+            for group in (group for one in built.optimizers.values() for group in one.param_groups):
                 group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
-        return replace(built, task=_FakeTask(built.task, self._device))
+        turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
+        return replace(built, turns=turns)
+
+    def _noted(self, loss: Loss) -> Loss:
+        """The same loss; what its model calls is known by name meanwhile."""
+
+        def noted(model: nn.Module, batch: Any) -> Tensor | Sequence[Tensor]:
+            with self._device.kernels.forward_of(model):
+                return loss(model, batch)
+
+        return noted
 
     def _data(self, batch_size: int) -> "_FakeData":
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
@@ -99,26 +114,15 @@ class FakeTraining:
 
     def _take_first_step(self) -> None:
         """Leave the state that a first step leaves, at the cost of its end only."""
-        optimizer, kernels = self._trainer.optimizer, self._device.kernels
-        optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
-        optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        self._trainer.instruments.count_step()
-        optimizer.zero_grad(set_to_none=True)
-
-
-class _FakeTask:
-    def __init__(self, task: Task, device: FakeDevice) -> None:
-        self._task, self._device = task, device
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        with self._device.kernels.forward_of(model):
-            return self._task.loss(model, batch)
-
-    def evaluate(self, model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], int]:
-        return self._task.evaluate(model, batch)
+        kernels = self._device.kernels
+        for optimizer in self._trainer.optimizers.values():
+            optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
+            optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._trainer.instruments.count_update()
 
 
 class _FakeData(ShortValidation):
@@ -127,14 +131,31 @@ class _FakeData(ShortValidation):
     def __init__(self, data: Data, device: FakeDevice) -> None:
         super().__init__(data)
         self._device = device
+        self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
+        self._ahead: tuple[int, Any] | None = None
+        """Index and batch of the copy that is under way, as `CopiedAhead` has it on CUDA."""
 
     def resident(self) -> list[Tensor]:
         """The tensors that the data holds."""
-        return resident(self._data)
+        return [*resident(self._data), *tensors_in(self._ahead or ())]
+
+    def begin_at(self, index: int) -> None:
+        """Be where the batch before this one has been read."""
+        if not self._is_copied_ahead:
+            return
+        with self._device.loading_data():
+            batch = super().train_batch(index)
+        self._ahead = (index, batch) if copies_ahead(batch, self.batch_size) else None
 
     def train_batch(self, index: int) -> Any:
+        ahead, self._ahead = self._ahead, None
         with self._device.loading_data():
-            return super().train_batch(index)
+            batch = ahead[1] if ahead is not None and ahead[0] == index else super().train_batch(index)
+            if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
+                self._ahead = index + 1, super().train_batch(index + 1)
+        if self._ahead is not None:
+            note_delivery(self._ahead[1])
+        return batch
 
     def val_batches(self) -> Iterator[Any]:
         batches = super().val_batches()

@@ -25,8 +25,9 @@ class MeasuredTraining:
         begins: list[int] = []
         with built.precision.flags():
             trainer.train_step()
-            with trace_step(trainer.model, trainer.optimizer) as trace:
-                trainer.optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
+            with trace_step(trainer.model, *built.optimizers.values()) as trace:
+                for optimizer in built.optimizers.values():
+                    optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
                 trainer.train_step()
         return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
 

@@ -48,7 +48,7 @@ class Identity:
     grad_accum_steps: int
     steps: int | None
     optimizer: str
-    lr: float
+    lr: float | None
     compile: bool
     channels_last: bool
     seed: int

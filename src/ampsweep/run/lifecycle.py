@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from ampsweep.config.identity import code_version
-from ampsweep.config.schema import component_name
+from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
@@ -50,7 +50,7 @@ from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.build.optimizer import is_fused
+from ampsweep.training.build.optimizer import is_fused, learning_rate
 from ampsweep.training.build.own_code import own_code
 from ampsweep.training.checkpoint import find_checkpoint, require_same_model, set_aside
 from ampsweep.training.out_of_memory import out_of_memory
@@ -267,6 +267,7 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         data_fingerprint=built.data.fingerprint,
         steps=built.num_steps,
         model_size=sum(parameter.numel() for parameter in built.model.parameters()),
+        lr=learning_rate(next(iter(built.optimizers.values()))),
         batch_search=request.batch_search,
     )
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
@@ -275,13 +276,13 @@ def _begin_record(request: RunRequest, built: Built, device: torch.device) -> Ru
         record.attempts, record.wandb, record.history = earlier.attempts, earlier.wandb, earlier.history
     precision = request.config.precision
     with built.precision.flags():
-        own = own_code(request.config.model, request.config.data, request.config.task)
+        own = own_code(*(getattr(request.config, group) for group in COMPONENTS))
         code = {"code_version": code_version()} | ({"own_code": own} if own else {})
         record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
             record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
     record.proof.contradictions = contradictions(precision, record.proof)
-    record.proof.optimizer_fused = is_fused(built.optimizer)
+    record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
     return record
 
 

@@ -42,6 +42,7 @@ def new_record(
     data_fingerprint: str = "",
     steps: int | None = None,
     model_size: int | None = None,
+    lr: float | None = None,
     batch_search: BatchSearch | None = None,
 ) -> RunRecord:
     """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
@@ -50,7 +51,7 @@ def new_record(
         arm=arm_label(config.precision),
         pair_key=pair_key(config, device_name=device_name or device, world_size=1, data_fingerprint=data_fingerprint),
         config_hash=config_hash(config),
-        identity=identity(config, steps=steps, device=device, device_name=device_name, model_size=model_size),
+        identity=identity(config, steps=steps, device=device, device_name=device_name, model_size=model_size, lr=lr),
         config=resolved_values(config),
         started_at=now(),
         batch_search=batch_search,
@@ -64,6 +65,7 @@ def identity(
     device: str,
     device_name: str | None = None,
     model_size: int | None = None,
+    lr: float | None = None,
     world_size: int = 1,
 ) -> Identity:
     """Make the flat facts of a run; those that only a built run knows are passed in."""
@@ -80,8 +82,8 @@ def identity(
         grad_accum_steps=config.trainer.grad_accum_steps,
         seq_len=config.data.get("seq_len"),
         steps=steps,
-        optimizer=config.optimizer.name,
-        lr=config.optimizer.lr,
+        optimizer=component_name(config.optimizer),
+        lr=lr if lr is not None else config.optimizer.get("lr"),
         compile=config.trainer.compile,
         channels_last=config.trainer.channels_last,
         seed=config.seed,

@@ -14,7 +14,7 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import resolve_device
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.memory_refusals import is_out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3

@@ -32,8 +32,8 @@ def check_existence(configs: Iterable[Config]) -> None:
     for config in configs:
         for group in COMPONENTS:
             component: dict[str, Any] = getattr(config, group)
-            named = (group, str(component["_target_"]))
-            if named not in seen:
+            named = (group, str(component.get("_target_")))
+            if "_target_" in component and named not in seen:
                 seen.add(named)
                 _check_target(*named)
         if str(config.data["_target_"]).startswith("ampsweep."):

@@ -1,15 +1,18 @@
 """Check before a run that it is not predicted to need more memory than its device has."""
 
+import math
 from typing import Final
 
 import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import AdamWConfig, Config, SGDConfig
+from ampsweep.config.schema import Config
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
 
+_NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
+"""Tensors of a parameter's size that each of the suite's own options keeps for it at most."""
 _OUTPUTS_TWICE: Final = 2
 """Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
@@ -47,14 +50,11 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     )
 
 
-def _at_most(config: Config, checked: Checked) -> int:
+def _at_most(config: Config, checked: Checked) -> float:
+    """Bytes that no step exceeds; infinite for an optimizer of which the suite does not know what it keeps."""
     assert checked.num_parameters is not None
     size: int = getattr(torch, config.precision.parameters).itemsize
-    return checked.num_parameters * size * (2 + _num_states(config)) + _OUTPUTS_TWICE * checked.output_bytes
-
-
-def _num_states(config: Config) -> int:
-    """Number of tensors of a parameter's size that the optimizer keeps for it."""
-    if isinstance(config.optimizer, AdamWConfig):
-        return 2
-    return 1 if isinstance(config.optimizer, SGDConfig) and config.optimizer.momentum else 0
+    num_states = _NUM_STATES.get(config.optimizer["name"], math.inf)
+    if config.optimizer.get("each"):
+        num_states = math.inf
+    return checked.num_parameters * size * (2 + num_states) + _OUTPUTS_TWICE * checked.output_bytes

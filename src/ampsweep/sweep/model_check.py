@@ -1,5 +1,6 @@
 """Check that model, data and task fit each other, with one batch and a model that holds no memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ from torch import Tensor, nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
+from ampsweep.tasks.base import Turn, turns_of
 from ampsweep.text import one_line
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
 from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.turns import trained_parts
 
 _REHEARSE_UP_TO = 50_000_000
 """Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""
@@ -27,6 +30,8 @@ class CheckedModel:
     """The model on the meta device."""
     output_bytes: int
     """Bytes of all outputs of operators in a forward pass, in float32; 0 if they could not be counted."""
+    turns: Sequence[Turn]
+    """The turns of a step."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -38,6 +43,8 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         UserError: a part refuses its settings, or the model cannot take the batch.
     """
     task = build_component("task", config.task)
+    turns = turns_of(task)
+    trained_parts(turns)
     try:
         batch = data.train_batch(0)
         stop_workers(data)
@@ -49,16 +56,17 @@ def check_model(config: Config, data: Data) -> CheckedModel:
         raise UserError(f"model={_name(config.model)} has no parameters to train")
     try:
         with torch.random.fork_rng(), torch.no_grad(), TensorBytes(torch.device("meta")) as counted:
-            task.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
+            for turn in turns:
+                turn.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
     except (Exception, SystemExit) as error:  # as may the user's own model
         if str(config.model["_target_"]).startswith("ampsweep."):
             raise UserError(_misfit(config, error)) from error
-        _rehearse(config, batch, model, task)
-        return CheckedModel(model, 0)
-    return CheckedModel(model, counted.made_bytes)
+        _rehearse(config, batch, model, turns)
+        return CheckedModel(model, 0, turns)
+    return CheckedModel(model, counted.made_bytes, turns)
 
 
-def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None:
+def _rehearse(config: Config, batch: Any, on_meta: nn.Module, turns: Sequence[Turn]) -> None:
     """Try a small model for real that does not run on the meta device, for example because it looks at values."""
     if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
         return
@@ -66,7 +74,8 @@ def _rehearse(config: Config, batch: Any, on_meta: nn.Module, task: Any) -> None
         model = _uncompiled(build_model(config))
         try:
             with torch.no_grad():
-                task.loss(model, _as_input(config, map_tensors(batch, Tensor.cpu)))
+                for turn in turns:
+                    turn.loss(model, _as_input(config, map_tensors(batch, Tensor.cpu)))
         except (Exception, SystemExit) as error:  # as above
             raise UserError(_misfit(config, error)) from error
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.sweep.memory_check import too_large
-from ampsweep.sweep.model_check import check_model
+from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
@@ -32,9 +33,11 @@ from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.instantiate import locate
-from ampsweep.training.build.optimizer import decide_fused
+from ampsweep.training.build.learning_rates import check_rates
+from ampsweep.training.build.optimizer import rehearse_optimizers
 from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, require_same_model
 from ampsweep.training.out_of_memory import out_of_memory
+from ampsweep.training.turns import trained_parts
 
 
 def check_runs(
@@ -44,16 +47,20 @@ def check_runs(
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     sizes: dict[tuple[str, str], Checked] = {}
+    models: dict[str, CheckedModel] = {}
+    optimizers: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        parts = [*shared, config.optimizer.fused, config.device]
-        key = json.dumps(parts, sort_keys=True, default=vars)
+        key = _key(*shared, config.device)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
-            memory[key] = _check(config, wandb, stop)
-        workload = (key, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
+            memory[key] = _check(config, wandb, stop, models, key)
+        with_optimizer = _key(key, config.optimizer, config.scheduler, config.precision.parameters)
+        if with_optimizer not in optimizers:
+            optimizers[with_optimizer] = _with_optimizer(config, memory[key], models.get(key), stop)
+        workload = (with_optimizer, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
-            sizes[workload] = _with_device(config, memory[key])
+            sizes[workload] = _with_device(config, optimizers[with_optimizer])
         results.append(sizes[workload])
     return results
 
@@ -85,7 +92,8 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         prepared = replace(prepared, data=data)
         try:
             with _watched(config):
-                parts = _check_parts(config, device, data)
+                parts, found = _check_parts(config, device, data)
+                _check_optimizer(config, device, found, parts)
         except TimeLimitError as error:
             raise UserError(one_line(error)) from error
         checked = _with_size(config, device, parts)
@@ -109,16 +117,32 @@ def check_checkpoint(config: Config, path: Path) -> None:
         raise UserError(f"resume={path}: {error}") from error
 
 
-def _check_parts(config: Config, device: torch.device, data: Data) -> Checked:
+def _key(*parts: Any) -> str:
+    return json.dumps(parts, sort_keys=True, default=vars)
+
+
+def _check_parts(config: Config, device: torch.device, data: Data) -> tuple[Checked, CheckedModel]:
     """Check the parts together, without holding any memory for the model.
 
     Raises:
         UserError: a part refuses its settings, or they do not fit together or the device.
     """
-    decide_fused(config.optimizer.fused, device)
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    return Checked(num_steps=steps_of(config, data), num_parameters=num_parameters, output_bytes=found.output_bytes)
+    num_steps = steps_of(config, data, len(found.turns))
+    return Checked(num_steps=num_steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
+
+
+def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, checked: Checked) -> None:
+    """Rehearse what trains the model: its optimizers, and the learning rates of the run's steps.
+
+    Raises:
+        UserError: they refuse their settings, or do not fit the model or the device.
+    """
+    assert checked.num_steps is not None
+    trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
+    optimizers = rehearse_optimizers(config.optimizer, found.model, trains, device=device, dtype=dtype)
+    check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
 def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
@@ -150,7 +174,8 @@ def _checked_data(config: Config, device: torch.device) -> Data:
         UserError: the data cannot be trained on.
     """
     for group in COMPONENTS:
-        locate(group, getattr(config, group))
+        if "_target_" in getattr(config, group):
+            locate(group, getattr(config, group))
     data = build_data(config, device)
     if isinstance(data, Validatable):
         try:
@@ -161,15 +186,34 @@ def _checked_data(config: Config, device: torch.device) -> Data:
     return data
 
 
-def _check(config: Config, wandb: WandbAddress | None, stop: StopRequest) -> Checked:
+def _check(
+    config: Config, wandb: WandbAddress | None, stop: StopRequest, models: dict[str, CheckedModel], key: str
+) -> Checked:
+    """Check what does not depend on the optimizer, and leave the model under `key` in `models`."""
     try:
         device = resolve_device(config.device)
         check_lock(str(device))
         _check_services(config, device, wandb)
         with _watched(config, stop.interrupt):
-            return _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+            checked, models[key] = _check_parts(config, device, _checked_data(config, torch.device("cpu")))
     except (UserError, TimeLimitError) as error:
-        return Checked(wrong_input=str(error) if isinstance(error, UserError) else one_line(error))
+        return _wrong(error)
+    return checked
+
+
+def _with_optimizer(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
+    if found is None:
+        return checked
+    try:
+        with _watched(config, stop.interrupt):
+            _check_optimizer(config, resolve_device(config.device), found, checked)
+    except (UserError, TimeLimitError) as error:
+        return _wrong(error)
+    return checked
+
+
+def _wrong(error: Exception) -> Checked:
+    return Checked(wrong_input=str(error) if isinstance(error, UserError) else one_line(error))
 
 
 def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> AbstractContextManager[None]:

@@ -5,15 +5,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.tasks.base import at_least_float32
+from ampsweep.tasks.output import output_tensor
 
 
 class LanguageModeling:
     """Cross-entropy in nats per token between the model's logits (B, T, vocab_size) and the next ids (B, T), int64."""
 
+    def __init__(self, output: str | None = None) -> None:
+        """``output`` names the logits in what the model returns; None: it returns the logits themselves."""
+        self.output = output
+
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the mean cross-entropy over the tokens of the batch."""
         tokens, next_tokens = batch
-        logits = at_least_float32(model(tokens))
+        logits = at_least_float32(output_tensor(model(tokens), self.output))
         return F.cross_entropy(logits.flatten(0, 1), next_tokens.flatten())
 
     @torch.no_grad()

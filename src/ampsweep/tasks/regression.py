@@ -5,15 +5,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.tasks.base import at_least_float32
+from ampsweep.tasks.output import output_tensor
 
 
 class Regression:
     """Mean squared error between the model's outputs and targets of the same shape (B, ...)."""
 
+    def __init__(self, output: str | None = None) -> None:
+        """``output`` names the values in what the model returns; None: it returns the values themselves."""
+        self.output = output
+
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the mean over all values; raise a ``ValueError`` for unequal shapes, which torch would broadcast."""
         inputs, targets = batch
-        outputs = model(inputs)
+        outputs = output_tensor(model(inputs), self.output)
         if outputs.shape != targets.shape:
             raise ValueError(
                 f"the model's outputs have shape {tuple(outputs.shape)}, the targets {tuple(targets.shape)}; "

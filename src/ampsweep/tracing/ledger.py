@@ -65,8 +65,9 @@ class Ledger:
         self.peak_bytes = 0
         """The most bytes that were alive at once so far."""
         self.peak_moment = 0
-        self._marked_bytes = -1
-        self.marked_moment = 0
+        self._noted: tuple[int, int] | None = None
+        """Bytes alive at the moment noted last, and the moment."""
+        self._marked: tuple[int, int] | None = None
 
     @property
     def live_bytes(self) -> int:
@@ -130,10 +131,21 @@ class Ledger:
         self._scratch.append(Allocation(num_bytes, "temporary", born=self.moment + 1, died=self.moment + 2))
         self.moment += 2
 
+    def note(self) -> None:
+        """Note this moment, in which a backward pass begins, until `mark` tells whose."""
+        self._noted = self._live, self.moment
+
     def mark(self) -> None:
-        """Mark this moment if more bytes are alive than at the moment marked before."""
-        if self._live > self._marked_bytes:
-            self._marked_bytes, self.marked_moment = self._live, self.moment
+        """Mark the moment noted last if more bytes were alive in it than at the moment marked before."""
+        if self._noted is not None and (self._marked is None or self._noted[0] > self._marked[0]):
+            self._marked = self._noted
+        self._noted = None
+
+    @property
+    def marked_moment(self) -> int:
+        """The marked moment; where there is none, as in a step that failed, the one noted last, else the beginning."""
+        marked = self._marked or self._noted
+        return 0 if marked is None else marked[1]
 
     def at_peak(self) -> dict[MemoryCategory, int]:
         """Bytes by category at the moment when the most were alive; they add up to `peak_bytes`."""
@@ -201,7 +213,9 @@ class Ledger:
         self._live += added
         self.held_bytes += added
         self.peak_bytes += added
-        self._marked_bytes += added
+        self._noted, self._marked = (
+            None if one is None else (one[0] + added, one[1]) for one in (self._noted, self._marked)
+        )
         if before + added == known.storage_bytes:
             known.used = None
 

@@ -61,7 +61,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
             self.hold_inputs(inputs)
         was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
         if self._in_backward and not was_in_backward:
-            self.ledger.mark()
+            self.ledger.note()
         result = func(*args, **(kwargs or {}))
         self.num_operators += 1
         operator = getattr(func, "overloadpacket", func)

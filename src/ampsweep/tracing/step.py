@@ -23,7 +23,8 @@ class TracedStep:
     peak: dict[MemoryCategory, int]
     """Bytes by category when the most were alive; they add up to `peak_bytes`."""
     end_of_forward: dict[MemoryCategory, int]
-    """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most."""
+    """Bytes by category before backward; with several backward passes (micro-batches), before the one with the most.
+    A pass within a loss, whose gradients do not go to the parameters, belongs to forward."""
     kept: dict[MemoryCategory, int]
     """Bytes by category that the step allocated and did not free: new optimizer state, its loss, and leaks."""
     held_bytes: int
@@ -88,7 +89,8 @@ def trace_step(
 
     Categories on the device of the model's parameters:
     - parameters, gradients, optimizer_state: as named, from their first byte on;
-    - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them;
+    - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them,
+      and gradients within a loss that have a graph of their own;
     - autocast_weights: copies of parameters in another dtype made while autograd records;
     - temporary: everything made while autograd does not record, in backward and in the optimizer;
     - data: on an accelerator, the data set that is resident there;
@@ -116,13 +118,13 @@ def trace_step(
         ledger.hold(parameter, "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
-    hold = partial(_hold_gradient, ledger)
+    accumulated = partial(_on_accumulation, ledger)
     trace, mode = Trace(ledger), OperatorTracer(ledger, scratch)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode:
             for parameter in {id(p): p for p in parameters if p.requires_grad}.values():
-                handle = parameter.register_post_accumulate_grad_hook(hold)  # type: ignore[no-untyped-call]
+                handle = parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
                 hooks.callback(handle.remove)
             yield trace
     finally:
@@ -149,6 +151,11 @@ def trace_program(
 def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
     if parameter.grad is not None:
         ledger.hold(parameter.grad, "gradients")
+
+
+def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
+    ledger.mark()  # a backward pass that reaches parameters is the training's own
+    _hold_gradient(ledger, parameter)
 
 
 def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:

@@ -39,18 +39,19 @@ def assemble_trainer(
     watchdog: Watchdog = UNWATCHED,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
-    accumulate = config.trainer.grad_accum_steps
+    num_batches = config.trainer.grad_accum_steps * len(built.turns)
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
         built.model,
-        built.optimizer,
+        [*built.optimizers.values()],
         built.precision,
         built.data,
         warmup_steps=min(config.trainer.warmup_steps, built.num_steps // 2),
         warmup_seconds=warmup_seconds(config, device),
-        samples_per_step=built.data.batch_size * accumulate,
-        tokens_per_step=None if tokens is None else tokens * accumulate,
-        is_fused=is_fused(built.optimizer),
+        samples_per_step=built.data.batch_size * num_batches,
+        tokens_per_step=None if tokens is None else tokens * num_batches,
+        is_fused=any(map(is_fused, built.optimizers.values())),
+        num_optimizer_steps=sum(len(turn.optimizers) for turn in built.turns),
         snapshot=snapshot,
     )
     return Trainer(
@@ -58,8 +59,14 @@ def assemble_trainer(
         data=built.data,
         task=built.task,
         precision=built.precision,
-        optimizer=built.optimizer,
-        schedule=Schedule(config.scheduler, built.optimizer, built.num_steps, on_device=instruments.counts_on_device),
+        optimizers=built.optimizers,
+        turns=built.turns,
+        schedule=Schedule(
+            config.scheduler,
+            [*built.optimizers.values()],
+            built.num_steps,
+            on_device=instruments.counts_on_device,
+        ),
         instruments=instruments,
         config=config.trainer,
         num_steps=built.num_steps,

@@ -13,7 +13,9 @@ import torch
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, replacing
 from ampsweep.training.checkpoint_faults import fault_for, fault_of
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_OF_ONE_OPTIMIZER: Final = 1
+"""The format of checkpoints in which there is one optimizer."""
 _DAMAGED_NAME: Final = "last.pt.damaged"
 
 _DAMAGED: Final = (
@@ -46,11 +48,16 @@ class Checkpoint:
     model_name: str
     arm: str
     model: dict[str, Any]
-    optimizer_class: str
-    optimizer: dict[str, Any]
+    optimizers: dict[str, dict[str, Any]]
+    """By name the `class` (its name), `state` and `parameters` (their names, in the state's order) of each optimizer.
+
+    In a checkpoint of before there were several the `parameters` are None: they are all of the model's.
+    """
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
+    data: dict[str, Any]
+    """State of the data; empty for data without any."""
     format: int = FORMAT
 
 
@@ -117,12 +124,21 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except _DAMAGED as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
+    if isinstance(content, dict) and content.get("format") == _OF_ONE_OPTIMIZER:
+        content = _with_several(content)
     names = {f.name for f in fields(Checkpoint)}
     if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     if (fault := fault_of(content)) is not None:
         raise CheckpointError(f"checkpoint {path} is of no training: {fault}")
     return Checkpoint(**content)
+
+
+def _with_several(content: dict[Any, Any]) -> dict[Any, Any]:
+    """Write the content of an older checkpoint as it is written now."""
+    kept = {key: value for key, value in content.items() if key not in ("optimizer_class", "optimizer")}
+    optimizer = {"class": content.get("optimizer_class"), "state": content.get("optimizer"), "parameters": None}
+    return kept | {"optimizers": {"optimizer": optimizer}, "data": {}, "format": FORMAT}
 
 
 def _verify(path: Path) -> None:
@@ -146,6 +162,6 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
                 f"checkpoint {path} is of another model ({checkpoint.model_name}): {name} has shape "
                 f"{saved.get(name, 'absent')} there and {own.get(name, 'absent')} in {model_name}"
             )
-    trained = [tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad]
-    if (fault := fault_for(checkpoint.optimizer, trained)) is not None:
+    trained = {name: tuple(one.shape) for name, one in model.named_parameters() if one.requires_grad}
+    if (fault := fault_for(checkpoint.optimizers, trained)) is not None:
         raise CheckpointError(f"checkpoint {path} does not fit {model_name}: {fault}")

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,8 @@ from torch import Tensor
 
 _MAX: Final = 2**53
 _COUNTS: Final = ("step", "next_batch", "applied_steps")
-_TEXTS: Final = ("config_hash", "model_name", "arm", "optimizer_class")
-_MAPPINGS: Final = ("model", "optimizer", "scaler", "scale_monitor", "rng")
+_TEXTS: Final = ("config_hash", "model_name", "arm")
+_MAPPINGS: Final = ("model", "scaler", "scale_monitor", "rng", "data")
 _OF_PARAMETER_SIZE: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
@@ -24,16 +24,39 @@ def fault_of(content: Mapping[str, Any]) -> str | None:
     return next(_faults(content), None)
 
 
-def fault_for(content: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> str | None:
-    """Find why the optimizer's state, sound in itself, is not that of parameters of these shapes; a clause, or None."""
-    ids = [one for group in content["param_groups"] for one in group["params"]]
-    if len(ids) != len(shapes):
-        return f"its optimizer has {len(ids)} parameters, the model {len(shapes)} to train"
-    for one, shape in zip(ids, shapes, strict=True):
-        for name, value in content["state"].get(one, {}).items():
-            if name in _OF_PARAMETER_SIZE and isinstance(value, Tensor) and tuple(value.shape) != shape:
-                return f"its optimizer's {name} has shape {tuple(value.shape)}, its parameter {shape}"
+def fault_for(optimizers: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Find why the optimizers' states, sound in themselves, are not those of these parameters; a clause, or None.
+
+    Args:
+        optimizers: `Checkpoint.optimizers`.
+        shapes: of the parameters to train, by name, in the model's order.
+    """
+    names = {name: names_of(one, shapes) for name, one in optimizers.items()}
+    if len(known := [name for one in names.values() for name in one]) != len(shapes):
+        return f"its optimizer has {len(known)} parameters, the model {len(shapes)} to train"
+    for name in known:
+        if name not in shapes:
+            return f"its optimizer has the parameter {name}, which the model does not train"
+    for name, one in optimizers.items():
+        ids = [one for group in one["state"]["param_groups"] for one in group["params"]]
+        for number, parameter in zip(ids, names[name], strict=True):
+            for key, value in one["state"]["state"].get(number, {}).items():
+                shape = shapes[parameter]
+                if key in _OF_PARAMETER_SIZE and isinstance(value, Tensor) and tuple(value.shape) != shape:
+                    return f"its optimizer's {key} has shape {tuple(value.shape)}, its parameter {shape}"
     return None
+
+
+def names_of(optimizer: Mapping[str, Any], trained: Iterable[str]) -> list[str]:
+    """The names of an optimizer's parameters in the order of its state.
+
+    Args:
+        optimizer: a value of `Checkpoint.optimizers`.
+        trained: the names of all parameters that are trained, in the model's order: those of an older checkpoint, whose
+            optimizer has all of them.
+    """
+    names: list[str] | None = optimizer["parameters"]
+    return [*trained] if names is None else names
 
 
 def _faults(content: Mapping[str, Any]) -> Iterator[str]:
@@ -48,14 +71,21 @@ def _faults(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"its {key} is {_shown(content[key])}, not a mapping"
     if content["applied_steps"] > content["step"]:
         yield f"its {content['step']} steps are fewer than the {content['applied_steps']} applied ones"
-    yield from _of_optimizer(content)
+    if not content["optimizers"] or not isinstance(content["optimizers"], dict):
+        yield "it has no optimizer"
+        return
+    for optimizer in content["optimizers"].values():
+        yield from _of_optimizer(optimizer, content["applied_steps"])
     yield from _of_scaler(content)
     yield from _of_generators(content["rng"])
 
 
-def _of_optimizer(content: Mapping[str, Any]) -> Iterator[str]:
-    optimizer = content["optimizer"]
-    state, groups = optimizer.get("state"), optimizer.get("param_groups")
+def _of_optimizer(saved: Any, applied_steps: int) -> Iterator[str]:
+    optimizer = saved.get("state") if isinstance(saved, dict) else None
+    if not isinstance(optimizer, dict) or not isinstance(saved.get("class"), str):
+        yield "its optimizer has no class or no state"
+        return
+    state, groups, kind = optimizer.get("state"), optimizer.get("param_groups"), saved["class"]
     if not isinstance(state, dict) or not isinstance(groups, list) or not groups:
         yield "its optimizer has no state or no parameters"
         return
@@ -63,12 +93,16 @@ def _of_optimizer(content: Mapping[str, Any]) -> Iterator[str]:
     if len(ids) < len(groups):
         yield "its optimizer has a group without parameters"
         return
+    names = saved.get("parameters")
+    if names is not None and not (isinstance(names, list) and len(names) == sum(map(len, ids))):
+        yield "its optimizer has not as many parameters as names"
+        return
     known = {one for group in ids for one in group if type(one) is int}
-    if not all(one in known and isinstance(of, dict) for one, of in state.items()):
+    if not all(isinstance(one, str) or (one in known and isinstance(of, dict)) for one, of in state.items()):
         yield "its optimizer has a state of no parameter"
-    keeps_none = content["optimizer_class"] == "SGD" and not any(group.get("momentum") for group in groups)
-    if content["applied_steps"] and not state and not keeps_none:
-        yield f"its {content['optimizer_class']} has no state after {content['applied_steps']} applied steps"
+    keeps_none = kind == "SGD" and not any(group.get("momentum") for group in groups)
+    if applied_steps and not state and not keeps_none:
+        yield f"its {kind} has no state after {applied_steps} applied steps"
 
 
 def _of_scaler(content: Mapping[str, Any]) -> Iterator[str]:

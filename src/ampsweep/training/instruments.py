@@ -1,6 +1,6 @@
 """The instruments of a training: one object that the trainer wraps around its steps and asks for figures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
@@ -34,14 +34,15 @@ class Instruments:
         warmup_steps: steps of this process that count in no figure except the run's own memory peak.
         warmup_seconds: warm-up goes on until ordinary steps have been taken for this long, too. For memory it is over
             after `warmup_steps`.
-        is_fused: the optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
+        is_fused: an optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
+        num_optimizer_steps: steps of optimizers in a step.
         snapshot: records memory until a step has been traced.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         precision: Precision,
         data: object,
         *,
@@ -50,9 +51,10 @@ class Instruments:
         samples_per_step: int,
         tokens_per_step: int | None,
         is_fused: bool,
+        num_optimizer_steps: int = 1,
         snapshot: MemorySnapshot | None = None,
     ) -> None:
-        self._model, self._optimizer, self._precision, self._data = model, optimizer, precision, data
+        self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
         device, scaler = precision.device, precision.config
         self._warmup_steps, self._warmup_seconds, self._num_steps_seen = warmup_steps, warmup_seconds, 0
         self._warmup_began_s = 0.0
@@ -70,8 +72,11 @@ class Instruments:
             self._scale = ScaleMonitor(device, init_scale=scaler.init_scale, growth_interval=scaler.growth_interval)
         self.counts_on_device = scaler.grad_scaler and is_fused
         self._applied_on_host = self._applied_before = 0
+        self._num_calls, self._calls_per_step = 0, num_optimizer_steps
+        """Steps of the optimizers in the current step so far, and in one that is applied."""
         if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
-            optimizer.register_step_post_hook(self._on_optimizer_step)
+            for optimizer in optimizers:
+                optimizer.register_step_post_hook(self._on_optimizer_step)
         self.own_time = Stopwatch()
         """Measures time in calls that a bare loop would not make; restarts with the first step after warm-up."""
         self.data_wait_s = 0.0
@@ -142,7 +147,7 @@ class Instruments:
 
     def _trace(self) -> AbstractContextManager[Trace]:
         on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
-        return trace_step(self._model, self._optimizer, data=on_device)
+        return trace_step(self._model, *self._optimizers, data=on_device)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -161,15 +166,21 @@ class Instruments:
             self._sampler.resume()
             self._others.resume()
 
-    def count_step(self) -> None:
-        """Note an attempted step; call after the scaler's update, which tells a skipped step from an applied one."""
+    def count_update(self, *, ends_step: bool = True) -> None:
+        """Note an update of the scale, which tells a skipped step from an applied one; most steps have one.
+
+        A step is applied if no optimizer skips its own.
+        """
         if self._scale is None:
-            self._applied_on_host += 1
+            self._applied_on_host += ends_step
             return
         with self.own_time:
             scale = self._precision.scale()
             assert scale is not None
-            self._scale.observe(scale)
+            self._scale.observe(scale, ends_step=ends_step)
+            if ends_step:
+                self._applied_on_host += self._num_calls == self._calls_per_step
+                self._num_calls = 0
 
     def applied_steps(self) -> int | Tensor:
         """Number of applied steps so far: an int if the host knows it, else a 0-dim int64 tensor on the device."""
@@ -280,7 +291,8 @@ class Instruments:
             return False
         # A fused optimizer makes its state in a skipped step, too; SGD without momentum never has any.
         has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
-        return has_stepped or bool(self._optimizer.state) or self._num_steps_seen + 2 >= self._warmup_steps
+        has_state = all(optimizer.state for optimizer in self._optimizers)
+        return has_stepped or has_state or self._num_steps_seen + 2 >= self._warmup_steps
 
     def _look_at_warmup(self, now_s: float, *, is_traced: bool = False) -> None:
         """See after a step whether warm-up is over; a traced step does not end it."""
@@ -333,7 +345,7 @@ class Instruments:
         self._others.after_warmup()
 
     def _on_optimizer_step(self, *_: Any) -> None:
-        self._applied_on_host += 1
+        self._num_calls += 1
 
 
 class _TimedStep(AbstractContextManager[None]):

@@ -1,7 +1,7 @@
 """The training loop: the step, which reads top to bottom, and the logging, evaluation and saving around it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +15,14 @@ from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import Data
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.precision import Precision
-from ampsweep.tasks.base import Task
+from ampsweep.tasks.base import FollowsStep, Task
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.ending import DivergenceWatch, Ending, Stop
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
+from ampsweep.training.turns import TrainedTurn
 from ampsweep.training.unread_rows import UnreadRows
 
 FLUSH_EVERY_S = 0.05
@@ -35,14 +36,29 @@ A process that is killed loses the rows of this much time at most.
 class Step:
     """The figures that a step leaves on the device: 0-dim tensors without gradient."""
 
-    loss: Tensor
-    grad_norm: Tensor | None
+    losses: dict[str, Tensor]
+    """Those of its turns, by name; of a turn that was taken several times the last."""
+    grad_norms: list[Tensor]
+    """Those of its optimizers; none where nobody wants them."""
+
+    @property
+    def loss(self) -> Tensor:
+        """The sum of its turns' losses."""
+        return _sum(self.losses.values())
+
+    @property
+    def grad_norm(self) -> Tensor | None:
+        """The norm of all gradients as one vector; None where nobody wants it."""
+        norms = self.grad_norms
+        return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms)) if norms else None
 
 
 class Trainer:
     """Trains one model for a number of optimizer steps.
 
     Args:
+        optimizers: by name.
+        turns: those of a step, in order.
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
@@ -56,7 +72,8 @@ class Trainer:
         data: Data,
         task: Task,
         precision: Precision,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        turns: Sequence[TrainedTurn],
         schedule: Schedule,
         instruments: Instruments,
         config: TrainerConfig,
@@ -67,7 +84,7 @@ class Trainer:
         watchdog: Watchdog = UNWATCHED,
     ) -> None:
         self.model, self.data, self.task, self.precision = model, data, task, precision
-        self.optimizer, self.schedule, self.instruments = optimizer, schedule, instruments
+        self.optimizers, self.turns, self.schedule, self.instruments = optimizers, turns, schedule, instruments
         self.config, self.num_steps = config, num_steps
         self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
         self.step = 0
@@ -80,7 +97,11 @@ class Trainer:
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
         self._autocast = precision.autocast()  # made once: torch asks the device whether it can, each time
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = {
+            optimizer: [p for group in optimizer.param_groups for p in group["params"]]
+            for optimizer in optimizers.values()
+        }
+        self._after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last one, or until something ends it."""
@@ -113,30 +134,37 @@ class Trainer:
         return Ending("completed")
 
     def train_step(self, *, norm_wanted: bool = False) -> Step:
-        """One optimizer step over `grad_accum_steps` micro-batches; nothing here waits for the device."""
-        precision, optimizer, instruments = self.precision, self.optimizer, self.instruments
+        """One step: each turn of the task over `grad_accum_steps` micro-batches; nothing here waits for the device."""
+        precision, instruments = self.precision, self.instruments
         if not self.schedule.is_constant:
             self.schedule.set(instruments.applied_steps())
-        num_batches, loss = self.config.grad_accum_steps, None
-        for _ in range(num_batches):
-            batch = self._next_batch()
-            with self._autocast:
-                micro_loss = self.task.loss(self.model, batch)
-                if num_batches > 1:
-                    micro_loss = micro_loss / num_batches
-            precision.backward(micro_loss)
-            loss = _value(micro_loss) if loss is None else loss + micro_loss.detach()
-            del micro_loss  # the rest of the step needs no more of it than its value
-        assert loss is not None, "a step takes at least one batch"
-        grad_norm = None
-        if self.config.max_grad_norm is not None or norm_wanted:
-            precision.unscale_(optimizer)
-            grad_norm = self._clip()
-        precision.step(optimizer)
-        precision.update()
-        instruments.count_step()
-        optimizer.zero_grad(set_to_none=True)
-        return Step(loss, grad_norm)
+        num_batches, step = self.config.grad_accum_steps, Step({}, [])
+        unscales = norm_wanted or self.config.max_grad_norm is not None
+        for turn in self.turns:
+            loss = None
+            for _ in range(num_batches):
+                batch = self._next_batch()
+                with self._autocast:
+                    losses = turn.losses(self.model, batch)
+                    if num_batches > 1:
+                        losses = [one / num_batches for one in losses]
+                precision.backward(*losses, inputs=turn.inputs)
+                loss = _value(losses) if loss is None else loss + _value(losses)
+                del losses  # the rest of the step needs no more of them than their value
+            assert loss is not None, "a step takes at least one batch"
+            step.losses[turn.name] = loss
+            for optimizer in turn.optimizers:
+                if unscales:
+                    precision.unscale_(optimizer)
+                    step.grad_norms.append(self._clip(optimizer))
+                precision.step(optimizer)
+            if turn.ends_round:
+                precision.update()
+                instruments.count_update(ends_step=turn is self.turns[-1])
+            for optimizer in turn.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+        self._after_step(self.model)
+        return step
 
     def _next_batch(self) -> Any:
         """Get the next micro-batch in the form the model takes; the instruments get the time that the data took."""
@@ -151,12 +179,13 @@ class Trainer:
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
-    def _clip(self) -> Tensor:
-        limit = self.config.max_grad_norm
+    def _clip(self, optimizer: torch.optim.Optimizer) -> Tensor:
+        """Clip the gradients of what an optimizer trains, if asked to, by themselves: it may skip its step alone."""
+        parameters, limit = self._parameters[optimizer], self.config.max_grad_norm
         if limit is not None:
-            return nn.utils.clip_grad_norm_(self._parameters, limit)
+            return nn.utils.clip_grad_norm_(parameters, limit)
         with self.instruments.own_time:  # nobody but a row asks for it
-            return _total_norm([grad for p in self._parameters if (grad := p.grad) is not None], self.precision.device)
+            return _total_norm([grad for p in parameters if (grad := p.grad) is not None], self.precision.device)
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
@@ -184,9 +213,11 @@ class Trainer:
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Make the step's row with values still on the device; host-side figures are added when the row is read."""
         self.instruments.end_row()
-        values: dict[str, float | Tensor] = {"train/loss": step.loss, "train/lr": self.schedule.learning_rate()}
-        if step.grad_norm is not None:
-            values["train/grad_norm"] = step.grad_norm
+        values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
+        if len(step.losses) > 1:
+            values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
+        if (grad_norm := step.grad_norm) is not None:
+            values["train/grad_norm"] = grad_norm
         return values | self.instruments.scale_values()
 
     def _flush(self) -> Ending | None:
@@ -225,13 +256,23 @@ class Trainer:
         return min([self.num_steps, *nexts])
 
 
-def _value(loss: Tensor) -> Tensor:
-    """The loss without its graph, in a storage that holds nothing else.
+def _value(losses: Sequence[Tensor]) -> Tensor:
+    """The sum of the losses without their graph, in a storage that holds nothing else.
 
     That of torch's `mse_loss` is as large as the model's outputs, and would stay as long as the loss does.
     """
-    value = loss.detach()
+    value = _sum([loss.detach() for loss in losses])
     return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()
+
+
+def _sum(values: Iterable[Tensor]) -> Tensor:
+    """The sum of at least one tensor; of one, it itself."""
+    first, *more = values
+    return sum(more, first)
+
+
+def _do_nothing(_: nn.Module) -> None:
+    """Stand in for what a task does after a step."""
 
 
 def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:

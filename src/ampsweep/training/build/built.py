@@ -11,10 +11,11 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
-from ampsweep.tasks.base import Task
+from ampsweep.tasks.base import Task, turns_of
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
-from ampsweep.training.build.optimizer import build_optimizer
+from ampsweep.training.build.optimizer import build_optimizers
+from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Built:
     data: Data
     task: Task
     precision: Precision
-    optimizer: torch.optim.Optimizer
+    optimizers: dict[str, torch.optim.Optimizer]
+    turns: tuple[TrainedTurn, ...]
     num_steps: int
 
 
@@ -46,10 +48,11 @@ def build_around(config: Config, precision: Precision, model: nn.Module, data: D
     Raises:
         UserError: a part refuses its settings.
     """
-    num_steps = steps_of(config, data)
     task: Task = build_component("task", config.task)
-    optimizer = build_optimizer(config.optimizer, model.parameters())
-    return Built(model, data, task, precision, optimizer, num_steps)
+    turns = turns_of(task)
+    optimizers = build_optimizers(config.optimizer, model, trained_parts(turns))
+    num_steps = steps_of(config, data, len(turns))
+    return Built(model, data, task, precision, optimizers, trained_turns(turns, optimizers), num_steps)
 
 
 def build_model(config: Config) -> nn.Module:
@@ -86,8 +89,8 @@ def build_data(config: Config, device: torch.device) -> Data:
     return data
 
 
-def steps_of(config: Config, data: Data) -> int:
-    """Optimizer steps of the whole run.
+def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
+    """Steps of the whole run, of so many turns each.
 
     Raises:
         UserError: a length in epochs for endless data, or an epoch shorter than one effective batch.
@@ -98,11 +101,12 @@ def steps_of(config: Config, data: Data) -> int:
         return trainer.steps
     if data.num_train_batches is None:
         raise UserError(f"trainer.epochs={trainer.epochs}: data={config.data['name']} has no epochs; use trainer.steps")
-    steps = trainer.epochs * data.num_train_batches // trainer.grad_accum_steps
+    steps = trainer.epochs * data.num_train_batches // (trainer.grad_accum_steps * num_turns)
     if steps == 0:
+        turns = "" if num_turns == 1 else f" in each of {num_turns} turns"
         raise UserError(
             f"trainer.epochs={trainer.epochs}: {data.num_train_batches} batches an epoch make no step of "
-            f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches"
+            f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches{turns}"
         )
     return steps
 

@@ -1,6 +1,8 @@
 """The one place that turns a `_target_` into an object."""
 
+import inspect
 import pkgutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -8,7 +10,7 @@ from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
 from ampsweep.text import one_line
-from ampsweep.training.out_of_memory import is_out_of_memory
+from ampsweep.training.memory_refusals import is_out_of_memory
 
 # Keys of a component that speak to the suite, not to its constructor.
 _NOT_ARGUMENTS = ("name", "provides")
@@ -30,8 +32,16 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     return found
 
 
-def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
-    """Call the component's `_target_` with its other keys and `more`.
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a class or function by name; one that tells none takes any."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # it is of a C extension
+        return {"arguments": inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)}
+
+
+def build_component(group: str, component: dict[str, Any], *first: Any, **more: Any) -> Any:
+    """Call the component's `_target_` with `first`, its other keys and `more`.
 
     Raises:
         UserError: the import or the call failed (in one line); an out-of-memory error is raised unchanged.
@@ -39,7 +49,7 @@ def build_component(group: str, component: dict[str, Any], **more: Any) -> Any:
     locate(group, component)
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
     try:
-        return instantiate(arguments, **more, _convert_="all")
+        return instantiate(arguments, *first, **more, _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__ or error
         if is_out_of_memory(cause):

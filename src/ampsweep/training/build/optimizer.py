@@ -1,58 +1,290 @@
-"""The optimizer of a run, with fused kernels where the device has them."""
+"""The optimizers of a run: any class by its `_target_`, its parameter groups, fused kernels where torch has them."""
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.schema import AdamWConfig, OptimizerConfig, SGDConfig
+from ampsweep.config.schema import component_name
+from ampsweep.text import one_line
+from ampsweep.training.build.fused_kernels import has_fused_kernels
+from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
-_FUSED_DEVICES = {"cuda", "cpu", "mps"}
+_NOT_ARGUMENTS: Final = ("name", "groups", "each")
+_OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")
+"""Keys whose null leaves the value to the class."""
+_KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
+"""Arguments that choose an implementation, which is one for the whole optimizer."""
 
 
-def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer over the parameters that need a gradient.
+def build_optimizers(
+    config: Mapping[str, Any],
+    model: nn.Module,
+    trains: Mapping[str, Sequence[str]],
+    *,
+    device: torch.device | None = None,
+) -> dict[str, Optimizer]:
+    """Build each optimizer over the trainable parameters whose names its patterns match.
+
+    Args:
+        config: `optimizer.*` of a config: `_target_`, its arguments, and the keys of `OptimizerConfig`.
+        trains: patterns (as of `fnmatch`) of parameter names for each optimizer's name.
+        device: the device whose kernels are to be chosen, where parameters only stand for those on it.
 
     Raises:
-        UserError: there is nothing to train, or `optimizer.fused=true` where the device has no fused kernels.
+        UserError: the settings are refused, by the class or because they fit no parameter; a trainable parameter is
+            trained by no optimizer or by two.
     """
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    if not trainable:
+    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return _build(config, parameters, trains, device)
+
+
+def rehearse_optimizers(
+    config: Mapping[str, Any],
+    model: nn.Module,
+    trains: Mapping[str, Sequence[str]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Optimizer]:
+    """Build the optimizers on the CPU, over tiny parameters with the names of the model's, and let each take a step.
+
+    The model may be on the meta device. What is decided for `device` is decided so here, apart from its kernels.
+
+    Raises:
+        UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
+    """
+    tiny = {
+        name: nn.Parameter(torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, dtype)))
+        for name, one in model.named_parameters()
+        if one.requires_grad
+    }
+    for parameter in tiny.values():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    with torch.random.fork_rng(devices=[]):
+        optimizers = _build(config, tiny, trains, device, rehearses=True)
+        for name, optimizer in optimizers.items():
+            try:
+                optimizer.step()
+            except Exception as error:  # the class may be the user's own, and raise anything
+                named = component_name(settings_of(config, name))
+                raise UserError(f"optimizer={named} cannot take a step: {one_line(error)}") from error
+    return optimizers
+
+
+def _dtype(parameter: nn.Parameter, dtype: torch.dtype) -> torch.dtype:
+    return dtype if parameter.is_floating_point() else parameter.dtype
+
+
+def is_fused(optimizer: Optimizer) -> bool:
+    """Tell whether the optimizer itself skips the step of a non-finite gradient: on the device, unseen by the host.
+
+    torch's fused optimizers do; `_step_supports_amp_scaling` is how an optimizer tells a GradScaler, and its only sign.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def learning_rate(optimizer: Optimizer) -> float | None:
+    """The optimizer's learning rate, before any schedule; None where it has none."""
+    rate = optimizer.defaults.get("lr", optimizer.param_groups[0].get("lr"))
+    return None if rate is None else float(rate)
+
+
+def settings_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The settings of one optimizer: the common ones with those of `optimizer.each.NAME` in their place.
+
+    Another class takes over what every class may have; the arguments of the common class are not its own.
+    """
+    own: dict[str, Any] = (config.get("each") or {}).get(name, {})
+    common = dict(config)
+    if own.get("_target_", config["_target_"]) != config["_target_"]:
+        common = {key: config[key] for key in (*_OWN_DEFAULT, "groups") if key in config}
+    return common | own
+
+
+def _build(
+    config: Mapping[str, Any],
+    parameters: Mapping[str, nn.Parameter],
+    trains: Mapping[str, Sequence[str]],
+    device: torch.device | None,
+    *,
+    rehearses: bool = False,
+) -> dict[str, Optimizer]:
+    if not parameters:
         raise UserError("the model has no parameters to train")
-    fused = decide_fused(config.fused, trainable[0].device)
-    if isinstance(config, SGDConfig):
-        return torch.optim.SGD(
-            trainable,
-            lr=config.lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-            fused=fused,
-        )
-    assert isinstance(config, AdamWConfig)
-    return torch.optim.AdamW(
-        trainable,
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=fused,
-    )
+    own = config.get("each") or {}
+    for name in own:
+        if name not in trains:
+            raise UserError(f"optimizer.each.{name}: there is no such optimizer; the task has {', '.join(trains)}")
+    share = _shares(parameters, trains)
+    _check_patterns("optimizer", config.get("groups") or [], parameters)
+    found = {}
+    for name, names in share.items():
+        key = f"optimizer.each.{name}" if name in own else "optimizer"
+        settings = settings_of(config, name)
+        mine = {one: parameters[one] for one in names}
+        if "groups" in own.get(name, {}):
+            _check_patterns(key, settings["groups"], mine)
+        found[name] = _OneOptimizer(key, settings, mine, device, rehearses).build()
+    return found
 
 
-def is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether the optimizer's kernels are fused: then the device decides to skip a step, unseen by the host."""
-    return bool(optimizer.defaults.get("fused"))
-
-
-def decide_fused(wanted: bool | None, device: torch.device) -> bool:
-    """Decide whether to use fused kernels; `wanted=None` uses them if the device has them.
+def _shares(parameters: Iterable[str], trains: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Give each parameter to the one optimizer that trains it.
 
     Raises:
-        UserError: they are wanted, but torch has none for the device.
+        UserError: none does, or two do; or an optimizer trains none.
     """
-    available = device.type in _FUSED_DEVICES
-    if wanted and not available:
-        raise UserError(f"optimizer.fused=true: torch has no fused optimizers on {device.type}")
-    return available if wanted is None else wanted
+    shares: dict[str, list[str]] = {name: [] for name in trains}
+    for parameter in parameters:
+        takers = [name for name, patterns in trains.items() if _matches(parameter, patterns)]
+        if not takers:
+            raise UserError(
+                f"no optimizer trains {parameter}; the task has {_described(trains)}, and requires_grad=False freezes "
+                "a parameter"
+            )
+        if len(takers) > 1:
+            raise UserError(f"{parameter} is trained by two optimizers, {takers[0]} and {takers[1]}")
+        shares[takers[0]].append(parameter)
+    for name, mine in shares.items():
+        if not mine:
+            raise UserError(f"the optimizer {name} trains no parameter: none matches {', '.join(trains[name])}")
+    return shares
+
+
+def _described(trains: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{name} for {' '.join(patterns)}" for name, patterns in trains.items())
+
+
+def _check_patterns(key: str, groups: Sequence[Mapping[str, Any]], parameters: Iterable[str]) -> None:
+    """Refuse a pattern that matches no parameter, and a group whose parameters earlier groups have taken."""
+    left = list(parameters)
+    for number, group in enumerate(groups):
+        for pattern in group["match"]:
+            if not _matching(parameters, [pattern]):
+                raise UserError(f"{key}.groups[{number}].match: no parameter to train is called {pattern}")
+        mine = _matching(left, group["match"])
+        if not mine:
+            raise UserError(f"{key}.groups[{number}]: the groups before it take all parameters that it matches")
+        left = [name for name in left if name not in mine]
+
+
+def _matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
+    return {name for name in names if _matches(name, patterns)}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class _OneOptimizer:
+    """One optimizer to build; `key` is the config's key of its settings."""
+
+    key: str
+    settings: Mapping[str, Any]
+    parameters: Mapping[str, nn.Parameter]
+    device: torch.device | None
+    rehearses: bool
+    """No kernels are chosen: parameters of one device stand for those of another."""
+
+    def build(self) -> Optimizer:
+        target = locate(self.key, dict(self.settings))
+        arguments = self._arguments(target)
+        groups = self._groups(arguments.get("betas"))
+        own = {key for group in groups if isinstance(group, dict) for key in group}
+        named = {"_target_": self.settings["_target_"], "name": self._name()}
+        optimizer = build_component(self.key, named | arguments, groups)
+        if not isinstance(optimizer, Optimizer):
+            kind = type(optimizer).__name__
+            raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
+        self._check_hyperparameters(optimizer, own)
+        self._check_parameters(optimizer)
+        if _needs_closure(optimizer):
+            raise UserError(
+                f"{self.key}={self._name()}: its step needs a closure that computes the loss again, and a training "
+                "step computes it once"
+            )
+        return optimizer
+
+    def _name(self) -> str:
+        return component_name(dict(self.settings))
+
+    def _arguments(self, target: Callable[..., Any]) -> dict[str, Any]:
+        given = {key: value for key, value in self.settings.items() if key not in ("_target_", *_NOT_ARGUMENTS)}
+        for key in _OWN_DEFAULT:
+            if given.get(key, ...) is None:
+                del given[key]
+        taken = parameters_of(target)
+        for key in _KERNELS:
+            if key in given and not (key in taken or _takes_any(taken)):
+                raise UserError(f"{self.key}.{key}={str(given[key]).lower()}: {self._name()} has no such argument")
+        given |= self._fused(target, given)
+        if self.rehearses:
+            given = {key: value for key, value in given.items() if key not in _KERNELS}
+        takes_pair = "betas" in taken and "beta1" not in taken
+        return _with_pair(given, taken["betas"].default) if takes_pair else given
+
+    def _fused(self, target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, bool]:
+        """Choose fused kernels where nobody has chosen, and torch has them for its own class on the device."""
+        if getattr(target, "__module__", "").partition(".")[0] != "torch":  # it knows for itself
+            return {}
+        device = self.device or next(iter(self.parameters.values())).device
+        available = has_fused_kernels(target, device.type)
+        if given.get("fused") and not available:
+            raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
+        others = any(given.get(key) for key in _KERNELS)
+        return {"fused": True} if available and "fused" not in given and not others else {}
+
+    def _groups(self, betas: Any) -> list[Any]:
+        """The parameters: those that no group matches first, then the groups in their order."""
+        left = dict(self.parameters)
+        groups: list[dict[str, Any]] = []
+        for group in self.settings.get("groups") or ():
+            taken = _matching(left, group["match"])
+            mine = [left.pop(name) for name in self.parameters if name in taken]
+            if mine:
+                own = {key: value for key, value in group.items() if key != "match"}
+                groups.append({"params": mine, **_with_pair(own, betas)})
+        rest = [*left.values()]
+        if not groups:
+            return rest
+        return [{"params": rest}, *groups] if rest else groups
+
+    def _check_hyperparameters(self, optimizer: Optimizer, own: set[str]) -> None:
+        known = {key for key in optimizer.defaults if key not in _KERNELS}
+        for key in sorted(own - known - {"params"}):
+            raise UserError(
+                f"{self.key}.groups: {type(optimizer).__name__} has no hyperparameter {key} that a group can have; "
+                f"allowed are {', '.join(sorted(known))}"
+            )
+
+    def _check_parameters(self, optimizer: Optimizer) -> None:
+        taken = {one for group in optimizer.param_groups for one in group["params"]}
+        for name, parameter in self.parameters.items():
+            if parameter not in taken:
+                raise UserError(f"{self.key}={self._name()} does not train {name}, which it was given")
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    parameters = inspect.signature(optimizer.step).parameters.values()
+    ordinary = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(one.default is inspect.Parameter.empty and one.kind in ordinary for one in parameters)
+
+
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def _with_pair(arguments: dict[str, Any], default: Any) -> dict[str, Any]:
+    """Join `beta1` and `beta2`, which can be changed alone, to the pair `betas` that the class takes."""
+    if not ({"beta1", "beta2"} & arguments.keys() and isinstance(default, list | tuple)):
+        return arguments
+    rest = {key: value for key, value in arguments.items() if key not in ("beta1", "beta2")}
+    return rest | {"betas": (arguments.get("beta1", default[0]), arguments.get("beta2", default[1]))}

@@ -1,0 +1,186 @@
+"""Learning rates as a function of applied steps: a shape with a name, a user's function, or a torch LRScheduler."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Final
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import component_name
+from ampsweep.text import one_line
+from ampsweep.training.build.instantiate import build_component, locate, parameters_of
+
+Rates = Callable[[int], Sequence[float]]
+"""The learning rate of each parameter group, in order, for the step after so many applied ones."""
+
+_CHECKED_STEPS: Final = 10_000
+
+
+def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> Rates | None:
+    """Build the learning rates of all groups of the optimizers; None where they never change.
+
+    The current `lr` of the groups are their peak learning rates.
+
+    Raises:
+        UserError: the scheduler fails, gives no learning rate, or needs or changes something else; or an optimizer has
+            no learning rate to set.
+    """
+    if "_target_" not in config and _is_constant(config):
+        return None
+    for optimizer in optimizers:
+        if any(group.get("lr") is None for group in optimizer.param_groups):
+            raise UserError(
+                f"scheduler={component_name(dict(config))}: {type(optimizer).__name__} has no learning rate to set; "
+                "give optimizer.lr, or leave it to the optimizer with scheduler=constant"
+            )
+    if "_target_" not in config:
+        return _Shares(lambda step: shape(config, step, num_steps), optimizers)
+    settings = {"name": component_name(dict(config)), **config}
+    target = locate("scheduler", settings)
+    taken = parameters_of(target)
+    if "num_steps" in taken:
+        settings = {"num_steps": num_steps, **settings}
+    if "optimizer" in taken:
+        return _Stepped(settings, optimizers)
+    if inspect.isclass(target):
+        return _Shares(_function_of_steps(settings, build_component("scheduler", settings)), optimizers)
+    return _Shares(_function_of_steps(settings, build_component("scheduler", settings, _partial_=True)), optimizers)
+
+
+def check_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_steps: int) -> None:
+    """Compute the learning rates of a run's steps, up to the first ten thousand.
+
+    Raises:
+        UserError: as `build_rates` does.
+    """
+    rates = build_rates(config, optimizers, num_steps)
+    if rates is not None and "_target_" in config:
+        for step in range(min(num_steps, _CHECKED_STEPS)):
+            rates(step)
+
+
+def shape(config: Mapping[str, Any], applied_steps: int, num_steps: int) -> float:
+    """Share of the peak learning rate for the step taken after `applied_steps` applied ones, by the shape's name."""
+    warmup, floor = config.get("num_warmup_steps", 0), config.get("min_lr_ratio", 0.0)
+    if applied_steps < warmup:
+        return float((applied_steps + 1) / (warmup + 1))
+    if config["name"] == "constant":
+        return 1.0
+    progress = min(1.0, (applied_steps - warmup) / max(1, num_steps - warmup))
+    if config["name"] == "linear":
+        return float(floor + (1 - floor) * (1 - progress))
+    return float(floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def _is_constant(config: Mapping[str, Any]) -> bool:
+    return config["name"] == "constant" and not config.get("num_warmup_steps")
+
+
+class _Shares:
+    """Learning rates that are the same share of each group's peak."""
+
+    def __init__(self, share: Callable[[int], float], optimizers: Sequence[Optimizer]) -> None:
+        self._share = share
+        self._peaks = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
+
+    def __call__(self, applied_steps: int) -> list[float]:
+        share = self._share(applied_steps)
+        return [peak * share for peak in self._peaks]
+
+
+def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
+    """Wrap a user's function so that it gives a number or a sentence."""
+    name = settings["name"]
+    if not callable(function):
+        raise UserError(f"scheduler={name}: a {type(function).__name__} cannot be called with a number of steps")
+
+    def share(applied_steps: int) -> float:
+        try:
+            value = float(function(applied_steps))
+        except Exception as error:  # the user's own function may raise anything
+            raise UserError(f"scheduler={name} fails for {applied_steps} applied steps: {one_line(error)}") from error
+        if not math.isfinite(value):
+            raise UserError(f"scheduler={name} gives {value} for {applied_steps} applied steps")
+        return value
+
+    return share
+
+
+class _Stepped:
+    """Learning rates that a torch LRScheduler sets, which steps a stand-in of each optimizer as steps are applied.
+
+    A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those
+    between.
+    """
+
+    def __init__(self, settings: dict[str, Any], optimizers: Sequence[Optimizer]) -> None:
+        self._settings, self._optimizers = settings, optimizers
+        self._begin()
+        self(0)  # what a scheduler changes besides learning rates, most change when they are made
+
+    def __call__(self, applied_steps: int) -> list[float]:
+        if applied_steps < self._at:
+            self._begin()
+        while self._at < applied_steps:
+            self._rates = [rate for one in self._all for rate in next(one)]
+            self._at += 1
+        return self._rates
+
+    def _begin(self) -> None:
+        self._all = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]
+        self._at, self._rates = -1, [0.0]
+
+
+def _scheduled(settings: dict[str, Any], optimizer: Optimizer) -> Iterator[list[float]]:
+    """Yield the learning rates of an optimizer's groups, before the first step and after each."""
+    name, stand_in = settings["name"], _StandIn(optimizer)
+    scheduler = build_component("scheduler", settings, optimizer=stand_in)
+    if not isinstance(scheduler, LRScheduler):
+        kind = type(scheduler).__name__
+        raise UserError(f"scheduler._target_={settings['_target_']} gave a {kind}, not a torch LRScheduler")
+    needed = [one.name for one in parameters_of(scheduler.step).values() if one.default is inspect.Parameter.empty]
+    if needed:
+        raise UserError(
+            f"scheduler={name}: {type(scheduler).__name__} needs {needed[0]} for its step, and a learning rate here is "
+            "a function of applied steps alone; write it as one, or choose cosine or linear"
+        )
+    stand_in.step()  # which schedulers ask for before their own
+    for step in count():
+        if (other := stand_in.changed()) is not None:
+            kept = "cycle_momentum" in parameters_of(type(scheduler).__init__)
+            way_out = "scheduler.cycle_momentum=false leaves it" if kept else "choose one that leaves it"
+            raise UserError(
+                f"scheduler={name}: {type(scheduler).__name__} changes {other} too, and a scheduler here sets learning "
+                f"rates alone; {way_out}"
+            )
+        rates = [float(group["lr"]) for group in stand_in.param_groups]
+        if not all(map(math.isfinite, rates)):
+            raise UserError(f"scheduler={name} gives {rates} for {step} applied steps")
+        yield rates
+        try:
+            scheduler.step()
+        except Exception as error:  # the user's own scheduler may raise anything
+            raise UserError(f"scheduler={name} fails for {step + 1} applied steps: {one_line(error)}") from error
+
+
+class _StandIn(Optimizer):
+    """An optimizer with the groups and defaults of another one, and no step."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
+        self._first = [dict(group) for group in self.param_groups]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+    def changed(self) -> str | None:
+        """The first setting of a group that is no longer what it was, learning rates apart."""
+        for first, now in zip(self._first, self.param_groups, strict=True):
+            for key, value in first.items():
+                if key not in ("params", "lr") and bool(now[key] != value):
+                    return key
+        return None

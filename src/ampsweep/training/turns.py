@@ -1,0 +1,66 @@
+"""The turns of a training's step, each with its optimizers and what they train."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampsweep.config.errors import UserError
+from ampsweep.tasks.base import Loss, Turn
+
+
+@dataclass(frozen=True)
+class TrainedTurn:
+    """A turn of a step, ready to be taken."""
+
+    name: str
+    loss: Loss
+    optimizers: tuple[Optimizer, ...]
+    inputs: list[nn.Parameter] | None
+    """The parameters that get gradients; None: all."""
+    ends_round: bool
+    """True if the scale is updated after it, as an optimizer that has stepped is to step again, or the step ends."""
+
+    def losses(self, model: nn.Module, batch: Any) -> Sequence[Tensor]:
+        """Compute the losses of a batch."""
+        losses = self.loss(model, batch)
+        return (losses,) if isinstance(losses, Tensor) else losses
+
+
+def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
+    """Map the names of all optimizers to patterns of the parameters that they train.
+
+    Raises:
+        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing, or an optimizer
+            has other patterns in another turn.
+    """
+    if not turns:
+        raise UserError("the task has no turns")
+    parts: dict[str, list[str]] = {}
+    by_name: dict[str, Turn] = {}
+    for turn in turns:
+        if by_name.setdefault(turn.name, turn) != turn:
+            raise UserError(f"the task has two different turns with the name {turn.name}")
+        if not turn.trains:
+            raise UserError(f"the turn {turn.name} of the task trains nothing")
+        for name, patterns in turn.trains.items():
+            if parts.setdefault(name, [*patterns]) != [*patterns]:
+                raise UserError(f"the optimizer {name} trains other parameters in the turn {turn.name} than before")
+    return parts
+
+
+def trained_turns(turns: Sequence[Turn], optimizers: Mapping[str, Optimizer]) -> tuple[TrainedTurn, ...]:
+    """Give the turns their optimizers, and divide them into rounds in which no optimizer steps twice."""
+    trained: list[TrainedTurn] = []
+    stepped: set[str] = set()
+    for number, turn in enumerate(turns):
+        own = tuple(optimizers[name] for name in turn.trains)
+        inputs = None if len(turns) == 1 else [p for one in own for group in one.param_groups for p in group["params"]]
+        stepped |= {*turn.trains}
+        ends_round = number + 1 == len(turns) or not stepped.isdisjoint(turns[number + 1].trains)
+        if ends_round:
+            stepped.clear()
+        trained.append(TrainedTurn(turn.name, turn.loss, own, inputs, ends_round))
+    return tuple(trained)
