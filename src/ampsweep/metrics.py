@@ -26,6 +26,12 @@ _METRICS = (
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
     Metric("train/lr", "", "learning rate the step was taken with"),
     Metric("val/loss", "", "mean validation loss", "lower"),
+    Metric(
+        "seam/val_loss",
+        "",
+        "mean validation loss of the checkpoint that the run began with at its seam, in the run's own precision",
+        "lower",
+    ),
     Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
     Metric("amp/scale", "", "factor the loss was multiplied by in this step"),
     Metric("amp/growth_tracker", "steps", "applied steps since the scale last changed"),

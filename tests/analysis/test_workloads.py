@@ -77,6 +77,35 @@ def test_a_setting_outside_the_identity_splits_the_workload():
     assert sizes(workloads) == [4, 4]
 
 
+def sized(arm, hidden, seed=0, **more):
+    """A run whose layers all have one size, as `${model.hidden_size}` makes them."""
+    config = {"model": {"hidden_size": hidden}, "data": {"in_features": hidden, "out_features": hidden}}
+    facts = {"model_size": 3 * hidden**2, **more.pop("facts", {})}
+    name = f"{arm}-{hidden}-{seed}-{more.get('status')}"
+    return run(arm, seed, config=config, facts=facts, pair_key=f"{hidden} {seed}", directory=name, **more)
+
+
+def test_a_swept_size_names_its_workload():
+    """The number of parameters follows from it, and so do the keys that take its value."""
+    workloads = group(*(sized(arm, hidden) for hidden in (256, 64) for arm in ("fp32", "amp_bf16")))
+    assert [one.title for one in workloads] == ["model.hidden_size 64", "model.hidden_size 256"]
+    assert workloads[0].facts["model_size"] == 3 * 64**2
+
+
+def test_a_run_refused_early_stays_with_its_size():
+    refused = [
+        sized("tf32", hidden, facts={"model_size": None}, status="unsupported", step_ms=None) for hidden in (64, 256)
+    ]
+    workloads = group(*refused, *(sized("fp32", hidden) for hidden in (64, 256)))
+    assert [{run.arm for run in one.runs} for one in workloads] == [{"fp32", "tf32"}] * 2
+    assert [one.facts["model_size"] for one in workloads] == [3 * 64**2, 3 * 256**2]
+
+
+def test_models_of_one_config_and_two_sizes_are_two_workloads():
+    entries = [run("fp32", facts={"model_size": size}, pair_key=str(size), directory=str(size)) for size in (10, 20)]
+    assert [one.title for one in group(*entries)] == ["model_size 10", "model_size 20"]
+
+
 def test_logging_and_tracking_settings_do_not_split_a_workload():
     quiet = {"trainer": {"log_every": 1}, "tracking": {"mode": "offline"}}
     assert sizes(group(run("fp32"), run("fp32", config=quiet, pair_key="other code", directory="b"))) == [2]

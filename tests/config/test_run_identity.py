@@ -20,8 +20,10 @@ WITHOUT_RESULT = {
     *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
     "max_batch.limit",
+    "precision.fp32_modules",
 }
-"""Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone."""
+"""Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone, modules
+kept in float32 where there is autocast."""
 
 CONFIGS = {
     name: compose_one(overrides)
@@ -99,8 +101,8 @@ def test_a_point_is_known_by_all_that_can_change_its_result(name, key):
 @pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
 def test_runs_pair_whose_precision_alone_differs(name, key):
     same = pair(changed(name, key)) == pair(CONFIGS[name])
-    # Where the data lies says nothing of what it is: the fingerprint does.
-    assert same == (key in WITHOUT_RESULT or key == "data.path" or key.startswith("precision."))
+    # Where the data lies says nothing of what it is: the fingerprint does. What a run is saved in is a precision, too.
+    assert same == (key in WITHOUT_RESULT or key in ("data.path", "seam.saved_in") or key.startswith("precision."))
 
 
 def test_the_keys_without_result_exist():
@@ -115,13 +117,13 @@ def test_new_keys_leave_former_hashes_as_they_were(overrides):
 
 @pytest.mark.parametrize(("group", "key"), LATER_KEYS)
 def test_a_new_key_counts_once_it_is_used(group, key):
-    overrides = {"task": ["model=mlp_small"]}.get(group, [])
+    overrides = {"task": ["model=mlp_small"], "precision": ["precision=amp_bf16"]}.get(group, [])
     config = compose_one(overrides)
     default = LATER_KEYS[group, key]
     assert dict(leaves(asdict(config)))[f"{group}.{key}"] == default
     used = with_value(config, f"{group}.{key}", other(default))
     assert config_hash(used) != config_hash(config)
-    assert pair(used) != pair(config)
+    assert (pair(used) == pair(config)) == (group == "precision")
 
 
 def test_the_batch_of_a_search_is_its_result_and_no_setting():
@@ -160,11 +162,37 @@ def test_an_arm_is_labelled_by_its_mode(mode):
             {"growth_interval": 20, "backoff_factor": 0.25},
             "amp_fp16+backoff_factor=0.25+growth_interval=20",
         ),
-        ("fp32", {"eval": "autocast"}, "fp32+eval=autocast"),
+        ("amp_bf16", {"eval": "autocast"}, "amp_bf16+eval=autocast"),
+        ("amp_bf16", {"fp32_modules": ["norm", "blocks.*.head", "norm"]}, "amp_bf16+fp32_modules=blocks.*.head,norm"),
+        ("fp32", {"tf32": True, "autocast": False}, "fp32+tf32=true"),
+        ("amp_fp16", {"grad_scaler": False, "init_scale": 8.0}, "amp_fp16+grad_scaler=false"),
     ],
 )
 def test_an_arm_is_labelled_by_its_mode_and_what_differs_from_it(mode, changes, label):
     assert arm_label(replace(PRECISION_MODES[mode], **changes)) == label
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"fp32_modules": ["head"]},
+        {"eval": "autocast"},
+        {"cache_enabled": False},
+        {"init_scale": 8.0, "growth_interval": 9},
+    ],
+)
+def test_what_a_mode_does_not_use_makes_no_arm(setting):
+    """So a sweep over a setting of AMP keeps its baseline."""
+    assert arm_label(replace(PRECISION_MODES["fp32"], **setting)) == "fp32"
+
+
+def test_modules_in_float32_are_a_run_of_their_own():
+    plain, covered = (
+        compose_one(["precision=amp_bf16", f"precision.fp32_modules={value}"]) for value in ("[]", "[norm]")
+    )
+    assert config_hash(plain) == config_hash(compose_one(["precision=amp_bf16"]))
+    assert config_hash(covered) != config_hash(plain)
+    assert re.fullmatch(r"amp_bf16\+fp32_modules=norm-gpt_tiny-s0-[0-9a-f]{8}", run_directory_name(covered))
 
 
 def test_reports_show_arms_beside_the_mode_they_changed():
@@ -175,7 +203,8 @@ def test_reports_show_arms_beside_the_mode_they_changed():
 
 
 def test_a_mode_of_ones_own_is_labelled_by_what_it_sets():
-    assert arm_label(PrecisionConfig(mode="mine", autocast=True, init_scale=2.0)) == "mine+autocast=true+init_scale=2"
+    own = PrecisionConfig(mode="mine", autocast=True, grad_scaler=True, init_scale=2.0)
+    assert arm_label(own) == "mine+autocast=true+grad_scaler=true+init_scale=2"
 
 
 def test_arms_that_differ_never_share_a_label():

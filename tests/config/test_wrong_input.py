@@ -124,6 +124,18 @@ MISFIT = "the chosen model, data and task do not fit together"
             f"model.vocab_size: Interpolation key 'data.provides.vocab_size' not found; {MISFIT}",
         ),
         ("model.hidden_size='${nope}'", "model.hidden_size: Interpolation key 'nope' not found"),
+        ("precision.fp32_modules=head", "precision.fp32_modules: must be a list, such as [first,second]"),
+        ("precision.fp32_modules=null", "precision.fp32_modules=null: must be given a value"),
+        (
+            "precision.fp32_modules=[[head]]",
+            "precision.fp32_modules=[['head']]: must be a list of patterns of module names",
+        ),
+        (r"precision.fp32_modules=[\'\']", "precision.fp32_modules=['']: must be a list of patterns of module names"),
+        (
+            "precision=pure_bf16 precision.fp32_modules=[norm,head]",
+            "precision.fp32_modules=[norm,head], precision.parameters=bfloat16: only parameters in float32 compute in "
+            "float32; use amp_bf16 or amp_fp16",
+        ),
         # Lines that Hydra cannot read.
         (
             "model.num_layers=[1",

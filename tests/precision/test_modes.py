@@ -188,3 +188,10 @@ def test_a_mode_computes_in_its_dtype_on_the_gpu(mode):
     with precision.autocast():
         model(torch.ones(4, 8, device="cuda", dtype=precision.parameters_dtype))
     assert set(model.seen) == {precision.autocast_dtype}
+
+
+@pytest.mark.parametrize("mode", ON_CPU)
+def test_complex_parameters_keep_their_imaginary_parts(mode):
+    layer = nn.Linear(2, 3, dtype=torch.complex64)
+    weight = layer.weight.detach().clone()
+    assert torch.equal(Precision(mode, "cpu").convert(layer).weight, weight)

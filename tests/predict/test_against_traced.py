@@ -14,6 +14,7 @@ SGD_ACCUMULATED = (
 )
 CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
+FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
 COSINE = ("scheduler=cosine", "scheduler.num_warmup_steps=2")
 
 CASES = [
@@ -21,6 +22,8 @@ CASES = [
     *((GPT, mode, ADAMW) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
     *((GPT, mode, SGD_ACCUMULATED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, CHECKPOINTED) for mode in ("fp32", "amp_bf16")),
+    *((GPT, mode, FP32_FEED_FORWARD) for mode in ("fp32", "amp_bf16", "amp_fp16")),
+    (GPT, "amp_bf16", (*FP32_FEED_FORWARD, *CHECKPOINTED)),
     (REGRESSION, "fp32", SGD_ACCUMULATED),
     (REGRESSION, "amp_bf16", CHECKPOINTED),
     (REGRESSION, "amp_fp16", NOT_FUSED),

@@ -203,8 +203,8 @@ def test_the_scale_is_shown_of_the_arms_that_have_one(page):
     assert "fp32, amp_bf16: not logged" in element.text
 
 
-def test_memory_against_batch_size_marks_where_it_ran_out(page):
-    element, figure = panel(page, "a0-memory-against-batch")
+def test_memory_against_size_marks_where_it_ran_out(page):
+    element, figure = panel(page, "a0-memory-against-size")
     lines = {trace["meta"]["arm"]: trace for trace in figure["traces"] if trace["mode"] == "lines+markers"}
     assert lines["fp32"]["x"] == [8, 16]
     assert [value * GIB for value in lines["fp32"]["y"]] == pytest.approx(
@@ -212,7 +212,7 @@ def test_memory_against_batch_size_marks_where_it_ran_out(page):
     )
     (cross,) = [trace for trace in figure["traces"] if trace["mode"] == "markers"]
     assert (cross["meta"]["arm"], cross["x"]) == ("amp_fp16", [16])
-    assert "amp_fp16 ran out of memory at batch 16" in element.text
+    assert "amp_fp16 ran out of memory at batch size 16" in element.text
     assert element.one("table").rows()[0] == {
         "batch size": "8",
         "fp32": "3.13 GiB",
@@ -276,7 +276,7 @@ def test_a_panel_without_figures_is_left_out_with_its_reason(write, tmp_path):
     assert "Scale: no run logged amp/scale" in absent.text
     assert "Gap of the final validation loss" not in absent.text
     assert not page.all("figure", id="w0-power")
-    assert not page.all("section", id="against-batch")
+    assert not page.all("section", id="against-size")
 
 
 def test_only_what_varies_can_be_filtered_by(page, write, tmp_path):
@@ -408,8 +408,8 @@ def test_bars_carry_the_figures_of_each_seed_for_the_filter(page, gpu_runs):
     _, changes = panel(page, "w0-memory-changes")
     bf16 = next(trace for trace in changes["traces"] if trace["meta"]["arm"] == "amp_bf16")
     assert [xs for xs, _ in of_seeds(bf16).values()] == [pytest.approx(bf16["x"])] * 3, "no seed differs"
-    _, against_batch = panel(page, "a0-memory-against-batch")
-    fp32 = next(trace for trace in against_batch["traces"] if trace["meta"]["arm"] == "fp32")
+    _, against_size = panel(page, "a0-memory-against-size")
+    fp32 = next(trace for trace in against_size["traces"] if trace["meta"]["arm"] == "fp32")
     assert of_seeds(fp32, "x", "y")["2"][0] == [8, 16]
 
 

@@ -35,13 +35,13 @@ def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
     assert "### Mine & only mine" in document
 
 
-def test_an_added_panel_over_batch_sizes_stands_with_the_others(write, gpu_runs, tmp_path):
+def test_an_added_panel_over_sizes_stands_with_the_others(write, gpu_runs, tmp_path):
     added = Panel(
         key="mine",
         title="Mine",
         question="Is it shown?",
         section="device",
-        kind="against_batch",
+        kind="against_size",
         metrics=("device/power_w",),
     )
     page = read_page(html(dashboard_of(write(gpu_runs), tmp_path, (added,))))

@@ -51,7 +51,7 @@ def test_a_workspace_has_the_specified_panels_in_sections():
     scale = made["scale"]["config"]
     assert (scale["xAxis"], scale["yLogScale"]) == ("step", True)
     assert made["speedup"]["config"]["xAxis"] == "config:seed.value", "the runs of a pair stand one above the other"
-    assert made["memory-against-batch"]["config"]["xAxis"] == "config:batch_size.value"
+    assert made["memory-against-size"]["config"]["xAxis"] == "config:batch_size.value"
 
 
 def test_runs_are_chosen_by_group_and_grouped_by_precision_mode():

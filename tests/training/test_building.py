@@ -234,3 +234,19 @@ def test_a_sentence_is_quoted_and_other_errors_named_by_type():
     assert one_line(KeyError("width")) == "KeyError: 'width'"
     assert one_line(ValueError()) == "ValueError"
     assert len(one_line(ValueError("x" * 1000))) == 300
+
+
+def test_a_layer_without_sizes_is_refused_by_name():
+    lazy = composed("model=custom", "model._target_=torch.nn.LazyLinear", "+model.out_features=10", "data=digits")
+    with pytest.raises(UserError, match=r"^model=LazyLinear has a LazyLinear, whose sizes are not known before"):
+        build_model(lazy)
+
+
+def test_complex_parameters_are_not_fused():
+    layer = nn.Linear(2, 3, dtype=torch.complex64)
+    (optimizer,) = build_optimizers(asdict(ADAMW), layer, ONE).values()
+    layer(torch.ones(1, 2, dtype=torch.complex64)).abs().sum().backward()
+    optimizer.step()
+    assert not is_fused(optimizer)
+    with pytest.raises(UserError, match=r"^optimizer\.fused=true: torch fuses no step of complex weight$"):
+        build_optimizers(asdict(ADAMW) | {"fused": True}, layer, ONE)

@@ -25,7 +25,7 @@ from ampsweep.training.checkpoint import (
     require_same_model,
     save_checkpoint,
 )
-from ampsweep.training.resume import restore_rng_state, rng_state
+from ampsweep.training.random_state import restore_rng_state, rng_state
 
 CPU = torch.device("cpu")
 NET = nn.Linear(3, 2)

@@ -10,7 +10,9 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
 from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
+from ampsweep.analysis.size_series import SizeSeries, size_series
 from ampsweep.analysis.time_to_loss import Curves
 from ampsweep.analysis.workload_size import Caution, cautions
 from ampsweep.analysis.workload_verdict import Verdict, reach_verdict
@@ -70,13 +72,17 @@ class Comparison:
     workloads: tuple[WorkloadComparison, ...]
     searches: tuple[SearchComparison, ...]
     """Searches for the largest batch that trains: each arm has a batch of its own, and little else is compared."""
+    seams: tuple[SeamComparison, ...]
+    """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[ComparisonNote, ...]
+    series: tuple[SizeSeries, ...] = ()
+    """Workloads that differ in one size of the model or its batches."""
     file_problems: tuple[FileProblem, ...] = ()
 
     @property
-    def compared(self) -> tuple[WorkloadComparison | SearchComparison, ...]:
-        """Workloads and searches."""
-        return (*self.workloads, *self.searches)
+    def compared(self) -> tuple[WorkloadComparison | SearchComparison | SeamComparison, ...]:
+        """Workloads, searches and seams."""
+        return (*self.workloads, *self.searches, *self.seams)
 
     def relative_to(self, directory: Path) -> "Comparison":
         """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
@@ -85,6 +91,7 @@ class Comparison:
             self,
             workloads=tuple(_seen_from(base, one) for one in self.workloads),
             searches=tuple(_seen_from(base, one) for one in self.searches),
+            seams=tuple(_seen_from(base, one) for one in self.seams),
             file_problems=tuple(replace(one, path=path_from(base, one.path)) for one in self.file_problems),
         )
 
@@ -95,6 +102,7 @@ def compare(
     baseline: str,
     margin_pct: float,
     curves: Curves | None = None,
+    series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
 ) -> Comparison:
     """Compare every arm with the arm `baseline`, within each workload.
@@ -106,6 +114,8 @@ def compare(
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
+        series: run directory -> metric key -> values of its history, of at least `SEAM_KEYS`; without them no jump at a
+            seam is known.
         file_problems: files of the runs that could not be read, or not in full.
 
     Raises:
@@ -118,18 +128,25 @@ def compare(
         unique.setdefault(directory.resolve(), Run(directory, record))
     measured = [run for run in unique.values() if run.record.kind == "measured"]
     searches = [run for run in measured if run.record.batch_search is not None]
-    runs = [run for run in measured if run.record.batch_search is None]
+    resumed = [run for run in measured if run.record.identity.saved_in is not None]
+    runs = [run for run in measured if run.record.batch_search is None and run.record.identity.saved_in is None]
     pairing = pair_runs(runs, baseline)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
+    workloads = group_workloads(runs)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
         workloads=tuple(
             _compare_workload(workload, pairing.pairs, unpaired, baseline, margin_pct, curves or {})
-            for workload in group_workloads(runs)
+            for workload in workloads
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
+        seams=tuple(
+            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct, rank=arm_rank)
+            for one in group_workloads(resumed)
+        ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
+        series=size_series(workloads, pairing.pairs, baseline),
         file_problems=tuple(file_problems),
     )
 
@@ -166,7 +183,7 @@ def _compare_workload(
     )
 
 
-_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison)
+_Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison, SeamComparison)
 
 
 def _seen_from(base: Path, one: _Compared) -> _Compared:

@@ -26,10 +26,10 @@ LARGEST_FIGURE: Final = 1e30
 _KEPT_BYTES: Final = 1024
 """A step leaves its loss, its norm and what a scaler counts: some bytes each."""
 
-_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed"})
+_ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed", "saved_in"})
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "name", "device", "resume", "into", "dry_run", "output_dir"}
-    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every"}
+    | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every", "seam.saved_in"}
 )
 """Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device."""
 
@@ -131,6 +131,8 @@ class Run:
         A run killed before it had chosen its device has that of its config: `auto`, which names none.
         """
         left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
+        if self.record.identity.seam_step is None:
+            left_out |= {"seam_step"}
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
         return facts | {"device": None} if facts["device"] == "auto" else facts
 

@@ -1,7 +1,7 @@
 """Workloads: groups of runs that differ in precision and seed only. Figures are compared only within one."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,20 +9,34 @@ from ampsweep.analysis.runs import Run, Scalar
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 
+DERIVED: Final = ("model_size", "steps")
+"""Facts that follow from the config: they tell workloads apart where nothing that was swept does."""
+
+_SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
+"""Keys that name a size which several config keys have; without one of these a key of the model does."""
+
 Facts = dict[str, Scalar]
+
+_MISSING: Final = object()
 
 
 @dataclass(frozen=True)
 class Workload:
     """Runs that differ in arm and seed only.
 
-    `facts` are those of the identity, and swept config keys that the identity does not name; `varied` those of them
-    in which this workload differs from the others at hand.
+    `facts` are those of the identity, and swept config keys that the identity does not name, of those swept as one the
+    one that names them; `varied` those of them in which this workload differs from the others at hand.
     """
 
     facts: Facts
     varied: Facts
     runs: tuple[Run, ...]
+
+    @property
+    def settings(self) -> Facts:
+        """The config keys of the workload that have one value in all of its runs."""
+        first, *others = (run.settings for run in self.runs)
+        return {key: value for key, value in first.items() if all(one.get(key, _MISSING) == value for one in others)}
 
     @property
     def title(self) -> str:
@@ -48,13 +62,14 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
     for run in runs:
         pools[run.record.pair_key].append(run)
     groups = [
-        (facts | swept, members)
-        for facts, pool_group in _merge_compatible(pools.values())
-        for swept, members in _split_by_settings(pool_group)
+        ({key: (facts | derived)[key] for key in members[0].facts} | swept, members)
+        for facts, alike in _merge_compatible(list(pools.values()), derived=False)
+        for swept, of_setting in _split_by_settings(alike)
+        for derived, members in _joined(of_setting)
     ]
     position = {run.directory: index for index, run in enumerate(runs)}
     groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
-    varied = _varied_keys([facts for facts, _ in groups])
+    varied = _telling(_varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
     return [
         Workload(
             facts, {key: facts.get(key) for key in varied}, tuple(sorted(members, key=lambda r: position[r.directory]))
@@ -63,14 +78,27 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
     ]
 
 
+def _joined(pools: Sequence[list[Run]]) -> Iterator[tuple[Facts, list[Run]]]:
+    """Pools of one setting by what follows from it."""
+    for derived, alike in _merge_compatible(pools, derived=True):
+        yield derived, [run for pool in alike for run in pool]
+
+
+def _telling(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:
+    """The keys that tell the groups apart: without the derived ones, where the others do."""
+    chosen = [key for key in varied if key not in DERIVED]
+    tells_all = len({tuple(facts.get(key) for key in chosen) for facts in groups}) == len(groups)
+    return chosen if tells_all else list(varied)
+
+
 def _sort_key(value: Scalar) -> tuple[int, float, str]:
     return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
 
 
-def _merge_compatible(pools: Iterable[list[Run]]) -> list[tuple[Facts, list[list[Run]]]]:
-    """Pools (runs of one pair key) by equal facts; pools with unknown facts join the one group that agrees."""
+def _merge_compatible(pools: Sequence[list[Run]], *, derived: bool) -> list[tuple[Facts, list[list[Run]]]]:
+    """Pools (runs of one pair key) by equal facts, derived or not; those with unknown ones join one that agrees."""
     groups: dict[tuple[Scalar, ...], tuple[Facts, list[list[Run]]]] = {}
-    described = [(_known_facts(pool), pool) for pool in pools]
+    described = [(_known_facts(pool, derived=derived), pool) for pool in pools]
     for facts, pool in sorted(described, key=lambda item: _num_unknown(item[0])):
         key = tuple(facts.values())
         if key not in groups and _num_unknown(facts):
@@ -80,8 +108,9 @@ def _merge_compatible(pools: Iterable[list[Run]]) -> list[tuple[Facts, list[list
     return list(groups.values())
 
 
-def _known_facts(pool: Sequence[Run]) -> Facts:
-    return {key: next((run.facts[key] for run in pool if run.facts[key] is not None), None) for key in pool[0].facts}
+def _known_facts(pool: Sequence[Run], *, derived: bool) -> Facts:
+    keys = [key for key in pool[0].facts if (key in DERIVED) == derived]
+    return {key: next((run.facts[key] for run in pool if run.facts[key] is not None), None) for key in keys}
 
 
 def _num_unknown(facts: Facts) -> int:
@@ -92,7 +121,7 @@ def _agree(facts: Facts, others: Facts) -> bool:
     return all(value is None or value == others[key] for key, value in facts.items())
 
 
-def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[Run]]]:
+def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[list[Run]]]]:
     """Split pools by config keys that were swept although the identity does not name them (a weight decay, say).
 
     Two pools of one seed differ in more than the seed; the config keys in which they do are what was swept.
@@ -100,11 +129,32 @@ def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[Run
     by_seed: dict[int, list[Mapping[str, Scalar]]] = defaultdict(list)
     for pool in pools:
         by_seed[pool[0].seed].append(pool[0].settings)
-    swept = sorted({key for settings in by_seed.values() for key in _varied_keys(settings)})
-    split: dict[tuple[Scalar, ...], list[Run]] = defaultdict(list)
+    swept = sorted({key for settings in by_seed.values() for key in _varied_keys(settings)}, key=_naming_order)
+    naming = _without_followers(swept, [pool[0].settings for pool in pools])
+    split: dict[tuple[Scalar, ...], list[list[Run]]] = defaultdict(list)
     for pool in pools:
-        split[tuple(pool[0].settings.get(key) for key in swept)].extend(pool)
-    return [(dict(zip(swept, values, strict=True)), members) for values, members in split.items()]
+        split[tuple(pool[0].settings.get(key) for key in naming)].append(pool)
+    return [(dict(zip(naming, values, strict=True)), members) for values, members in split.items()]
+
+
+def _naming_order(key: str) -> tuple[int, bool, str]:
+    place = _SIZE_KEYS.index(key) if key in _SIZE_KEYS else len(_SIZE_KEYS)
+    return place, not key.startswith("model."), key
+
+
+def _without_followers(keys: Sequence[str], settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """Leave out keys that change with an earlier one only, as `${model.hidden_size}` does elsewhere in the config."""
+    chosen: list[str] = []
+    for key in keys:
+        if not any(follows(key, other, settings) for other in chosen):
+            chosen = [other for other in chosen if not follows(other, key, settings)] + [key]
+    return sorted(chosen)
+
+
+def follows(key: str, other: str, settings: Iterable[Mapping[str, Scalar]]) -> bool:
+    """True if wherever `other` has one value, `key` has one too."""
+    found: dict[Scalar, Scalar] = {}
+    return all(found.setdefault(one.get(other), one.get(key)) == one.get(key) for one in settings)
 
 
 def _varied_keys(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:

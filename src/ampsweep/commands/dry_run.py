@@ -10,6 +10,7 @@ from rich.table import Table
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config, component_name
+from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.report.terminal import Terminal
@@ -39,6 +40,8 @@ def print_plan(
         note = "unsupported" if one.unsupported else "finished earlier" if _done(config, into) else ""
         if config in todo and config not in timed:
             note = "searches its batch"
+        elif not note and (before := saved_in(config)) is not None:
+            note = f"from step {config.seam.step} of {before}"
         table.add_row(
             str(number),
             arm_label(config.precision),

@@ -28,6 +28,7 @@ from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
+from ampsweep.sweep.first_part import train_at_seam
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
 from ampsweep.text import one_line
 from ampsweep.tracking.wandb.process import WandbAddress
@@ -130,6 +131,8 @@ class SweepJob:
         )
         if config.max_batch.search:
             search_and_train(request, composed, sweep, display)
+        elif config.seam.step is not None:
+            train_at_seam(request, sweep, display)
         else:
             run_in_own_process(request, display)
         self._num_left -= 1

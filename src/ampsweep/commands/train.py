@@ -87,6 +87,9 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
     config = points.points[0].config
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
+    if config.seam.saved_in is not None:
+        before = f"seam.saved_in={config.seam.saved_in}"
+        raise UserError(f"{before}: only a multirun can go on from another run, which has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if config.dry_run:

@@ -37,6 +37,8 @@ def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
         return UserError(f"{cause.full_key}: {_first_line(cause)}{hint}")
     if isinstance(cause, ValidationError) and "is not Optional" in str(cause):
         return UserError(f"{cause.full_key}=null: must be given a value")
+    if isinstance(cause, ValidationError) and "is not a ListConfig" in str(cause):
+        return UserError(f"{cause.full_key}: must be a list, such as [first,second]")
     if isinstance(cause, ValidationError):
         return UserError(f"{cause.full_key}: {_first_line(cause)}")
     if isinstance(cause, ConfigCompositionException) and "Ambiguous value" in str(cause):

@@ -21,7 +21,13 @@ CONF: Final = _IN_WHEEL if _IN_WHEEL.is_dir() else _HERE.parents[3] / "conf"
 """The `conf/` of the repository, or its copy in a package that was installed without it (setup.py)."""
 
 SCHEMAS: Final[dict[str, dict[str, type]]] = {
-    "model": {"mlp": schema.MLPConfig, "gpt": schema.GPTConfig, "resnet": schema.ResNetConfig},
+    "model": {
+        "mlp": schema.MLPConfig,
+        "gpt": schema.GPTConfig,
+        "resnet": schema.ResNetConfig,
+        "image_gan": schema.ImageGANConfig,
+        "two_headed": schema.TwoHeadedConfig,
+    },
     "data": {
         "synthetic_regression": schema.SyntheticRegressionConfig,
         "synthetic_tokens": schema.SyntheticTokensConfig,
@@ -32,9 +38,11 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "tokens": schema.TokensConfig,
     },
     "task": {
+        "component": schema.ComponentConfig,
         "output_task": schema.OutputTaskConfig,
         "classification": schema.ClassificationConfig,
         "model_loss": schema.ModelLossConfig,
+        "wasserstein_gan": schema.WassersteinGANConfig,
     },
     "optimizer": dict(schema.OPTIMIZERS),
     "scheduler": {"shape": schema.SchedulerConfig},

@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
-from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
+from ampsweep.config.modes import arm_label, with_effect
+from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, SeamConfig, component_name
+from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
@@ -25,7 +26,10 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "capturable"): None,
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
+    ("precision", "fp32_modules"): [],
+    ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
+    ("task", "penalty_of"): "parameters",
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
@@ -48,8 +52,11 @@ def workload_hash(config: Config) -> str:
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code."""
-    settings = _result_settings(config)
+    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code.
+
+    So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
+    """
+    settings = _result_settings(replace(config, seam=replace(config.seam, saved_in=None)))
     del settings["precision"]
     settings["data"] = _without(settings["data"], _LOCATIONS)
     facts = [device_name, world_size, code_version(), data_fingerprint]
@@ -68,8 +75,10 @@ def code_version() -> str:
 
 
 def run_directory_name(config: Config) -> str:
-    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere."""
-    readable = f"{arm_label(config.precision)}-{component_name(config.model)}-s{config.seed}"
+    """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
+    before = saved_in(config)
+    arm = arm_label(config.precision) + ("" if before is None else f"-after-{before}")
+    readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
 
@@ -77,11 +86,15 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
+    # Without autocast it has no effect: the baseline is the same run whatever it says.
+    settings["precision"]["fp32_modules"] = with_effect(config.precision).fp32_modules
     _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
+    if config.seam == SeamConfig():
+        del settings["seam"]
     return settings
 
 

@@ -4,7 +4,7 @@ A new mode is an entry of `MODES`; one that computes in a new way names its clas
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from ampsweep.config.schema import PrecisionConfig
@@ -93,6 +93,13 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
 
 
+_COUNTS_WITH: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("cache_enabled", "eval", "fp32_modules"), "autocast"),
+    **dict.fromkeys(("init_scale", "growth_factor", "backoff_factor", "growth_interval"), "grad_scaler"),
+}
+"""Fields without any effect unless another one is true."""
+
+
 def mode_of(arm: str) -> Mode | None:
     """Find the mode that an arm started from, by the arm's label; None if the table has no such mode.
 
@@ -110,14 +117,23 @@ def report_order(arm: str) -> tuple[int, str]:
 
 def arm_label(precision: PrecisionConfig) -> str:
     """The canonical name of these settings: the mode, then every field that differs from the mode's settings (from the
-    defaults, if the table has no such mode).
+    defaults, if the table has no such mode) and has an effect.
+
+    So the baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is the arm `fp32`.
 
     >>> arm_label(PrecisionConfig(mode="amp_bf16", autocast=True, dtype="bfloat16", cache_enabled=False))
     'amp_bf16+cache_enabled=false'
     """
     stock = PRECISION_MODES.get(precision.mode, PrecisionConfig(mode=precision.mode))
-    changed = differences(precision, stock)
+    idle = _without_effect(precision)
+    changed = {name: value for name, value in differences(precision, stock).items() if name not in idle}
     return "+".join([precision.mode, *(f"{name}={_text(value)}" for name, value in changed.items())])
+
+
+def with_effect(precision: PrecisionConfig) -> PrecisionConfig:
+    """These settings with every field that has no effect in them at its default."""
+    stock = PrecisionConfig(mode=precision.mode)
+    return replace(precision, **{name: getattr(stock, name) for name in _without_effect(precision)})
 
 
 def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str, Any]:
@@ -136,9 +152,15 @@ def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
     return StepDtypes(**(told if mode is None else told | dict(mode.dtypes)))
 
 
+def _without_effect(precision: PrecisionConfig) -> set[str]:
+    return {name for name, needed in _COUNTS_WITH.items() if not getattr(precision, needed)}
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(sorted({str(item) for item in value}))
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)  # arms that differ must not share a label

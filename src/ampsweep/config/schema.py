@@ -33,6 +33,8 @@ class PrecisionConfig:
     """float32 matmuls and convolutions may run in TF32."""
     eval: str = "full"
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
+    fp32_modules: list[str] = field(default_factory=list)
+    """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
 
 
 @dataclass(kw_only=True)
@@ -67,6 +69,21 @@ class ResNetConfig(ComponentConfig):
     num_classes: int = MISSING
     in_channels: int = MISSING
     image_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class ImageGANConfig(ComponentConfig):
+    image_size: int = MISSING
+    in_channels: int = MISSING
+    latent_size: int = MISSING
+    hidden_size: int = MISSING
+
+
+@dataclass(kw_only=True)
+class TwoHeadedConfig(ComponentConfig):
+    in_features: int = MISSING
+    hidden_size: int = MISSING
+    out_features: int = MISSING
 
 
 @dataclass(kw_only=True)
@@ -148,6 +165,17 @@ class OutputTaskConfig(ComponentConfig):
 @dataclass(kw_only=True)
 class ClassificationConfig(OutputTaskConfig):
     label_smoothing: float = 0.0
+    gradient_penalty: float = 0.0
+    """Weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none is computed."""
+    penalty_of: str = "parameters"
+    """parameters: the gradients by all parameters, as one vector; inputs: those by an item's inputs, a mean over the
+    items."""
+
+
+@dataclass(kw_only=True)
+class WassersteinGANConfig(ComponentConfig):
+    critic_steps: int = 5
+    gradient_penalty: float = 10.0
 
 
 @dataclass(kw_only=True)
@@ -301,6 +329,17 @@ class MaxBatchConfig:
 
 
 @dataclass(kw_only=True)
+class SeamConfig:
+    """A change of precision in the middle of a training."""
+
+    step: int | None = None
+    """The run evaluates after this step and keeps its checkpoint, for runs that go on from there. None: no seam."""
+    saved_in: str | None = None
+    """The precision mode of the steps up to `seam.step`: the run begins with the checkpoint that an uninterrupted run
+    in that mode has kept, which trains first if there is none yet. None: the run is uninterrupted itself."""
+
+
+@dataclass(kw_only=True)
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
@@ -342,6 +381,7 @@ class Config:
     report: ReportConfig = MISSING
     predict: PredictConfig = field(default_factory=PredictConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
+    seam: SeamConfig = field(default_factory=SeamConfig)
     seed: int = 0
     device: str = "auto"
     """auto: the accelerator torch reports, else the CPU; or cpu, cuda, cuda:1, mps."""

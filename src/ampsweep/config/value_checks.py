@@ -15,11 +15,14 @@ from ampsweep.config.schema import (
     PredictConfig,
     TrainerConfig,
 )
+from ampsweep.config.seam import precision_before_seam
 from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
+_WEIGHTS = {"gradient_penalty"}
+"""Numbers of any size, or zero."""
 _LARGEST_GIB = 2**30
 """A memory size that 64 bits can count in bytes and that no device has."""
 
@@ -42,6 +45,7 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _scheduler(config.scheduler)
     for group in ("data", "model", "task"):  # a model takes sizes from its data
         yield from _component(group, getattr(config, group))
+    yield from _gradient_penalty(config.task, config.trainer)
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
     if mode_of(config.report.baseline) is None:
@@ -49,6 +53,7 @@ def _faults(config: Config) -> Iterator[str]:
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     yield from _positive("max_batch.limit", config.max_batch.limit)
     yield from _predict(config.predict)
+    yield from _seam(config)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -74,6 +79,11 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
             "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
             "gradients; use amp_fp16, which keeps parameters in float32"
         )
+    if not all(isinstance(pattern, str) and pattern for pattern in precision.fp32_modules):
+        yield f"precision.fp32_modules={precision.fp32_modules}: must be a list of patterns of module names"
+    if precision.fp32_modules and precision.parameters != "float32":
+        both = f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}"
+        yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
     yield from _positive("precision.init_scale", precision.init_scale)
     if precision.init_scale >= 2.0**128:
         yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
@@ -171,6 +181,32 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
         yield f"scheduler.min_lr_ratio={floor:g}: must lie from 0 to 1"
 
 
+def _seam(config: Config) -> Iterator[str]:
+    seam = config.seam
+    yield from _positive("seam.step", seam.step)
+    if seam.saved_in is not None:
+        yield from _choice("seam.saved_in", seam.saved_in, tuple(PRECISION_MODES))
+        if seam.step is None:
+            yield f"seam.saved_in={seam.saved_in} needs seam.step, the step whose checkpoint the run begins with"
+    if seam.step is None:
+        return
+    steps = config.trainer.steps if config.trainer.epochs is None else None
+    if steps is not None and seam.step >= steps:
+        yield seam_too_late(seam.step, steps)
+    if config.resume not in (None, "auto"):
+        yield f"resume={config.resume} with seam.step={seam.step}: a run begins with one checkpoint only"
+    if config.max_batch.search:
+        yield f"max_batch.search=true with seam.step={seam.step}: both runs at a seam have one batch size"
+    if (before := precision_before_seam(config)) is not None:
+        for fault in _precision(before):
+            yield f"seam.saved_in={seam.saved_in}: {fault}"
+
+
+def seam_too_late(step: int, num_steps: int) -> str:
+    """Say that no step is left after the seam."""
+    return f"seam.step={step}: must be less than the {num_steps} steps of the run"
+
+
 def _predict(predict: PredictConfig) -> Iterator[str]:
     yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
     yield from _positive("predict.memory_gib", predict.memory_gib)
@@ -190,10 +226,28 @@ def _component(group: str, component: Any) -> Iterator[str]:
     if not str(component["_target_"]).startswith(_OWN):
         return
     for key, value in component.items():
-        if isinstance(value, int) and not isinstance(value, bool):
+        if key in _WEIGHTS:
+            yield from _not_negative(f"{group}.{key}", value)
+        elif isinstance(value, int) and not isinstance(value, bool):
             yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
+
+
+def _listed(values: list[str]) -> str:
+    return f"[{','.join(map(str, values))}]"
+
+
+def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig) -> Iterator[str]:
+    if not str(task["_target_"]).startswith(_OWN) or "gradient_penalty" not in task:
+        return
+    if "penalty_of" in task:
+        yield from _choice("task.penalty_of", task["penalty_of"], ("parameters", "inputs"))
+    if task["gradient_penalty"] and trainer.compile:
+        yield (
+            f"task.gradient_penalty={task['gradient_penalty']:g} with trainer.compile=true: torch.compile has no "
+            "gradient of a backward pass"
+        )
 
 
 def _not_finite(key: str, value: Any) -> Iterator[str]:

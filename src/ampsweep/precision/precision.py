@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ampsweep.config.modes import MODES, PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.fp32_modules import Fp32Modules, find_modules, uncover
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 
 _NOTHING: Final = nullcontext()
@@ -74,7 +75,13 @@ class Precision:
             growth_interval=mode.growth_interval,
             enabled=mode.grad_scaler,
         )
+        self.fp32_modules: Fp32Modules | None = None
+        """The modules kept in float32; None where autocast is off, or nothing is named."""
+        if mode.autocast and mode.fp32_modules:
+            self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
+        self.scales_in_losses = False
+        """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -97,8 +104,26 @@ class Precision:
                 _in_force.remove(self)
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place."""
-        return model.to(device=self.device, dtype=self.parameters_dtype)
+        """Move `model` to the device and its floating-point parameters and buffers to the mode's dtype, in place; keep
+        the modules of `precision.fp32_modules` in float32.
+
+        Raises:
+            ValueError: a pattern of `precision.fp32_modules` matches no module.
+        """
+        self.cover(model)
+        return cast_floating_point(model.to(device=self.device), self.parameters_dtype)
+
+    def cover(self, model: nn.Module) -> None:
+        """Keep the modules of `precision.fp32_modules`, and no others, out of autocast; part of `convert`.
+
+        Raises:
+            ValueError: a pattern matches no module, in any mode.
+        """
+        if self.fp32_modules is not None:
+            self.fp32_modules.cover(model)
+        else:
+            find_modules(model, self.config.fp32_modules)
+            uncover(model)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
@@ -134,6 +159,7 @@ class Precision:
         with torch.autocast(self.device.type, enabled=False):
             if not self._scales:
                 return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+            self.scales_in_losses = True
             scaled = torch.autograd.grad(self.scaler.scale(loss), inputs, create_graph=create_graph)
             one_over_scale = 1.0 / self.scaler.scale(self._one)
             return tuple(gradient * one_over_scale for gradient in scaled)
@@ -191,8 +217,18 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = Tr
     """
     if _in_force:
         return _in_force[-1].gradients(loss, inputs, create_graph=create_graph)
-    with torch.autocast(loss.device.type, enabled=False):
+    has_autocast = torch.amp.is_autocast_available(loss.device.type)  # the meta device has none
+    with torch.autocast(loss.device.type, enabled=False) if has_autocast else _NOTHING:
         return torch.autograd.grad(loss, inputs, create_graph=create_graph)
+
+
+def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast the real floating-point parameters and buffers of a model in place.
+
+    `Module.to` would cast complex ones too, and drop their imaginary parts.
+    """
+    cast: nn.Module = {torch.float32: model.float, torch.bfloat16: model.bfloat16, torch.float16: model.half}[dtype]()
+    return cast
 
 
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:

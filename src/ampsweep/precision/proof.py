@@ -19,6 +19,8 @@ _LOW_BIT: Final = 2.0**-12
 _ROUNDING_FLAGS: Final = ("tf32", "bf16")
 """Values of torch's `fp32_precision` switches that let float32 operands lose bits."""
 
+_WORK: Final = "of the matmul and convolution operations ran in"
+
 _CONVOLUTIONS: Final = (
     nn.Conv1d,
     nn.Conv2d,
@@ -78,7 +80,7 @@ def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
         precision: the settings; their fields count, not the mode they started from.
         proof: the evidence, with `fp32_arithmetic` as `prove_arithmetic` returns it.
     """
-    found = [*_census_contradictions(precision, proof.flops or {})]
+    found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
         found += _arithmetic_contradictions(precision.tf32, proof.fp32_arithmetic or {})
         found += _flag_contradictions(precision.tf32, proof.flags or {})
@@ -101,23 +103,38 @@ def _flag_contradictions(tf32: bool, flags: Mapping[str, Any]) -> Iterator[str]:
         yield f"{', '.join(wrong)} during training, although precision.tf32={str(tf32).lower()}"
 
 
-def _census_contradictions(precision: PrecisionConfig, flops: Mapping[str, int]) -> Iterator[str]:
+def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
     """Sentences on the dtypes of operations that contradict the mode.
 
     A 16-bit mode promises most of the operations, not all: torch's unfused attention computes in float32 inside. A
-    model without matmuls and convolutions contradicts nothing.
+    model without matmuls and convolutions contradicts nothing. Where modules are kept in float32 the forward pass of
+    the others is judged: backward computes in the dtypes that forward did.
     """
-    promised = step_dtypes(precision).compute
+    promised, flops = step_dtypes(precision).compute, proof.flops or {}
+    if proof.fp32_module_flops is not None:
+        apart = proof.fp32_module_flops
+        flops = {dtype: count - apart.get(dtype, 0) for dtype, count in (proof.forward_flops or {}).items()}
     total = sum(flops.values())
     if total == 0:
         return
-    work = "of the matmul and convolution operations ran in"
     if promised == "float32":
         for dtype in ("bfloat16", "float16"):
             if flops.get(dtype, 0) > 0:
-                yield f"{_percent(flops[dtype], total)} {work} {dtype}, although the mode computes in float32"
+                yield f"{_percent(flops[dtype], total)} {_WORK} {dtype}, although the mode computes in float32"
     elif flops.get(promised, 0) <= total / 2:
-        yield f"only {_percent(flops.get(promised, 0), total)} {work} {promised}, in which the mode computes"
+        yield f"only {_percent(flops.get(promised, 0), total)} {_WORK} {promised}, in which the mode computes"
+
+
+def _fp32_module_contradictions(proof: ModeProof) -> Iterator[str]:
+    """Sentences on modules that `precision.fp32_modules` names and that did not compute in float32."""
+    flops = proof.fp32_module_flops or {}
+    total = sum(flops.values())
+    for dtype in ("bfloat16", "float16"):
+        if flops.get(dtype, 0) > 0:
+            share = _percent(flops[dtype], total)
+            yield f"{share} {_WORK} {dtype} within precision.fp32_modules, which compute in float32"
+    for pattern in proof.idle_fp32_modules or ():
+        yield f"no module of precision.fp32_modules=[{pattern}] was called: what it holds is computed elsewhere"
 
 
 def _percent(part: int, total: int) -> str:

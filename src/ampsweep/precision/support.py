@@ -32,6 +32,8 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
     """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
     if config.grad_scaler and config.parameters == "float16":
         return "a GradScaler cannot unscale float16 gradients; use amp_fp16"
+    if config.fp32_modules and config.parameters != "float32":
+        return f"fp32_modules needs parameters in float32, not in {config.parameters}; use amp_bf16 or amp_fp16"
     if config.tf32 and not device.tf32:
         return f"tf32 needs an NVIDIA GPU of compute capability 8.0 or later; this device is {device.name}"
     if "bfloat16" in (config.parameters, config.dtype if config.autocast else "") and not device.bfloat16:

@@ -74,6 +74,7 @@ class FakeDevice:
                 for name, parameter in [*module.named_parameters(recurse=False, remove_duplicate=False)]:
                     if parameter not in here:
                         here[parameter] = nn.Parameter(_like(parameter), requires_grad=parameter.requires_grad)
+                        _register_hooks_of(parameter, here[parameter])
                     setattr(module, name, here[parameter])
                 for name, buffer in [*module.named_buffers(recurse=False, remove_duplicate=False)]:
                     setattr(module, name, here.setdefault(buffer, _like(buffer)))
@@ -150,3 +151,14 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=CPU)
+
+
+def _register_hooks_of(parameter: Tensor, counterpart: Tensor) -> None:
+    """Give the counterpart of a parameter the hooks that the model's constructor registered on its gradient.
+
+    No public name lists them; torch's own serialization reads them so.
+    """
+    for hook in (parameter._backward_hooks or {}).values():
+        counterpart.register_hook(hook)  # type: ignore[no-untyped-call]
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        counterpart.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]

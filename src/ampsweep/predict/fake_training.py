@@ -1,16 +1,18 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.data.copied_ahead import copies_ahead
 from ampsweep.precision import Precision
+from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
@@ -18,7 +20,7 @@ from ampsweep.tasks.base import Loss
 from ampsweep.tracing.feeding import note_delivery, resident
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
-from ampsweep.training.build.built import Built, build_around, build_data, build_model
+from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
 
 _END: Final = object()
 
@@ -51,9 +53,16 @@ class FakeTraining:
             UserError: the data does not have that many items.
             UntraceableError: the step depends on values.
         """
-        trainer, device = self._trainer, self._device
-        del trainer.data  # data resident for another batch size is no part of this step
-        trainer.data = data = self._data(batch_size)
+        del self._trainer.data  # data resident for another batch size is no part of this step
+        self._trainer.data = self._data(batch_size)
+        taken = self._traced(evaluates=evaluates)
+        if self._forget_state_except_of(taken.trained):
+            taken = self._traced(evaluates=evaluates)
+        return taken.timeline
+
+    def _traced(self, *, evaluates: bool) -> "_TakenStep":
+        trainer, device, data = self._trainer, self._device, self._trainer.data
+        assert isinstance(data, _FakeData)
         trainer.next_batch = trainer.config.grad_accum_steps * len(trainer.turns)
         data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
@@ -61,8 +70,14 @@ class FakeTraining:
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
         with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
             begins: list[int] = []
+            trained: set[Tensor] = set()
+
+            def note(optimizer: Optimizer, *_: object) -> None:
+                begins.append(trace.moment)
+                trained.update(parameter for parameter in _parameters_of(optimizer) if parameter.grad is not None)
+
             device.kernels.vouching.restart()
-            hooks = [one.register_step_pre_hook(lambda *_: begins.append(trace.moment)) for one in optimizers]
+            hooks = [one.register_step_pre_hook(note) for one in optimizers]
             step = trainer.train_step(norm_wanted=norm_wanted)
             for hook in hooks:
                 hook.remove()
@@ -70,7 +85,19 @@ class FakeTraining:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
         unvouched = device.kernels.vouching.called()
-        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched)
+        return _TakenStep(
+            timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched),
+            trained,
+        )
+
+    def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
+        """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any."""
+        forgotten = False
+        for optimizer in self._trainer.optimizers.values():
+            for parameter in [parameter for parameter in optimizer.state if parameter not in trained]:
+                del optimizer.state[parameter]
+                forgotten = True
+        return forgotten
 
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""
@@ -84,13 +111,14 @@ class FakeTraining:
         config = self._config
         config = replace(config, trainer=replace(config.trainer, compile=False))
         with torch.random.fork_rng(), torch.device("meta"):
-            model = build_model(config).to(getattr(torch, config.precision.parameters))
+            model = cast_floating_point(build_model(config), getattr(torch, config.precision.parameters))
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
         model = self._device.adopt(model)
         data = self._data(config.data["batch_size"])
         with self._device.setting_up():
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
+            cover_modules(precision, model)
             built = build_around(config, precision, model, data)
         if self._device.target.kind == "cuda":
             for group in (group for one in built.optimizers.values() for group in one.param_groups):
@@ -113,16 +141,28 @@ class FakeTraining:
             return _FakeData(build_data(config, STAND_IN), self._device)
 
     def _take_first_step(self) -> None:
-        """Leave the state that a first step leaves, at the cost of its end only."""
+        """Leave the state that a first step leaves if it reaches all parameters, at the cost of its end only."""
         kernels = self._device.kernels
         for optimizer in self._trainer.optimizers.values():
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            for parameter in _parameters_of(optimizer):
                 parameter.grad = torch.zeros_like(parameter)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._trainer.instruments.count_update()
+
+
+@dataclass(frozen=True)
+class _TakenStep:
+    timeline: Timeline
+    trained: set[Tensor]
+    """The parameters that had a gradient when their optimizer stepped."""
+
+
+def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 class _FakeData(ShortValidation):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_label, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.answers import ArmAnswer
@@ -179,8 +179,9 @@ def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction
 
 def _memory_settings(precision: PrecisionConfig) -> PrecisionConfig:
     """The settings of a precision that decide how many bytes a step takes, with the rest at their defaults."""
-    stock = PrecisionConfig(mode="")
-    kept = {name: getattr(precision, name) for name in ("parameters", "autocast", "cache_enabled", "grad_scaler")}
+    stock, precision = PrecisionConfig(mode=""), with_effect(precision)
+    names = ("parameters", "autocast", "cache_enabled", "grad_scaler", "fp32_modules")
+    kept = {name: getattr(precision, name) for name in names}
     return replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
 
 

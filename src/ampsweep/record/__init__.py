@@ -13,6 +13,7 @@ from ampsweep.record.history import (
     salvage_history,
 )
 from ampsweep.record.run_record import (
+    AT_SEAM,
     CHECKPOINTS,
     FILE_NAME,
     LAST,
@@ -25,6 +26,7 @@ from ampsweep.record.run_record import (
 )
 
 __all__ = [
+    "AT_SEAM",
     "CHECKPOINTS",
     "FILE_NAME",
     "HISTORY_NAME",

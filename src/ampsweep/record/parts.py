@@ -52,6 +52,12 @@ class ModeProof(Part):
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
     """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention."""
+    forward_flops: dict[str, int] | None = None
+    """The part of `flops` done outside backward; this and the next two only with `precision.fp32_modules`."""
+    fp32_module_flops: dict[str, int] | None = None
+    """The part of `forward_flops` done in the modules that are kept in float32."""
+    idle_fp32_modules: list[str] | None = None
+    """Patterns none of whose modules was called."""
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None

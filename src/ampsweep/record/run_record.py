@@ -28,8 +28,10 @@ FILE_NAME: Final = "run.json"
 CHECKPOINTS: Final = "checkpoints"
 LAST: Final = "last.pt"
 PREVIOUS: Final = "previous.pt"
+AT_SEAM: Final = "seam.pt"
 SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
-"""Files of a run directory: the newest checkpoint and the one before it; the snapshot exists on request only."""
+"""Files of a run directory: the newest checkpoint, the one before it and that of `seam.step`; the snapshot exists on
+request only."""
 
 Kind = Literal["measured", "predicted"]
 
@@ -58,6 +60,10 @@ class Identity:
     """Number of parameters."""
     seq_len: int | None = None
     device_name: str | None = None
+    saved_in: str | None = None
+    """The arm of the checkpoint that the run began with at its seam; None for an uninterrupted run."""
+    seam_step: int | None = None
+    """The step of that checkpoint, or of the one that an uninterrupted run has kept."""
 
 
 @dataclass(kw_only=True)

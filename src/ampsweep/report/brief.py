@@ -13,6 +13,7 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.report.columns import ARM, Column, columns_for
 from ampsweep.report.console import empty_table
 from ampsweep.report.palette import arm_colour
+from ampsweep.report.sentences import seams
 from ampsweep.report.sentences.batch_limits import heading, largest_batches
 from ampsweep.report.sentences.recommending import recommendation
 from ampsweep.text import plural
@@ -50,6 +51,11 @@ class BriefComparison:
             if room >= _NUM_SEARCH_LINES:
                 yield _bold(f"{plural(len(found.runs), 'run')} so far: {heading(found)}")
                 yield _faint(largest_batches(found))
+                room -= _NUM_SEARCH_LINES
+        for seam in self.comparison.seams:
+            if room >= _NUM_SEARCH_LINES:
+                yield _bold(f"{plural(len(seam.runs), 'run')} so far: {seams.heading(seam)}")
+                yield _faint(seams.answer(seam))
                 room -= _NUM_SEARCH_LINES
         if left_out:
             yield _faint(f"and {', '.join(left_out)}")

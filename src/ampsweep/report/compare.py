@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
 from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
+from ampsweep.analysis.seam_comparison import SEAM_KEYS
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
 from ampsweep.record import FILE_NAME, Found, RunRecord, find_records
@@ -38,16 +39,16 @@ def compare_directories(
     if not records:
         others = f" (nor can {len(unreadable) - 1} more of them)" if len(unreadable) > 1 else ""
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
-    histories = read_histories(records, (*SERIES_KEYS, *curve_keys()))
+    histories = read_histories(records, (*SERIES_KEYS, *SEAM_KEYS, *curve_keys()))
+    whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
     comparison = compare(
         records,
         baseline=_recorded_baseline(records) if baseline is None else baseline,
         margin_pct=_recorded_margin_pct(records) if margin_pct is None else margin_pct,
         curves={
-            directory: loss_curves(record, histories.curves[directory])
-            for directory, record in records
-            if directory not in histories.partial
+            directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole
         },
+        series=whole,
         file_problems=[
             *(
                 FileProblem(path=error.path.as_posix(), kind="not readable", reason=error.reason)

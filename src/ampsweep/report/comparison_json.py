@@ -9,10 +9,13 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity
 from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
+from ampsweep.analysis.size_series import SizeSeries, is_multiple
+from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
-from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending
+from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, seams, sizes
 
 SCHEMA: Final = 3
 
@@ -31,6 +34,8 @@ def _comparison(of: Comparison) -> Json:
         "margin_pct": of.margin_pct,
         "workloads": [_workload(one) for one in of.workloads],
         "searches": [_search(one) for one in of.searches],
+        "sizes": [_series(one, of) for one in of.series],
+        "seams": [_seams(one) for one in of.seams],
         "notes": [explaining.comparison_note(note) for note in of.notes],
         "omissions": [asdict(one) for one in of.file_problems],
     }
@@ -121,6 +126,34 @@ def _time_to_loss(of: TimeToLoss) -> Json:
     return asdict(of) | {"text": arm_findings.time_to_loss(of)}
 
 
+def _series(of: SizeSeries, comparison: Comparison) -> Json:
+    return {
+        "key": of.config_key,
+        "title": sizes.series_heading(of),
+        "facts": dict(of.facts),
+        "points": [
+            {
+                "size": size,
+                "multiple_of_8": is_multiple(size),
+                "workload": comparison.workloads[place].title,
+                "arms": [
+                    {"arm": arm.arm, "step_ms": arm.step_ms}
+                    | {name: _estimate(getattr(arm, name)) for name in ("speedup", "memory_saved_pct")}
+                    for arm in comparison.workloads[place].arms
+                ],
+            }
+            for size, place in zip(of.sizes, of.workloads, strict=True)
+        ],
+        "multiples_of_8": [asdict(one) for one in of.effects],
+        "also_changed": list(of.along),
+        "sentences": sizes.series_lines(of),
+    }
+
+
+def _estimate(of: Estimate | None) -> Json | None:
+    return None if of is None else asdict(of)
+
+
 def _run(of: RunEntry) -> Json:
     return asdict(of) | {"not_paired": None if of.not_paired is None else explaining.unpaired(of.not_paired)}
 
@@ -144,3 +177,20 @@ def _arm_search(of: ArmSearch) -> Json:
     }
     figures = {key: value for key, value in asdict(of).items() if key not in ("refusing", "outcome", "error")}
     return dict(told.get(key, (key, value)) for key, value in figures.items())
+
+
+def _seams(of: SeamComparison) -> Json:
+    return {
+        "title": of.title,
+        "facts": dict(of.facts),
+        "step": of.step,
+        "steps": of.steps,
+        "margin_pct": of.margin_pct,
+        "loss": of.loss,
+        "saved_in": list(of.saved_in),
+        "resumed_in": list(of.resumed_in),
+        "cells": [asdict(one) | {"is_bitwise": one.is_bitwise, "then": seams.position(one)} for one in of.seams],
+        "sentence": seams.answer(of),
+        "notes": seams.seam_lines(of),
+        "runs": [_run(one) for one in of.runs],
+    }

@@ -11,14 +11,23 @@ from rich.text import Text
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
 from ampsweep.report.palette import arm_colour
+from ampsweep.report.seam_tables import RESUMED_IN, SAVED_IN, matrix
 from ampsweep.report.search_tables import search_table
 from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
 from ampsweep.report.sentences.explaining import arm_note, comparison_note
 from ampsweep.report.sentences.file_problems import file_problems
 from ampsweep.report.sentences.recommending import conclusion, recommendation
+from ampsweep.report.sentences.seams import HEADING as SEAMS
+from ampsweep.report.sentences.seams import answer, explanation, seam_lines
+from ampsweep.report.sentences.seams import heading as seam_heading
+from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.report.size_tables import size_table
+from ampsweep.report.table import Table as TextTable
 from ampsweep.report.verdict_lines import console_lines
 
 PLAIN_WIDTH: Final = 110
@@ -32,12 +41,16 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     A terminal too narrow for the table gets it turned, a column an arm. A console that is no terminal is widened
     so that no figure is folded: a log file has no edge.
     """
-    if not comparison.workloads and not comparison.searches:
+    if not comparison.compared:
         console.print("No runs to compare.")
     for workload in comparison.workloads:
         _print_workload(workload, comparison.baseline, console)
     for found in comparison.searches:
         _print_search(found, console)
+    for series in comparison.series:
+        _print_series(series, comparison, console)
+    for seam in comparison.seams:
+        _print_seam(seam, console)
     for note in comparison.notes:
         console.print(Text(f"Note: {comparison_note(note)}."), soft_wrap=not console.is_terminal)
     for sentence in file_problems(comparison.file_problems):
@@ -62,16 +75,43 @@ def _width(table: Table, console: Console) -> int:
     return console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
 
 
-def _print_search(found: SearchComparison, console: Console) -> None:
-    shown, table = search_table(found), empty_table()
+def _print_series(series: SizeSeries, comparison: Comparison, console: Console) -> None:
+    table = _of_texts(size_table(series, comparison))
+    with _at_least(console, max(PLAIN_WIDTH, _width(table, console))):
+        console.print(Text(f"\n{series_heading(series)}", style="bold"), table, sep="\n")
+        for line in series_lines(series):
+            console.print(Text(f"{line}."))
+
+
+def _of_texts(shown: TextTable) -> Table:
+    table = empty_table()
     for header, numeric in zip(shown.headers, shown.numeric, strict=True):
         table.add_column(Text(header.replace(" ", "\n")), justify="right" if numeric else "left", overflow="fold")
     for name, *cells in shown.rows:
         table.add_row(Text(name, style=arm_colour(name) or ""), *map(Text, cells))
+    return table
+
+
+def _print_search(found: SearchComparison, console: Console) -> None:
+    table = _of_texts(search_table(found))
     with _at_least(console, PLAIN_WIDTH):
         console.print(Text(f"\n{HEADING}: {heading(found)}", style="bold"), table, sep="\n")
         console.print(*map(Text, search_lines(found)), sep="\n")
         console.print(Text(largest_batches(found), style="bold"))
+
+
+def _print_seam(found: SeamComparison, console: Console) -> None:
+    columns, rows = matrix(found)
+    table = empty_table()
+    table.add_column(Text(f"{SAVED_IN} \\\n{RESUMED_IN}"))
+    for arm in columns:
+        table.add_column(Text(arm, style=arm_colour(arm) or ""), justify="right", overflow="fold")
+    for arm, cells in rows:
+        table.add_row(Text(arm, style=arm_colour(arm) or ""), *map(_with_detail, cells))
+    with _at_least(console, PLAIN_WIDTH):
+        console.print(Text(f"\n{SEAMS}: {seam_heading(found)}", style="bold"), table, sep="\n")
+        console.print(*map(Text, [f"{explanation(found)}.", *(f"{line}." for line in seam_lines(found))]), sep="\n")
+        console.print(Text(answer(found), style="bold"))
 
 
 @contextmanager
@@ -133,7 +173,11 @@ def _text(column: Column, cell: Cell, arm: ArmComparison) -> Text:
     """A cell over as many lines as keep its column narrow."""
     style = (arm_colour(arm.arm) or "") if column is ARM else ""
     value = cell.value if column.numeric else cell.value.replace(", ", "\n").replace("+", "\n+")
-    text = Text(value, style=style)
+    return _with_detail(Cell(value, cell.detail), style)
+
+
+def _with_detail(cell: Cell, style: str = "") -> Text:
+    text = Text(cell.value, style=style)
     if cell.detail:
         text.append("\n" + cell.detail.replace("; ", "\n"), style="dim")
     return text

@@ -11,18 +11,17 @@ from ampsweep.report.figures import (
     ACROSS_WORKLOADS,
     OF_SEARCH,
     OF_WORKLOAD,
-    BatchSeries,
     NoFigure,
     PanelFigure,
+    SeriesData,
     Style,
-    batch_series,
 )
 from ampsweep.report.figures.figure import MAX_POINTS
 from ampsweep.report.histories import Histories
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
-from ampsweep.report.workload_data import ArmRuns, SearchData, WorkloadData, compared_data
+from ampsweep.report.workload_data import ArmRuns, SeamData, SearchData, WorkloadData, compared_data
 
 _ALL_POINTS: Final = 165_000
 _MIN_POINTS: Final = 25
@@ -49,6 +48,14 @@ class SearchPanels:
 
 
 @dataclass(frozen=True)
+class SeriesPanels:
+    """One series of sizes, and the panels over it."""
+
+    data: SeriesData
+    shown: tuple[PanelShown, ...]
+
+
+@dataclass(frozen=True)
 class Dashboard:
     """A comparison with the panels drawn from its runs."""
 
@@ -56,15 +63,16 @@ class Dashboard:
     """With run directories as seen from the document."""
     workloads: tuple[WorkloadPanels, ...]
     searches: tuple[SearchPanels, ...]
-    across: tuple[tuple[BatchSeries, tuple[PanelShown, ...]], ...]
-    """Panels over several workloads, for each series of them."""
+    seams: tuple[SeamData, ...]
+    series: tuple[SeriesPanels, ...]
+    """Panels over several workloads, for each series of sizes."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
 
     @property
     def compared(self) -> list[ArmRuns]:
-        """All workloads and searches that were compared, with their runs."""
-        return [*(one.data for one in self.workloads), *(one.data for one in self.searches)]
+        """All workloads, searches and seams that were compared, with their runs."""
+        return [*(one.data for one in self.workloads), *(one.data for one in self.searches), *self.seams]
 
 
 def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
@@ -89,8 +97,8 @@ def arrange(
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    found, searches = compared_data(comparison, records, histories, directory)
-    styles = arm_styles(arm for data in [*found, *searches] for arm in data.names)
+    found, searches, seams = compared_data(comparison, records, histories, directory)
+    styles = arm_styles(arm for data in [*found, *searches, *seams] for arm in data.names)
     num_curves = sum(len(data.runs) for data in found) * len(keys)
     style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
     named = comparison.relative_to(directory)
@@ -98,8 +106,12 @@ def arrange(
         comparison=named,
         workloads=tuple(_of_workload(data, panels, style) for data in found),
         searches=tuple(_of_search(data, style) for data in searches),
-        across=tuple(_across(series, panels, style) for series in batch_series(found)),
-        problems=tuple(problems(named, [*found, *searches])),
+        seams=tuple(seams),
+        series=tuple(
+            _of_series(SeriesData(one, tuple(found[place] for place in one.workloads)), panels, style)
+            for one in comparison.series
+        ),
+        problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
     )
 
@@ -122,10 +134,8 @@ def _of_search(data: SearchData, style: Style) -> SearchPanels:
     return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
 
 
-def _across(series: BatchSeries, panels: Sequence[Panel], style: Style) -> tuple[BatchSeries, tuple[PanelShown, ...]]:
+def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> SeriesPanels:
     results = [
-        (panel, ACROSS_WORKLOADS[panel.kind](panel, series, style))
-        for panel in panels
-        if panel.kind in ACROSS_WORKLOADS
+        (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style)) for panel in panels if panel.kind in ACROSS_WORKLOADS
     ]
-    return series, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure))
+    return SeriesPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))

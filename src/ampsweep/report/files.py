@@ -36,7 +36,7 @@ def write_comparison(
     dashboard = arrange(comparison, records, histories, directory)
     write_atomically(directory / JSON_NAME, comparison_json(dashboard.comparison))
     panels = [workload.shown for workload in dashboard.workloads]
-    across = [shown for _, of_series in dashboard.across for shown in of_series]
-    write_atomically(directory / MARKDOWN_NAME, markdown(dashboard.comparison, panels, across))
+    over_sizes = [series.shown for series in dashboard.series]
+    write_atomically(directory / MARKDOWN_NAME, markdown(dashboard.comparison, panels, over_sizes))
     write_atomically(directory / HTML_NAME, html(dashboard))
     return dashboard

@@ -6,15 +6,23 @@ from typing import Final
 
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
+from ampsweep.report.seam_tables import matrix_table, seams_table
 from ampsweep.report.search_tables import probes_table, search_table
 from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
 from ampsweep.report.sentences.explaining import arm_note, comparison_note, unpaired
 from ampsweep.report.sentences.file_problems import file_problems
 from ampsweep.report.sentences.method import method
 from ampsweep.report.sentences.recommending import conclusion, recommendation
+from ampsweep.report.sentences.seams import HEADING as SEAMS
+from ampsweep.report.sentences.seams import answer, explanation, seam_lines
+from ampsweep.report.sentences.seams import heading as seam_heading
+from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.report.size_tables import size_table
 from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
@@ -23,24 +31,28 @@ _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|
 
 
 def markdown(
-    comparison: Comparison, panels: Sequence[Sequence[PanelShown]] = (), across: Sequence[PanelShown] = ()
+    comparison: Comparison,
+    panels: Sequence[Sequence[PanelShown]] = (),
+    over_sizes: Sequence[Sequence[PanelShown]] = (),
 ) -> str:
     """The document: verdict, table, conclusion, notes, panels and runs of each workload, then how it was all taken.
 
     Args:
         comparison: with run directories named as seen from the document.
         panels: of each workload, in the order of the comparison's.
-        across: panels over several workloads.
+        over_sizes: of each series of sizes, in the order of the comparison's.
     """
     lines = [f"# Precision compared with {_plain(comparison.baseline)}", ""]
-    if not comparison.workloads and not comparison.searches:
+    if not comparison.compared:
         lines += ["No runs to compare.", ""]
     for index, workload in enumerate(comparison.workloads):
         lines += _workload(workload, panels[index] if panels else ())
     for found in comparison.searches:
         lines += _search(found)
-    if across:
-        lines += ["## Against batch size", "", *_panels(across)]
+    for seam in comparison.seams:
+        lines += [*_seam(seam), *_runs(seam.runs)]
+    for index, series in enumerate(comparison.series):
+        lines += [*_series(series, comparison), *_panels(over_sizes[index] if over_sizes else ())]
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     lines += _list("Missing", [_plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
     lines += _method(comparison)
@@ -51,6 +63,8 @@ def verdict_markdown(comparison: Comparison) -> str:
     """The findings with the notes: for a place that shows panels and runs itself."""
     lines = [line for workload in comparison.workloads for line in _findings(workload)]
     lines += [line for found in comparison.searches for line in _search(found)]
+    lines += [line for found in comparison.seams for line in _seam(found)]
+    lines += [line for series in comparison.series for line in _series(series, comparison)]
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -92,6 +106,16 @@ def _findings(workload: WorkloadComparison) -> list[str]:
     ]
 
 
+def _series(series: SizeSeries, comparison: Comparison) -> list[str]:
+    return [
+        f"## {_plain(series_heading(series))}",
+        "",
+        *_plain_table(size_table(series, comparison)),
+        "",
+        *_list("", [_plain(f"{line}.") for line in series_lines(series)]),
+    ]
+
+
 def _search(found: SearchComparison) -> list[str]:
     return [
         f"## {HEADING}: {_plain(heading(found))}",
@@ -107,6 +131,23 @@ def _search(found: SearchComparison) -> list[str]:
         *_plain_table(probes_table(found)),
         "",
         *_runs(found.runs),
+    ]
+
+
+def _seam(found: SeamComparison) -> list[str]:
+    return [
+        f"## {SEAMS}: {_plain(seam_heading(found))}",
+        "",
+        f"**{_plain(answer(found))}**",
+        "",
+        *_plain_table(matrix_table(found)),
+        "",
+        f"{_plain(explanation(found))}.",
+        "",
+        *(f"- {_plain(line)}." for line in seam_lines(found)),
+        "",
+        *_plain_table(seams_table(found)),
+        "",
     ]
 
 
@@ -163,7 +204,8 @@ def _table(headers: Sequence[str], numeric: Sequence[bool], rows: Iterable[Seque
 
 
 def _list(title: str, items: Sequence[str], *, level: int = 2) -> list[str]:
-    return [f"{'#' * level} {title}", "", *(f"- {item}" for item in items), ""] if items else []
+    head = [f"{'#' * level} {title}", ""] if title else []
+    return [*head, *(f"- {item}" for item in items), ""] if items else []
 
 
 def _plain(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import METRICS
 
-Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_batch"]
+Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_size", "effects_against_size"]
 """The way a panel shows its metrics:
 
 - `curves`: one metric of the history over the steps, an arm a colour, with the band of its seeds;
@@ -18,11 +18,13 @@ Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "agains
 - `changes`: the same metrics, what an arm saves or adds of each against the baseline;
 - `chain`: metrics of the summary that contain one another, side by side for each arm;
 - `pairs`: one metric of the summary, each pair of runs as a dot, with the mean and its interval;
-- `against_batch`: one metric of the summary over the batch size, where that was varied.
+- `against_size`: one metric of the summary over a size of the model or its batches, where that was varied;
+- `effects_against_size`: the effect in pairs of one metric of the summary over such a size, with its interval.
 """
 
-Effect = Literal["ratio", "saved", "gap"]
-"""The figure of a pair in a panel of kind `pairs`: baseline over arm, baseline minus arm, or arm minus baseline."""
+Effect = Literal["ratio", "saved", "saved_pct", "gap"]
+"""The figure of a pair in panels of pairs: baseline over arm, baseline minus arm (the second time in percent of the
+baseline), or arm minus baseline."""
 
 Section = Literal["memory", "speed", "learning", "scaler", "device"]
 
@@ -50,7 +52,7 @@ class Panel:
     whole: str = ""
     """For the kind `stack`: the metric that its metrics are parts of. What they lack of it is `unattributed`."""
     effect: Effect = "gap"
-    """For the kind `pairs`."""
+    """For the kinds `pairs` and `effects_against_size`."""
     log: bool = False
     """The axis of its metric is logarithmic."""
     note: str = ""
@@ -104,12 +106,21 @@ PANELS: Final[tuple[Panel, ...]] = (
         note="Peaks: tensors allocated, memory the allocator reserved for them, and the whole process.",
     ),
     Panel(
-        key="memory-against-batch",
-        title="Peak memory against batch size",
-        question="From which batch size on does it save memory, and which still fits?",
+        key="memory-against-size",
+        title="Peak memory against size",
+        question="Which size still fits?",
         section="memory",
-        kind="against_batch",
+        kind="against_size",
         metrics=("memory/peak_allocated_gib",),
+    ),
+    Panel(
+        key="memory-saved-against-size",
+        title="Peak memory saved against size",
+        question="From which size on does it save memory?",
+        section="memory",
+        kind="effects_against_size",
+        metrics=("memory/peak_allocated_gib",),
+        effect="saved_pct",
     ),
     Panel(
         key="speedup",
@@ -148,11 +159,22 @@ PANELS: Final[tuple[Panel, ...]] = (
         metrics=("perf/tokens_per_sec",),
     ),
     Panel(
-        key="samples-against-batch",
-        title="Throughput against batch size",
-        question="Which batch size uses the device?",
+        key="speedup-against-size",
+        title="Speedup against size",
+        question="From which size on is it faster, and do multiples of 8 count?",
         section="speed",
-        kind="against_batch",
+        kind="effects_against_size",
+        metrics=("perf/step_ms",),
+        effect="ratio",
+        note="Each point is the mean over pairs of runs: the baseline's step time over the arm's. Whiskers: 95% "
+        "interval of the mean.",
+    ),
+    Panel(
+        key="samples-against-size",
+        title="Throughput against size",
+        question="Which size uses the device?",
+        section="speed",
+        kind="against_size",
         metrics=("perf/samples_per_sec",),
     ),
     Panel(

@@ -9,6 +9,7 @@ from ampsweep.analysis.causes import causes
 from ampsweep.analysis.comparison import Comparison, FileProblem, WorkloadComparison
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.report.sentences.explaining import unpaired
 from ampsweep.report.sentences.file_problems import CONSEQUENCES, leak
@@ -24,8 +25,8 @@ class Problem:
     what: str
     why: str
     arm: str | None = None
-    compared: WorkloadComparison | SearchComparison | None = None
-    """The workload or search that the runs belong to."""
+    compared: WorkloadComparison | SearchComparison | SeamComparison | None = None
+    """The workload, search or seam that the runs belong to."""
     seeds: tuple[int, ...] = ()
 
     @property
@@ -84,7 +85,8 @@ def _of_run(run: Run, entry: RunEntry) -> Iterator[tuple[str, str]]:
     if entry.status != "completed" and not loss_is_no_matter:
         why = run.record.error or run.record.cut_short or "; ".join(run.contradictions)
         yield entry.status, first_line(why) if why else ""
-    if entry.contaminated is not None:
+    speed_matters = run.record.identity.saved_in is None  # of runs that change their precision only the loss does
+    if entry.contaminated is not None and speed_matters:
         yield "contaminated", entry.contaminated
     if (leaked := run.leaked_bytes) is not None:
         yield "leaks", leak(leaked)

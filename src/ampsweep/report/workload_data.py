@@ -13,6 +13,7 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
+from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
@@ -30,13 +31,13 @@ class ArmRuns(ABC):
 
     @property
     @abstractmethod
-    def compared(self) -> WorkloadComparison | SearchComparison:
+    def compared(self) -> WorkloadComparison | SearchComparison | SeamComparison:
         """The comparison of these runs; its entries are in the order of `runs`."""
 
     @property
+    @abstractmethod
     def names(self) -> list[str]:
         """The arms in the order of tables."""
-        return [one.arm for one in self.compared.arms]
 
     @property
     def seeds(self) -> list[int]:
@@ -104,6 +105,10 @@ class WorkloadData(ArmRuns):
         return self.workload
 
     @property
+    def names(self) -> list[str]:
+        return [one.arm for one in self.workload.arms]
+
+    @property
     def arms(self) -> tuple[ArmComparison, ...]:
         return self.workload.arms
 
@@ -131,6 +136,31 @@ class SearchData(ArmRuns):
     def compared(self) -> SearchComparison:
         return self.found
 
+    @property
+    def names(self) -> list[str]:
+        return [one.arm for one in self.found.arms]
+
+    def of_seed(self, seed: int) -> Self:
+        """The same with the runs of one seed; the comparison stays that of all."""
+        return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
+
+
+@dataclass(frozen=True)
+class SeamData(ArmRuns):
+    """The runs that went on from others' checkpoints at one seam."""
+
+    found: SeamComparison
+    runs: tuple[Run, ...]
+    histories: Histories
+
+    @property
+    def compared(self) -> SeamComparison:
+        return self.found
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.found.resumed_in]
+
     def of_seed(self, seed: int) -> Self:
         """The same with the runs of one seed; the comparison stays that of all."""
         return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
@@ -138,8 +168,8 @@ class SearchData(ArmRuns):
 
 def compared_data(
     comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
-) -> tuple[list[WorkloadData], list[SearchData]]:
-    """The workloads and searches of `comparison` with the `records` it was made from and their `histories`.
+) -> tuple[list[WorkloadData], list[SearchData], list[SeamData]]:
+    """The workloads, searches and seams of `comparison` with the `records` it was made from and their `histories`.
 
     Their run directories are named as seen from `directory`.
     """
@@ -153,4 +183,8 @@ def compared_data(
         SearchData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
         for one, as_named in zip(comparison.searches, named.searches, strict=True)
     ]
-    return found, searches
+    seams = [
+        SeamData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        for one, as_named in zip(comparison.seams, named.seams, strict=True)
+    ]
+    return found, searches, seams

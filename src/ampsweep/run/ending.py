@@ -17,7 +17,7 @@ from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, Untrained, new_record, now
 from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.trainer import Trainer
 
@@ -58,6 +58,15 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
     """Write the record of a run whose device cannot do its precision mode, and track it as a finished run."""
     return _track(_ended(request, device, "unsupported", reason), request, send)
+
+
+def end_untrained(
+    request: RunRequest, device: torch.device, ended: Untrained, send: Callable[[object], None]
+) -> Status:
+    """Write the record of a run that has nothing to begin with, and track it as a finished run."""
+    record = _ended(request, device, ended.status, ended.error)
+    record.oom = ended.oom
+    return _track(record, request, send)
 
 
 def end_failed(request: RunRequest, device: torch.device, error: str, send: Callable[[object], None]) -> Status:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record import (
+    AT_SEAM,
     CHECKPOINTS,
     FILE_NAME,
     HISTORY_NAME,
@@ -38,7 +40,7 @@ from ampsweep.record import (
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.ending import add_figures, end_failed, end_unsupported, end_without_memory, tracker_of
+from ampsweep.run.ending import add_figures, end_failed, end_unsupported, end_untrained, end_without_memory, tracker_of
 from ampsweep.run.failure import ERROR_NAME, record_stuck
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
@@ -63,6 +65,9 @@ _PROGRESS_EVERY_S = 0.2
 """Least time between two progress messages: a display is drawn hardly more often, and a message could take as long as
 a step."""
 
+
+_REPLACED: Final = (FILE_NAME, HISTORY_NAME, f"{CHECKPOINTS}/{LAST}", f"{CHECKPOINTS}/{AT_SEAM}")
+"""Files that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
 
 BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
@@ -92,6 +97,8 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
         Exception: the error that made the run fail, after it was recorded.
     """
     device = resolve_device(request.config.device)
+    if request.untrained is not None:
+        return end_untrained(request, device, request.untrained, send)
     unsupported = unsupported_reason(request.config.precision, device)
     if unsupported is not None:
         return end_unsupported(request, device, unsupported, send)
@@ -150,7 +157,7 @@ def _train(
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
     directory = request.directory
-    remove_leftovers(*(directory / name for name in (FILE_NAME, HISTORY_NAME, f"{CHECKPOINTS}/{LAST}")))
+    remove_leftovers(*(directory / name for name in _REPLACED))
     record = _begin_record(request, built, device)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
@@ -219,10 +226,10 @@ def _trainer(
             sent_s = now_s
             send(_progress(trainer))
 
-    def save(trainer: Trainer) -> None:
+    def save(trainer: Trainer, file_name: str = LAST) -> None:
         name = component_name(request.config.model)
         try:
-            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm)
+            take_checkpoint(trainer, request.directory, record.config_hash, name, record.arm, file_name=file_name)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -244,6 +251,8 @@ def _trainer(
         save=save,
         snapshot=snapshot,
         watchdog=watchdog,
+        seam_step=request.config.seam.step,
+        keep=partial(save, file_name=AT_SEAM),
     )
 
 

@@ -8,11 +8,22 @@ from pathlib import Path
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label, step_dtypes
 from ampsweep.config.schema import Config, component_name
+from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import StepPrediction
 from ampsweep.tracking.wandb.process import WandbAddress
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """The end of a run that cannot even begin, because the run that it was to go on from ended too early."""
+
+    status: Status
+    error: str
+    oom: OutOfMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,8 @@ class RunRequest:
     """The prediction for the run, if a run that differs only in its seed has made one already."""
     predictor: NamedFunction[StepPrediction] | None = None
     """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
+    untrained: Untrained | None = None
+    """The end of a run that has no checkpoint to begin with; None: it trains."""
 
 
 def new_record(
@@ -90,6 +103,8 @@ def identity(
         device=device,
         device_name=device_name,
         world_size=world_size,
+        saved_in=saved_in(config),
+        seam_step=config.seam.step,
     )
 
 

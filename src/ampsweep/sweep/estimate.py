@@ -53,7 +53,8 @@ def _measure(config: Config) -> float | None:
         stop_workers(data)
     every = config.trainer.eval_every
     num_evals = 1 if every is None else 1 + built.num_steps // every
-    train_s = built.num_steps * step_s
+    before = config.seam.step if config.seam.saved_in is not None else None
+    train_s = (built.num_steps - (before or 0)) * step_s
     if config.trainer.max_seconds is not None:
         train_s = min(train_s, config.trainer.max_seconds)
     return _STARTUP_S + train_s + num_evals * eval_s

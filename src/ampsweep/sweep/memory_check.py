@@ -1,7 +1,7 @@
 """Check before a run that it is not predicted to need more memory than its device has."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -10,9 +10,18 @@ from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import Config
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
+from ampsweep.training.build.fused_kernels import has_fused_kernels
+from ampsweep.training.build.instantiate import locate
 
 _NUM_STATES: Final = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}
 """Tensors of a parameter's size that each of the suite's own options keeps for it at most."""
+_GRADIENTS: Final = 3
+"""Values for each parameter in backward: its gradient so far, one more part of it where it is used again (weights that
+are tied, or a penalty on gradients), and their sum."""
+_AUTOCAST_COPIES: Final = 2
+"""Half-precision values for each parameter: autocast's copy of it, and the gradient of the copy."""
+_UNFUSED_COPIES: Final = 3
+"""Temporary values for each parameter in the step of one of the suite's own options without fused kernels."""
 _OUTPUTS_TWICE: Final = 2
 """Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
@@ -20,13 +29,15 @@ _OUTPUTS_TWICE: Final = 2
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
     """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
-    A step is traced only if an upper bound exceeds the device's memory: parameters, gradients and optimizer state, plus
-    twice the outputs of all operators of a forward pass in float32. No step takes more than that bound, the checks know
-    it already, and so an ordinary start is not slowed.
+    A step is traced only if an upper bound exceeds the device's memory, or there is none: parameters, gradients,
+    optimizer state and copies of them, plus twice the batch and the outputs of all operators of a forward pass in
+    float32. No step takes more than that bound, the checks know it already, and so an ordinary start is not slowed.
     """
     is_asked = config.predict.with_runs or config.predict.must_fit
     limit = memory_bytes(device, config.trainer.memory_limit_gib)
-    if not is_asked or limit is None or config.max_batch.search or _at_most(config, checked) <= limit:
+    if not is_asked or limit is None or config.max_batch.search:
+        return None
+    if _at_most(config, device, checked) <= limit:
         return None
     from ampsweep.predict.run_prediction import trace_run
     from ampsweep.report.sentences.unvouched import not_vouched_for
@@ -50,11 +61,23 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     )
 
 
-def _at_most(config: Config, checked: Checked) -> float:
-    """Bytes that no step exceeds; infinite for an optimizer of which the suite does not know what it keeps."""
+def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
+    """Bytes of tensors that no step exceeds; infinite where the suite does not know what is kept."""
     assert checked.num_parameters is not None
-    size: int = getattr(torch, config.precision.parameters).itemsize
-    num_states = _NUM_STATES.get(config.optimizer["name"], math.inf)
-    if config.optimizer.get("each"):
-        num_states = math.inf
-    return checked.num_parameters * size * (2 + num_states) + _OUTPUTS_TWICE * checked.output_bytes
+    num_states = _NUM_STATES.get(config.optimizer["name"])
+    if checked.output_bytes is None or num_states is None or config.optimizer.get("each"):
+        return math.inf
+    precision = config.precision
+    size: int = getattr(torch, precision.parameters).itemsize
+    per_parameter = size * (1 + _GRADIENTS + num_states)
+    if not _is_fused(config.optimizer, device):
+        per_parameter += size * _UNFUSED_COPIES
+    if precision.autocast:
+        per_parameter += _AUTOCAST_COPIES * int(getattr(torch, precision.dtype).itemsize)
+    return checked.num_parameters * per_parameter + _OUTPUTS_TWICE * checked.output_bytes
+
+
+def _is_fused(optimizer: dict[str, Any], device: torch.device) -> bool:
+    if optimizer.get("fused") is False or optimizer.get("foreach") or optimizer.get("capturable"):
+        return False
+    return has_fused_kernels(locate("optimizer", optimizer), device.type)

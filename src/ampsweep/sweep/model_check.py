@@ -1,17 +1,24 @@
 """Check that model, data and task fit each other, with one batch and a model that holds no memory."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from numbers import Number
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
-from ampsweep.tasks.base import Turn, turns_of
+from ampsweep.precision.fp32_modules import find_modules
+from ampsweep.tasks.base import FollowsStep, Task, Turn, turns_of
+from ampsweep.tasks.output import OutputError
 from ampsweep.text import one_line
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
@@ -22,77 +29,171 @@ _REHEARSE_UP_TO = 50_000_000
 """Largest number of parameters for which a user's own model that refuses the meta device is tried on the CPU."""
 
 
+class LossError(ValueError):
+    """Raised for a task that does not return what a training needs."""
+
+
+_SURE: Final = (LossError, OutputError)
+"""Faults that are the same on every device; their texts are sentences."""
+
+
 @dataclass(frozen=True)
 class CheckedModel:
     """A model that was found to take the batches of its data."""
 
     model: nn.Module
     """The model on the meta device."""
-    output_bytes: int
-    """Bytes of all outputs of operators in a forward pass, in float32; 0 if they could not be counted."""
+    output_bytes: int | None
+    """Bytes of a batch and of all outputs of operators while a turn's losses are computed of it in float32, for the
+    turn with the most; None if they could not be counted."""
     turns: Sequence[Turn]
     """The turns of a step."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
-    """Compute the loss of one batch without its arithmetic.
+    """Take a step and begin an evaluation on one batch each, without their arithmetic.
 
-    No random state is changed.
+    Losses are computed and differentiated turn by turn as in a training, outside autocast; no optimizer steps. The
+    suite's own parts, which are known to have gradients and an evaluation, compute losses only. No random state is
+    changed.
 
     Raises:
-        UserError: a part refuses its settings, or the model cannot take the batch.
+        UserError: a part refuses its settings, or the parts cannot be trained together.
     """
-    task = build_component("task", config.task)
-    turns = turns_of(task)
-    trained_parts(turns)
-    try:
-        batch = data.train_batch(0)
-        stop_workers(data)
-    except (Exception, SystemExit) as error:  # the user's own data may raise anything
-        raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
-    with torch.random.fork_rng(), torch.device("meta"):
-        model = build_model(config)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError(f"model={_name(config.model)} has no parameters to train")
-    try:
-        with torch.random.fork_rng(), torch.no_grad(), TensorBytes(torch.device("meta")) as counted:
-            for turn in turns:
-                turn.loss(_uncompiled(model), _as_input(config, map_tensors(batch, lambda tensor: tensor.to("meta"))))
-    except (Exception, SystemExit) as error:  # as may the user's own model
-        if str(config.model["_target_"]).startswith("ampsweep."):
-            raise UserError(_misfit(config, error)) from error
-        _rehearse(config, batch, model, turns)
-        return CheckedModel(model, 0, turns)
-    return CheckedModel(model, counted.made_bytes, turns)
+    with _random_states_kept():
+        task = build_component("task", config.task)
+        try:
+            turns = turns_of(task)
+        except (Exception, SystemExit) as error:  # as may be raised by all that is the user's own
+            raise UserError(f"task={_name(config.task)} has no turns: {one_line(error)}") from error
+        trained_parts(turns)
+        with torch.device("meta"):
+            model = build_model(config)
+        try:
+            find_modules(model, config.precision.fp32_modules)
+        except ValueError as error:
+            raise UserError(f"model={_name(config.model)}: {error}") from error
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise UserError(f"model={_name(config.model)} has no parameters to train")
+        rehearsal = _Rehearsal(config, data, task, turns)
+        try:
+            output_bytes: int | None = rehearsal.on(model)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, _SURE) or not rehearsal.is_own:
+                raise UserError(_misfit(config, error)) from error
+            output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
+    return CheckedModel(model, output_bytes, turns)
 
 
-def _rehearse(config: Config, batch: Any, on_meta: nn.Module, turns: Sequence[Turn]) -> None:
+class _Rehearsal:
+    """A step of a training and the beginning of its evaluation, without optimizers."""
+
+    def __init__(self, config: Config, data: Data, task: Task, turns: Sequence[Turn]) -> None:
+        self._config, self._task, self._turns = config, task, turns
+        self.is_own = any(_has_own_code(part) for part in (config.model, config.data, config.task))
+        """A part is not of the suite itself."""
+        try:
+            self._batch = data.train_batch(0)
+        except (Exception, SystemExit) as error:
+            raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
+        try:
+            self._val_batch = next(iter(data.val_batches()), None) if self.is_own else None
+        except (Exception, SystemExit) as error:
+            raise UserError(f"data={_name(config.data)} has no validation batch: {one_line(error)}") from error
+        finally:
+            stop_workers(data)
+
+    def on(self, model: nn.Module) -> int:
+        """Rehearse on the device of the model; count the bytes as in `CheckedModel.output_bytes`."""
+        model._compiled_call_impl = None  # undoes Module.compile(): this is one step, not worth compiling
+        device = next(model.parameters()).device
+        model.train()
+        most = 0
+        for turn in self._turns:
+            batch = self._moved(self._batch, device)
+            with TensorBytes(device) as counted:
+                losses = turn.loss(model, batch)
+            most = max(most, counted.made_bytes + sum(tensor.nbytes for tensor in tensors_in(batch)))
+            if self.is_own:
+                _differentiate(losses)
+            del losses
+            model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            if isinstance(self._task, FollowsStep):
+                self._task.after_step(model)
+            if self._val_batch is not None:
+                model.eval()
+                _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
+        return most
+
+    def _moved(self, batch: Any, device: torch.device) -> Any:
+        moved = map_tensors(batch, lambda tensor: tensor.to(device))
+        return as_model_input(moved, torch.float32, channels_last=self._config.trainer.channels_last)
+
+
+def _output_bytes_on_the_cpu(config: Config, on_meta: nn.Module, rehearsal: _Rehearsal) -> int | None:
     """Try a small model for real that does not run on the meta device, for example because it looks at values."""
     if sum(p.numel() for p in on_meta.parameters()) > _REHEARSE_UP_TO:
-        return
-    with torch.random.fork_rng():
-        model = _uncompiled(build_model(config))
-        try:
-            with torch.no_grad():
-                for turn in turns:
-                    turn.loss(model, _as_input(config, map_tensors(batch, Tensor.cpu)))
-        except (Exception, SystemExit) as error:  # as above
-            raise UserError(_misfit(config, error)) from error
+        return None
+    try:
+        return rehearsal.on(build_model(config))
+    except (Exception, SystemExit) as error:
+        raise UserError(_misfit(config, error)) from error
+
+
+def _differentiate(losses: Any) -> None:
+    """Run the backward pass of a loss, or of each of several."""
+    several = (losses,) if isinstance(losses, Tensor) else losses
+    if not isinstance(several, tuple | list):
+        raise LossError(f"the loss must be a tensor, or several in a tuple, got {type(losses).__name__}")
+    if not several:
+        raise LossError(f"the loss must be a tensor, or several in a tuple, got an empty {type(losses).__name__}")
+    for number, loss in enumerate(several, start=1):
+        if not isinstance(loss, Tensor):
+            raise LossError(f"the loss must be a tensor, got {type(loss).__name__}")
+        if loss.dim() != 0:
+            raise LossError(f"the loss must be a scalar, got shape {tuple(loss.shape)}")
+        if not loss.requires_grad:
+            raise LossError("the loss has no gradient: it is detached, or computed from nothing that is trained")
+        loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
+
+
+def _require_means(evaluated: Any) -> None:
+    if not isinstance(evaluated, tuple) or len(evaluated) != 2 or not isinstance(evaluated[0], Mapping):
+        raise LossError(f"evaluate must return a mapping of means and a count, got {type(evaluated).__name__}")
+    values, count = evaluated
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.dim() != 0:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise LossError(f"evaluate must return means that are scalar tensors, got {got} as {name}")
+    if not isinstance(count, Number | Tensor):
+        raise LossError(f"evaluate must return the number of items that its means are of, got {type(count).__name__}")
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """Restore the random states of Python, NumPy and torch's devices."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+def _has_own_code(value: Any) -> bool:
+    """Tell whether anything in a part of a config is built from code that is not the suite's."""
+    if isinstance(value, dict):
+        target = str(value.get("_target_", "ampsweep."))
+        return not target.startswith("ampsweep.") or any(map(_has_own_code, value.values()))
+    return isinstance(value, list) and any(map(_has_own_code, value))
 
 
 def _misfit(config: Config, error: BaseException) -> str:
     names = f"model={_name(config.model)} cannot be trained on data={_name(config.data)} with task={_name(config.task)}"
-    return f"{names}: {one_line(error)}"
+    return f"{names}: {error if isinstance(error, _SURE) else one_line(error)}"
 
 
 def _name(component: dict[str, Any]) -> str:
     return str(component.get("name") or component["_target_"])
-
-
-def _uncompiled(model: nn.Module) -> nn.Module:
-    model._compiled_call_impl = None  # undoes Module.compile(): this is one forward pass, not worth compiling
-    return model
-
-
-def _as_input(config: Config, batch: Any) -> Any:
-    return as_model_input(batch, torch.float32, channels_last=config.trainer.channels_last)

@@ -13,7 +13,7 @@ from ampsweep.redaction import hide
 _MAX_SETTING: Final = 32
 _NOT_IN_SETTING: Final = ("precision", "hydra", "tracking", "into")
 """Overrides left out of a run's setting: the arm names the precision, the others change nothing that is computed."""
-_SHORT: Final = {"data.batch_size": "batch"}
+_SHORT: Final = {"data.batch_size": "batch", "seam.saved_in": "after", "seam.step": "seam"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler")
 """Groups whose choices are shown without the group's name."""
 
@@ -96,4 +96,6 @@ def _choices(point: Point) -> dict[str, str]:
 
 
 def _words(key: str, value: str) -> str:
+    if key == "seam.saved_in" and value == "null":
+        return "uninterrupted"
     return value if key in _NAMES else f"{_SHORT.get(key) or key.rpartition('.')[2]} {value}"

@@ -21,7 +21,7 @@ class Checked:
     """A sentence if this device cannot do the mode: an outcome for a run of a sweep, an error for a single run."""
     num_steps: int | None = None
     num_parameters: int | None = None
-    output_bytes: int = 0
+    output_bytes: int | None = None
     """The same as `CheckedModel.output_bytes`."""
     too_large: str | None = None
     """A sentence if the run is predicted not to fit the device's memory."""

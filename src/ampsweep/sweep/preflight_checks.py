@@ -13,6 +13,8 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import arm_label
 from ampsweep.config.schema import COMPONENTS, Config, component_name
+from ampsweep.config.seam import precision_before_seam
+from ampsweep.config.value_checks import seam_too_late
 from ampsweep.data.base import Data, Validatable
 from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
@@ -51,7 +53,7 @@ def check_runs(
     optimizers: dict[str, Checked] = {}
     for config in configs:
         shared = [config.model, config.data, config.task, config.trainer, config.tracking, config.max_batch]
-        key = _key(*shared, config.device)
+        key = _key(*shared, config.device, config.precision.fp32_modules, config.seam.step)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
             memory[key] = _check(config, wandb, stop, models, key)
@@ -92,7 +94,7 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
         prepared = replace(prepared, data=data)
         try:
             with _watched(config):
-                parts, found = _check_parts(config, device, data)
+                parts, found = _check_parts(config, data)
                 _check_optimizer(config, device, found, parts)
         except TimeLimitError as error:
             raise UserError(one_line(error)) from error
@@ -121,7 +123,7 @@ def _key(*parts: Any) -> str:
     return json.dumps(parts, sort_keys=True, default=vars)
 
 
-def _check_parts(config: Config, device: torch.device, data: Data) -> tuple[Checked, CheckedModel]:
+def _check_parts(config: Config, data: Data) -> tuple[Checked, CheckedModel]:
     """Check the parts together, without holding any memory for the model.
 
     Raises:
@@ -129,7 +131,9 @@ def _check_parts(config: Config, device: torch.device, data: Data) -> tuple[Chec
     """
     found = check_model(config, data)
     num_parameters = sum(parameter.numel() for parameter in found.model.parameters())
-    num_steps = steps_of(config, data, len(found.turns))
+    num_steps, seam = steps_of(config, data, len(found.turns)), config.seam.step
+    if seam is not None and seam >= num_steps:  # of a length in epochs
+        raise UserError(seam_too_late(seam, num_steps))
     return Checked(num_steps=num_steps, num_parameters=num_parameters, output_bytes=found.output_bytes), found
 
 
@@ -195,7 +199,7 @@ def _check(
         check_lock(str(device))
         _check_services(config, device, wandb)
         with _watched(config, stop.interrupt):
-            checked, models[key] = _check_parts(config, device, _checked_data(config, torch.device("cpu")))
+            checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked
@@ -226,8 +230,10 @@ def _with_device(config: Config, checked: Checked) -> Checked:
     if checked.wrong_input:
         return checked
     device = resolve_device(config.device)
-    unsupported = unsupported_reason(config.precision, device)
-    return replace(checked, unsupported=unsupported) if unsupported else _with_size(config, device, checked)
+    for precision in (precision_before_seam(config), config.precision):
+        if precision is not None and (unsupported := unsupported_reason(precision, device)):
+            return replace(checked, unsupported=unsupported)
+    return _with_size(config, device, checked)
 
 
 def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:

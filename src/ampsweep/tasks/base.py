@@ -24,7 +24,7 @@ class Task(Protocol):
         """
 
 
-Loss = Callable[[nn.Module, Any], Tensor | Sequence[Tensor]]
+Loss = Callable[[Any, Any], Tensor | Sequence[Tensor]]
 """A function of the model and a batch to a mean loss over it, a scalar attached to its graph, or to several."""
 
 

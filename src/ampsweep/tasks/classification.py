@@ -1,42 +1,76 @@
 """Classification: one of several classes for each item."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.argument_checks import require_below_one
 from ampsweep.tasks.base import at_least_float32
+from ampsweep.tasks.gradient_penalty import input_gradient_norm, parameter_gradient_norm
 from ampsweep.tasks.output import output_tensor
 
 
 class Classification:
-    """Cross-entropy between the model's logits (B, num_classes) and classes (B,), int64; evaluates accuracy too."""
+    """Cross-entropy between logits (B, num_classes, ...) and classes (B, ...), int64; evaluates accuracy too."""
 
-    def __init__(self, label_smoothing: float = 0.0, output: str | None = None) -> None:
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        output: str | None = None,
+        gradient_penalty: float = 0.0,
+        penalty_of: Literal["parameters", "inputs"] = "parameters",
+    ) -> None:
         """Set what the loss is made of.
 
         Args:
             label_smoothing: in [0, 1), as in ``torch.nn.CrossEntropyLoss``; it counts in the evaluated loss too.
             output: names the logits in what the model returns; None: it returns the logits themselves.
+            gradient_penalty: weight in the training's loss of the 2-norm of the cross-entropy's gradients; 0: none.
+            penalty_of: the gradients by all parameters, as one vector, or by each item's inputs, a mean over the items.
 
         Raises:
-            ValueError: ``label_smoothing`` lies outside [0, 1).
+            ValueError: a value is not allowed.
         """
         require_below_one(label_smoothing=label_smoothing)
+        if not gradient_penalty >= 0:
+            raise ValueError(f"gradient_penalty must not be negative, got {gradient_penalty}")
+        if penalty_of not in ("parameters", "inputs"):
+            raise ValueError(f'penalty_of must be "parameters" or "inputs", got {penalty_of!r}')
         self.label_smoothing, self.output = label_smoothing, output
+        self.gradient_penalty, self.penalty_of = gradient_penalty, penalty_of
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Compute the mean cross-entropy over the batch."""
+        """Compute the mean cross-entropy over the batch, with the penalty if there is one."""
         inputs, classes = batch
-        return self._cross_entropy(output_tensor(model(inputs), self.output), classes)
+        if not self.gradient_penalty:
+            return self._cross_entropy(self._logits(model, inputs), classes)
+        if self.penalty_of == "inputs":
+            inputs = _with_gradient(inputs)
+        loss = self._cross_entropy(self._logits(model, inputs), classes)
+        if self.penalty_of == "inputs":
+            norm = input_gradient_norm(loss, inputs)
+        else:
+            norm = parameter_gradient_norm(loss, [one for one in model.parameters() if one.requires_grad])
+        return loss + self.gradient_penalty * norm
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
-        """Compute ``loss`` and ``accuracy`` (0 to 1) over the items of the batch."""
+        """Compute ``loss``, without the penalty, and ``accuracy`` (0 to 1) over the items of the batch."""
         inputs, classes = batch
-        logits = output_tensor(model(inputs), self.output)
-        accuracy = (logits.argmax(-1) == classes).float().mean()
+        logits = self._logits(model, inputs)
+        accuracy = (logits.argmax(1) == classes).float().mean()
         return {"loss": self._cross_entropy(logits, classes), "accuracy": accuracy}, len(classes)
+
+    def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        return output_tensor(model(inputs), self.output)
 
     def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
         return F.cross_entropy(at_least_float32(logits), classes, label_smoothing=self.label_smoothing)
+
+
+def _with_gradient(inputs: Tensor) -> Tensor:
+    if not inputs.is_floating_point():
+        raise ValueError(f"task.penalty_of=inputs: the inputs are {inputs.dtype}, which has no gradients")
+    return inputs.detach().requires_grad_()

@@ -36,15 +36,17 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         """
         return False
 
-    def __init__(self, ledger: Ledger, scratch: Scratch | None) -> None:
+    def __init__(self, ledger: Ledger, scratch: Scratch | None, is_apart: Callable[[], bool] | None = None) -> None:
         super().__init__(ledger)
-        self._scratch = scratch
+        self._scratch, self._is_apart = scratch, is_apart
         self._formulas, self._recomputations = formulas(), recomputations()
         self._phase = ModuleTracker()
         self._in_backward = False
         self.num_operators = 0
         self.flops: Counter[torch.dtype] = Counter()
         self.recomputed_flops: Counter[torch.dtype] = Counter()
+        self.forward_flops: Counter[torch.dtype] = Counter()
+        self.flops_apart: Counter[torch.dtype] = Counter()
         self.outputs: Counter[torch.dtype] = Counter()
 
     def __torch_dispatch__(
@@ -69,6 +71,10 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         if formula is not None:
             flops = formula(*args, **(kwargs or {}), out_val=result)
             self.flops[inputs[0].dtype] += flops
+            if not self._in_backward:
+                self.forward_flops[inputs[0].dtype] += flops
+                if self._is_apart is not None and self._is_apart():
+                    self.flops_apart[inputs[0].dtype] += flops
             if self._in_backward and _is_recomputation():
                 self.recomputed_flops[inputs[0].dtype] += flops
             elif operator in self._recomputations:

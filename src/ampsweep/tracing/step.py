@@ -1,9 +1,9 @@
 """Trace of one training step, taken in place: its memory by category and its operations by dtype."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -37,6 +37,10 @@ class TracedStep:
     """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention."""
     outputs: dict[str, int]
     """Number of new floating-point tensors that operators returned, by dtype."""
+    forward_flops: dict[str, int] = field(default_factory=dict)
+    """The part of `flops` done outside backward."""
+    flops_apart: dict[str, int] = field(default_factory=dict)
+    """The part of `forward_flops` done apart (see `trace_step`)."""
 
     def __post_init__(self) -> None:
         assert sum(self.peak.values()) == self.peak_bytes
@@ -84,6 +88,7 @@ def trace_step(
     data: Iterable[Tensor] = (),
     counted: type[Tensor] = Tensor,
     scratch: Scratch | None = None,
+    is_apart: Callable[[], bool] | None = None,
 ) -> Iterator[Trace]:
     """Trace the optimizer step taken inside; it computes bitwise the same as without a trace.
 
@@ -105,6 +110,7 @@ def trace_step(
         data: the same of a data set on an accelerator, as far as it is known.
         counted: the class of tensors that are on the device.
         scratch: bytes of kernels' own memory, as far as known; it appears in the trace's lives only.
+        is_apart: tells of an operator that is called now whether its operations are counted apart, too.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -119,7 +125,7 @@ def trace_step(
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     accumulated = partial(_on_accumulation, ledger)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch)
+    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, is_apart)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode:
@@ -175,6 +181,8 @@ def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:
         num_operators=operators.num_operators,
         flops=_by_name(operators.flops),
         recomputed_flops=_by_name(operators.recomputed_flops),
+        forward_flops=_by_name(operators.forward_flops),
+        flops_apart=_by_name(operators.flops_apart),
         outputs=_by_name(operators.outputs),
     )
 

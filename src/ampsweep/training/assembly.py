@@ -37,6 +37,8 @@ def assemble_trainer(
     save: Callable[[Trainer], None] = keep_nothing,
     snapshot: MemorySnapshot | None = None,
     watchdog: Watchdog = UNWATCHED,
+    seam_step: int | None = None,
+    keep: Callable[[Trainer], None] = keep_nothing,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
     num_batches = config.trainer.grad_accum_steps * len(built.turns)
@@ -74,6 +76,8 @@ def assemble_trainer(
         progress=progress,
         save=save,
         watchdog=watchdog,
+        seam_step=seam_step,
+        keep=keep,
     )
 
 

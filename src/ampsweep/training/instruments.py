@@ -147,7 +147,9 @@ class Instruments:
 
     def _trace(self) -> AbstractContextManager[Trace]:
         on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
-        return trace_step(self._model, *self._optimizers, data=on_device)
+        kept = self._precision.fp32_modules
+        is_apart = None if kept is None else lambda: kept.running
+        return trace_step(self._model, *self._optimizers, data=on_device, is_apart=is_apart)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -248,8 +250,11 @@ class Instruments:
         """
         if self._traced is None or self._efficiency is None:
             return ModeProof()
-        traced = self._traced
+        traced, kept = self._traced, self._precision.fp32_modules
         return ModeProof(
+            forward_flops=None if kept is None else traced.forward_flops,
+            fp32_module_flops=None if kept is None else traced.flops_apart,
+            idle_fp32_modules=None if kept is None else kept.idle_patterns or None,
             num_operators=traced.num_operators,
             flops=traced.flops,
             recomputed_flops=traced.recomputed_flops,

@@ -1,22 +1,24 @@
 """Saving and restoring of a trainer's state for checkpoints, random number generators included."""
 
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ampsweep.data.base import Stateful
+from ampsweep.record import LAST
 from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
 from ampsweep.training.checkpoint_faults import names_of
+from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.trainer import Trainer
 
 
-def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str) -> Path:
-    """Write the trainer's whole state to `directory`; waits for the device."""
+def take_checkpoint(
+    trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str, *, file_name: str = LAST
+) -> Path:
+    """Write the trainer's whole state to a run's `directory`; waits for the device."""
     return save_checkpoint(
         Checkpoint(
             step=trainer.step,
@@ -36,12 +38,13 @@ def take_checkpoint(trainer: Trainer, directory: Path, config_hash: str, model_n
             data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
         ),
         directory,
+        file_name=file_name,
     )
 
 
 def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
     """Restore the trainer's state from the checkpoint; return sentences for the user about what did not carry over."""
-    notes: list[str] = []
+    notes = _converted("parameters", checkpoint.model.values(), trainer.model.state_dict().values())
     trainer.model.load_state_dict(checkpoint.model)
     notes += _load_optimizers(trainer, checkpoint.optimizers)
     note = trainer.precision.load_state_dict(checkpoint.scaler)
@@ -68,6 +71,31 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         else:
             names = names_of(saved[name], trained)
             _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name]["state"], names)
+            yield from _converted(f"{kind}'s state", _moments(saved[name]["state"]), _moments(optimizer.state_dict()))
+
+
+def _moments(state: dict[str, Any]) -> list[Any]:
+    """The tensors that an optimizer keeps for its parameters and casts to their dtype; not its counts of steps."""
+    return [
+        value for of in state["state"].values() if isinstance(of, dict) for key, value in of.items() if key != "step"
+    ]
+
+
+def _converted(what: str, saved: Iterable[Any], own: Iterable[Any]) -> list[str]:
+    """Say so if floating-point tensors of a checkpoint are loaded into another dtype."""
+    before, now = (
+        {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+        for values in (saved, own)
+    )
+    if before == now or not before or not now:
+        return []
+    is_exact = all(torch.promote_types(one, other) == other for one in before for other in now)
+    how = "exact, with no more digits than were saved" if is_exact else "rounded"
+    return [f"the checkpoint's {what} in {_named(before)} became {_named(now)}: {how}"]
+
+
+def _named(dtypes: Iterable[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], state: dict[str, Any], saved: list[str]) -> None:
@@ -91,31 +119,3 @@ def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     """The names of the optimizer's parameters, in its order."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    if device.type == "mps":
-        state["mps"] = torch.mps.get_rng_state()
-    return state
-
-
-def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-    if device.type == "mps" and "mps" in state:
-        torch.mps.set_rng_state(state["mps"])

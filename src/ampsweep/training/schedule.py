@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsweep.training.build.learning_rates import build_rates
+from ampsweep.training.build.optimizer import is_fused
 
 
 class Schedule:
@@ -30,20 +31,19 @@ class Schedule:
     ) -> None:
         self.num_steps = num_steps
         self._optimizers = [*optimizers]  # not their groups: loading a state replaces the lists
+        self._waits = [not is_fused(optimizer) for optimizer in optimizers for _ in optimizer.param_groups]
+        """True for a group whose optimizer waits for the device anyway, to know whether to step: it gets a number."""
         self._rates = build_rates(config, self._optimizers, num_steps)
         self._tables: list[Tensor] = []
         """The learning rate of every step, for each group that the device sets; groups with equal ones share it."""
         self.is_constant = self._rates is None
         """True if the learning rate never changes, so that there is nothing to set."""
         if on_device and self._rates is not None:
-            columns = [*zip(*(tuple(self._rates(step)) for step in range(num_steps)), strict=True)]
-            made: dict[tuple[float, ...], Tensor] = {}
-            for group, column in zip(self._groups(), columns, strict=True):
-                device = group["params"][0].device
-                if column not in made:
-                    made[column] = torch.tensor(column, dtype=torch.float32, device=device)
-                self._tables.append(made[column])
-                group["lr"] = torch.tensor(column[0], dtype=torch.float32, device=device)
+            devices = [group["params"][0].device for group in self._groups()]
+            self._tables = self._rates.tables(num_steps, devices)
+            for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
+                if not waits:
+                    group["lr"] = table[0].clone()
 
     def set(self, applied_steps: int | Tensor) -> None:
         """Set the learning rate of the next step; `applied_steps` is a 0-dim int64 tensor where `on_device`."""
@@ -51,8 +51,11 @@ class Schedule:
             return
         if self._tables:
             index = torch.as_tensor(applied_steps, device=self._tables[0].device).clamp(max=self.num_steps - 1)
-            for group, table in zip(self._groups(), self._tables, strict=True):
-                torch.take(table, index, out=group["lr"])
+            for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
+                if waits:
+                    group["lr"] = float(table[index])
+                else:
+                    torch.take(table, index, out=group["lr"])
             return
         assert isinstance(applied_steps, int), "the host knows the number of applied steps"
         for group, rate in zip(self._groups(), self._rates(applied_steps), strict=True):

@@ -21,6 +21,7 @@ from ampsweep.training.batches import as_model_input
 from ampsweep.training.ending import DivergenceWatch, Ending, Stop
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
+from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.turns import TrainedTurn
 from ampsweep.training.unread_rows import UnreadRows
@@ -62,6 +63,8 @@ class Trainer:
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
+        seam_step: the step after which the training evaluates and hands itself to `keep`; the steps on both sides of it
+            are logged. A trainer that begins there evaluates before its first step.
         watchdog: limits the time of an evaluation by itself.
     """
 
@@ -81,12 +84,19 @@ class Trainer:
         log: Callable[[Mapping[str, float], int], None],
         progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
+        keep: Callable[["Trainer"], None],
+        seam_step: int | None = None,
         watchdog: Watchdog = UNWATCHED,
     ) -> None:
         self.model, self.data, self.task, self.precision = model, data, task, precision
         self.optimizers, self.turns, self.schedule, self.instruments = optimizers, turns, schedule, instruments
         self.config, self.num_steps = config, num_steps
         self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
+        self._keep = keep
+        self._seam = () if seam_step is None else (seam_step, seam_step + 1)
+        """The steps on both sides of the seam."""
+        self._at_seam: dict[str, float] = {}
+        """Figures of the checkpoint that this trainer began with at the seam; they go into the first row."""
         self.step = 0
         self.next_batch = 0
         self.values: dict[str, float] = {}
@@ -117,6 +127,8 @@ class Trainer:
     def _train(self, stop: Stop) -> Ending:
         if self.step >= self.num_steps:  # resumed where nothing is left but the figures of the end
             self.values |= self.evaluate()
+        if self.step in self._seam[:1]:
+            self._at_seam = self._evaluate_at_seam()
         due_at, time_is_up_s = self._next_due(), perf_counter() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
             self.step += 1
@@ -179,6 +191,14 @@ class Trainer:
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
+    def _evaluate_at_seam(self) -> dict[str, float]:
+        """Compute the validation loss of a checkpoint from before the seam; the training goes on as without that."""
+        device = self.precision.device
+        state = rng_state(device)
+        loss = self.evaluate().get("val/loss")
+        restore_rng_state(state, device)
+        return {} if loss is None else {"seam/val_loss": loss}
+
     def _clip(self, optimizer: torch.optim.Optimizer) -> Tensor:
         """Clip the gradients of what an optimizer trains, if asked to, by themselves: it may skip its step alone."""
         parameters, limit = self._parameters[optimizer], self.config.max_grad_norm
@@ -191,9 +211,10 @@ class Trainer:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
         config, last = self.config, self.step == self.num_steps or ending is not None
         finishes = last and (ending is None or ending.status != "interrupted")
-        evaluates = finishes or self._due(config.eval_every)
+        keeps = self.step in self._seam[:1]
+        evaluates = finishes or keeps or self._due(config.eval_every)
         saves = self._due(config.checkpoint_every) or (last and not finishes)
-        logs = last or self._due(config.log_every)
+        logs = last or self._due(config.log_every) or self.step in self._seam
         num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
@@ -208,6 +229,9 @@ class Trainer:
         if diverged is None and saves:
             with self.instruments.aside():
                 self._save(self)
+        if diverged is None and keeps:
+            with self.instruments.aside():
+                self._keep(self)
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
@@ -218,7 +242,8 @@ class Trainer:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
         if (grad_norm := step.grad_norm) is not None:
             values["train/grad_norm"] = grad_norm
-        return values | self.instruments.scale_values()
+        at_seam, self._at_seam = self._at_seam, {}
+        return values | self.instruments.scale_values() | at_seam
 
     def _flush(self) -> Ending | None:
         """Read and log the rows since the last flush; rows after a divergence are dropped."""
@@ -226,7 +251,7 @@ class Trainer:
         with self.instruments.own_time:
             figures = iter(self.instruments.rows())
             for step, values in self._rows.take():
-                diverged = self._numbers.row(step, values)
+                diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
                 if "train/loss" in values:
                     values |= next(figures)
                 self.values |= values
@@ -253,7 +278,7 @@ class Trainer:
         """Find the next step after which something is recorded; after all other steps there is nothing to do."""
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
-        return min([self.num_steps, *nexts])
+        return min([self.num_steps, *nexts, *(step for step in self._seam if step > self.step)])
 
 
 def _value(losses: Sequence[Tensor]) -> Tensor:

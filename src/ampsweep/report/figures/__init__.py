@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 from ampsweep.report.figures.arm_bars import show_by_arm, show_chain
-from ampsweep.report.figures.batch_lines import BatchSeries, batch_series, show_against_batch
 from ampsweep.report.figures.figure import NoFigure, PanelFigure, Style
 from ampsweep.report.figures.memory_changes import show_changes
 from ampsweep.report.figures.memory_stack import show_stack
 from ampsweep.report.figures.pair_effects import show_pairs
+from ampsweep.report.figures.size_lines import SeriesData, show_against_size, show_effects_against_size
 from ampsweep.report.figures.step_curves import show_curves
 from ampsweep.report.panels import Kind, Panel
 from ampsweep.report.workload_data import ArmRuns, WorkloadData
@@ -29,8 +29,9 @@ OF_SEARCH: Final[dict[Kind, Callable[[Panel, ArmRuns, Style], PanelFigure | NoFi
 }
 """Kinds that show one search for the largest batches."""
 
-ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, BatchSeries, Style], PanelFigure | NoFigure]]] = {
-    "against_batch": show_against_batch,
+ACROSS_WORKLOADS: Final[dict[Kind, Callable[[Panel, SeriesData, Style], PanelFigure | NoFigure]]] = {
+    "against_size": show_against_size,
+    "effects_against_size": show_effects_against_size,
 }
 """Kinds that show workloads beside each other."""
 
@@ -38,9 +39,8 @@ __all__ = [
     "ACROSS_WORKLOADS",
     "OF_SEARCH",
     "OF_WORKLOAD",
-    "BatchSeries",
     "NoFigure",
     "PanelFigure",
+    "SeriesData",
     "Style",
-    "batch_series",
 ]

@@ -1,12 +1,17 @@
 """Kind `pairs`: a metric of the summary in each pair of runs, arm against baseline, with the mean and its interval."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.estimate_text import estimate, ratio_estimate
+from ampsweep.analysis.statistics import Estimate
+from ampsweep.report.figures.effects import (
+    NULL,
+    Effects,
+    effect_text,
+    effect_title,
+    effect_unit,
+    effects,
+    interval_text,
+    mean_text,
+)
 from ampsweep.report.figures.figure import (
     Layout,
     NoFigure,
@@ -16,45 +21,33 @@ from ampsweep.report.figures.figure import (
     Trace,
     arm_axis,
     arm_label,
-    axis_title,
     plotly_text,
     rows_height,
     value_axis,
 )
 from ampsweep.report.panels import Panel
 from ampsweep.report.table import figures_table
-from ampsweep.report.units import AxisUnit, axis_unit, quantity
+from ampsweep.report.units import AxisUnit, axis_unit
 from ampsweep.report.workload_data import WorkloadData
-from ampsweep.text import number, ratio
-
-
-@dataclass(frozen=True)
-class _Effects:
-    """One arm's effect in each of its pairs, in the metric's unit or as a ratio, and their mean."""
-
-    arm: str
-    by_seed: Sequence[tuple[int, float]]
-    mean: Estimate
+from ampsweep.text import number
 
 
 def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | NoFigure:
     """An arm a row: a dot a pair, a diamond at their mean with its 95% interval, a line where there is no effect."""
     others = [one.arm for one in data.arms if not one.is_baseline]
-    found = [effects for arm in others if (effects := _effects(panel, data, arm)) is not None]
+    found = [of_arm for arm in others if (of_arm := effects(panel, data, arm)) is not None]
     if not found:
         return NoFigure(f"no arm has a pair of runs with the baseline that measured {panel.metrics[0]}")
     remarks = Remarks()
     shown = {one.arm for one in found}
     remarks.without([arm for arm in data.measured_arms if arm in others and arm not in shown], "no pair to compare")
-    unit = AxisUnit(1.0, "x")
-    if panel.effect != "ratio":
-        unit = axis_unit((effect for one in found for _, effect in one.by_seed), panel.unit)
-    null = 1.0 if panel.effect == "ratio" else 0.0
+    unit = axis_unit((effect for one in found for _, effect in one.by_seed), effect_unit(panel))
+    null = NULL[panel.effect]
     parities = [_parity(panel, data, one.arm) for one in found]
     traces = [_decisive(one, parity, style) for one, parity in zip(found, parities, strict=True) if parity]
     traces += [trace for one in found for trace in _arm(one, panel, unit, style)]  # dots lie over the thick intervals
     layout: Layout = {
-        "xaxis": value_axis(_title(panel, unit)),
+        "xaxis": value_axis(effect_title(panel, unit.unit)),
         "yaxis": arm_axis([one.arm for one in found]),
         "height": rows_height(len(found)),
         "showlegend": False,
@@ -69,52 +62,30 @@ def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | 
     return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
 
-def _effects(panel: Panel, data: WorkloadData, arm: str) -> _Effects | None:
-    (key,) = panel.metrics
-    figures = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := _figures(pair, key))]
-    if panel.effect == "ratio":
-        figures = [(seed, both) for seed, both in figures if min(both) > 0]
-    if not figures:
-        return None
-    if panel.effect == "ratio":
-        mean = mean_ratio([both for _, both in figures])
-        return _Effects(arm, [(seed, baseline / of_arm) for seed, (baseline, of_arm) in figures], mean)
-    sign = -1 if panel.effect == "saved" else 1
-    gaps = [(seed, sign * (of_arm - baseline)) for seed, (baseline, of_arm) in figures]
-    return _Effects(arm, gaps, mean_difference([gap for _, gap in gaps]))
-
-
-def _figures(pair: Pair, key: str) -> tuple[float, float] | None:
-    """The pair's figures as the comparison takes them: time of undisturbed runs, losses of finished ones."""
-    if key.startswith("perf/"):
-        return pair.speed_figures(key)
-    return pair.final_figures(key) if key.startswith(("train/", "val/")) else pair.figures(key)
-
-
-def _arm(effects: _Effects, panel: Panel, unit: AxisUnit, style: Style) -> list[Trace]:
-    label, arm, mean = arm_label(effects.arm), style.arms[effects.arm], effects.mean
+def _arm(of: Effects, panel: Panel, unit: AxisUnit, style: Style) -> list[Trace]:
+    label, arm, mean = arm_label(of.arm), style.arms[of.arm], of.mean
     dots: Trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [effect * unit.factor for _, effect in effects.by_seed],
-        "y": [label] * len(effects.by_seed),
-        "name": plotly_text(effects.arm),
-        "hovertext": [f"seed {seed}: {_text(effect, panel)}" for seed, effect in effects.by_seed],
+        "x": [effect * unit.factor for _, effect in of.by_seed],
+        "y": [label] * len(of.by_seed),
+        "name": plotly_text(of.arm),
+        "hovertext": [f"seed {seed}: {effect_text(effect, panel)}" for seed, effect in of.by_seed],
         "hoverinfo": "text+name",
         "opacity": 0.75,
         "marker": {"color": arm.colour, "symbol": arm.symbol, "size": 9, "line": {"width": 1, "color": "#333333"}},
-        "meta": {"arm": effects.arm, "seeds": [seed for seed, _ in effects.by_seed]},
+        "meta": {"arm": of.arm, "seeds": [seed for seed, _ in of.by_seed]},
     }
     middle: Trace = {
         "type": "scatter",
         "mode": "markers",
         "x": [mean.value * unit.factor],
         "y": [label],
-        "name": plotly_text(effects.arm),
-        "hovertext": [f"mean {_text(mean.value, panel)} {_interval(mean, panel)}"],
+        "name": plotly_text(of.arm),
+        "hovertext": [f"mean {effect_text(mean.value, panel)} {interval_text(mean, panel)}"],
         "hoverinfo": "text+name",
         "marker": {"color": arm.colour, "symbol": "diamond-tall", "size": 18, "line": {"width": 2, "color": "#333333"}},
-        "meta": {"arm": effects.arm, "over_seeds": True},
+        "meta": {"arm": of.arm, "over_seeds": True},
     }
     if mean.interval is not None:
         low, high = mean.interval
@@ -155,58 +126,25 @@ def _margin(row: int, parity: Parity) -> Layout:
     }
 
 
-def _decisive(effects: _Effects, parity: Parity, style: Style) -> Trace:
+def _decisive(of: Effects, parity: Parity, style: Style) -> Trace:
     """The interval that decides parity, thick over the thin one."""
     ends = [end for end in (parity.low, parity.high) if end is not None]
     return {
         "type": "scatter",
         "mode": "lines",
         "x": ends,
-        "y": [arm_label(effects.arm)] * len(ends),
-        "name": plotly_text(effects.arm),
+        "y": [arm_label(of.arm)] * len(ends),
+        "name": plotly_text(of.arm),
         "hoverinfo": "skip",
-        "line": {"color": style.arms[effects.arm].colour, "width": 7},
+        "line": {"color": style.arms[of.arm].colour, "width": 7},
         "opacity": 0.8,
-        "meta": {"arm": effects.arm, "over_seeds": True},
+        "meta": {"arm": of.arm, "over_seeds": True},
     }
 
 
-def _title(panel: Panel, unit: AxisUnit) -> str:
-    match panel.effect:
-        case "ratio":
-            return f"{axis_title(panel, '')}, baseline over arm (x)"
-        case "saved":
-            return f"{axis_title(panel, '')}, baseline minus arm" + (f" ({unit.unit})" if unit.unit else "")
-        case "gap":
-            return f"{axis_title(panel, '')}, arm minus baseline" + (f" ({unit.unit})" if unit.unit else "")
-
-
-def _row(effects: _Effects, panel: Panel, parity: Parity | None) -> tuple[str, ...]:
-    mean = effects.mean
-    row = (effects.arm, _mean(mean, panel), _interval(mean, panel) or "-", str(mean.n))
+def _row(of: Effects, panel: Panel, parity: Parity | None) -> tuple[str, ...]:
+    mean = of.mean
+    row = (of.arm, mean_text(mean, panel), interval_text(mean, panel) or "-", str(mean.n))
     if parity is None:
         return row
-    return (*row, f"±{number(parity.margin, 2)}", _interval(gap(parity), panel) or "-", parity.verdict)
-
-
-def _mean(of: Estimate, panel: Panel) -> str:
-    """The mean in the digits of its interval."""
-    if panel.effect == "ratio":
-        return f"{ratio_estimate(of)[0]}x"
-    return estimate(of, digits=2, sign=True)[0] if panel.unit == "" else _text(of.value, panel)
-
-
-def _interval(of: Estimate, panel: Panel) -> str:
-    if of.interval is None:
-        return "exact" if of.exact else ""
-    if panel.effect == "ratio" or panel.unit == "":
-        _, ends = ratio_estimate(of) if panel.effect == "ratio" else estimate(of, digits=2, sign=True)
-        assert ends is not None
-        return f"[{ends[0]}, {ends[1]}]"
-    return f"[{', '.join(_text(end, panel) for end in of.interval)}]"
-
-
-def _text(effect: float, panel: Panel) -> str:
-    if panel.effect == "ratio":
-        return ratio(effect)
-    return quantity(effect, panel.unit, sign=panel.effect == "gap")
+    return (*row, f"±{number(parity.margin, 2)}", interval_text(gap(parity), panel) or "-", parity.verdict)

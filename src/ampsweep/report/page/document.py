@@ -11,8 +11,9 @@ from plotly.offline import get_plotlyjs
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
 from ampsweep.report.page.markup import Markup, join, json_script, name, tag
-from ampsweep.report.page.panel_figures import Figures, across_panels, workload_panels
+from ampsweep.report.page.panel_figures import Figures, series_panels, workload_panels
 from ampsweep.report.page.run_table import runs_table
+from ampsweep.report.page.seam_cards import seam_cards
 from ampsweep.report.page.search_cards import search_cards
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict_cards import overview, verdict_card
@@ -60,15 +61,16 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
             _problems(dashboard),
         )
     return join(
-        tag("a", "Skip to the verdict", class_="skip", href="#verdict" if dashboard.workloads else "#largest-batch"),
+        tag("a", "Skip to the verdict", class_="skip", href=f"#{_first_part(dashboard)}"),
         _header(dashboard),
         tag(
             "main",
             _verdicts(dashboard) if dashboard.workloads else None,
             search_cards(dashboard, figures),
+            seam_cards(dashboard),
             *_notes(dashboard),
             _problems(dashboard),
-            across_panels(dashboard, figures, filter_keys(comparison.workloads)),
+            series_panels(dashboard, figures, filter_keys(comparison.workloads)),
             _panels(dashboard, figures) if dashboard.workloads else None,
             _runs(dashboard),
             _environment(dashboard),
@@ -77,17 +79,24 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
     )
 
 
+def _first_part(dashboard: Dashboard) -> str:
+    parts = (("verdict", dashboard.workloads), ("largest-batch", dashboard.searches), ("seams", dashboard.seams))
+    return next(key for key, content in parts if content)
+
+
 def _header(dashboard: Dashboard) -> Markup:
     num_runs = sum(len(data.runs) for data in dashboard.compared)
     counts = [
         plural(num_runs, "run"),
         plural(len(dashboard.styles), "arm"),
-        plural(len(dashboard.compared), "workload"),
+        plural(len(dashboard.workloads) + len(dashboard.searches) or len(dashboard.seams), "workload"),
     ]
     parts = [
         ("verdict", "Verdict", dashboard.workloads),
         ("largest-batch", "Largest batch", dashboard.searches),
+        ("seams", "Resumed", dashboard.seams),
         ("problems", "Problems", dashboard.problems),
+        ("against-size", "Against size", any(one.shown for one in dashboard.series)),
         ("panels", "Panels", dashboard.workloads),
     ]
     links = [(key, text) for key, text, content in parts if content]

@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.dashboard import Dashboard, PanelShown, WorkloadPanels
 from ampsweep.report.figures import PanelFigure
 from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, join, name, sentence, tag
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.panels import SECTIONS, Panel
+from ampsweep.report.sentences.sizes import series_heading, series_lines
+
+MAX_OPEN_SERIES: Final = 2
+"""With more series of sizes only the first one's panels are unfolded."""
 
 
 @dataclass
@@ -44,21 +49,31 @@ def workload_panels(
     )
 
 
-def across_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -> Markup | None:
-    """Panels over several workloads."""
+def series_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -> Markup | None:
+    """Panels over the sizes that were varied; of many series only the first is unfolded."""
+    shown = [(index, one) for index, one in enumerate(dashboard.series) if one.shown]
+    num_open = len(shown) if len(shown) <= MAX_OPEN_SERIES else 1
     series = [
         tag(
             "section",
-            tag("h3", name(one.title)) if one.title else None,
-            tag("div", *(panel_figure(item, f"a{index}", dashboard, figures) for item in panels), class_="panels"),
-            data_facts=facts_attribute(one.facts, keys),
+            tag(
+                "details",
+                tag("summary", tag("h3", name(series_heading(one.data.series)))),
+                _lines(one.data.series, dashboard),
+                tag("div", *(panel_figure(it, f"a{index}", dashboard, figures) for it in one.shown), class_="panels"),
+                class_="workload",
+                open=place < num_open,
+            ),
+            data_facts=facts_attribute(one.data.series.facts, keys),
         )
-        for index, (one, panels) in enumerate(dashboard.across)
-        if panels
+        for place, (index, one) in enumerate(shown)
     ]
-    if not series:
-        return None
-    return tag("section", tag("h2", "Against batch size"), *series, id="against-batch")
+    return tag("section", tag("h2", "Against size"), *series, id="against-size") if series else None
+
+
+def _lines(series: SizeSeries, dashboard: Dashboard) -> Markup | None:
+    lines = [tag("li", sentence(line, dashboard.styles)) for line in series_lines(series)]
+    return tag("ul", *lines) if lines else None
 
 
 def panel_figure(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures) -> Markup:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
+from ampsweep.analysis.reasons import MULTIPLE
+from ampsweep.analysis.size_series import MAX_NEIGHBOUR_DISTANCE
 from ampsweep.report.columns import COLUMNS, columns_for
 
 _LARGEST_BATCH: Final = (
@@ -13,6 +15,18 @@ _LARGEST_BATCH: Final = (
     "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
     "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
     "batch (with its error against the measured one)"
+)
+_MULTIPLES: Final = (
+    f"the speedup at a size that is no multiple of {MULTIPLE}, over the speedup at the nearest one that is, within "
+    f"{100 * MAX_NEIGHBOUR_DISTANCE:.0f}% of it: geometric mean over seeds with speeds at both [95% t-interval]. It is "
+    "decided by three seeds or more whose interval excludes 1, and by no step that is too small to judge speed by"
+)
+_SEAM: Final = (
+    "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
+    "loads it in each precision (parameters and optimizer state in its dtype), evaluates and trains on. The jump of "
+    "the training loss is that of its first step minus the uninterrupted run's same step, on the same batch; the "
+    "jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is that of the "
+    "final evaluations, closed if its 90% t-interval over seeds lies within the margin"
 )
 
 
@@ -39,8 +53,12 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
             "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
             "device's since the run began.",
         )
+    if any(series.effects for series in comparison.series):
+        yield "multiples of 8", f"{_MULTIPLES}."
     if comparison.searches:
         yield "largest batch", f"{_LARGEST_BATCH}."
+    if comparison.seams:
+        yield "jump at a seam", f"{_SEAM}."
     yield (
         "contaminated",
         "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its "

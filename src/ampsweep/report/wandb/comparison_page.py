@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.seam_comparison import Seam, SeamComparison
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
-from ampsweep.analysis.statistics import Estimate
+from ampsweep.analysis.size_series import SizeSeries, is_multiple
+from ampsweep.analysis.statistics import Estimate, Spread
 from ampsweep.record import RunRecord
 from ampsweep.report.dashboard import Dashboard, PanelShown
 from ampsweep.report.figures import PanelFigure
@@ -15,10 +17,12 @@ from ampsweep.report.sentences.arm_findings import statuses
 from ampsweep.report.sentences.batch_limits import bound, largest_batches, search_notes
 from ampsweep.report.sentences.explaining import arm_notes, unpaired
 from ampsweep.report.sentences.recommending import conclusion, recommendation
+from ampsweep.report.sentences.seams import answer, position
+from ampsweep.report.sentences.sizes import series_heading, series_lines
 from ampsweep.tracking.wandb.comparison_run import ComparisonPage, PageTable, Scalar
 
 MAX_WORKLOADS: Final = 4
-"""The number of workloads whose panels are in W&B; the page has those of all."""
+"""The number of workloads, of searches and of series of sizes whose panels are in W&B; the page has those of all."""
 
 _ESTIMATES: Final = ("speedup", "memory_saved_bytes", "memory_saved_pct", "loss_gap")
 _COLUMNS: Final = (
@@ -50,7 +54,7 @@ def comparison_page(
             "experiment": oldest.identity.experiment,
             "baseline": comparison.baseline,
             "margin_pct": comparison.margin_pct,
-            "arms": sorted({arm.arm for one in comparison.compared for arm in one.arms}),
+            "arms": sorted({run.arm for one in comparison.compared for run in one.runs}),
             "workloads": [one.title for one in comparison.compared],
         },
         summary=_summary(comparison),
@@ -71,19 +75,24 @@ def _tables(comparison: Comparison) -> dict[str, PageTable]:
     if comparison.workloads:
         rows = [_arm_row(workload, arm) for workload, arm in _arms(comparison.workloads)]
         tables["arms"] = PageTable(_COLUMNS, rows)
+    if comparison.series:
+        rows = [row for series in comparison.series for row in _size_rows(series, comparison)]
+        tables["sizes"] = PageTable(_SIZE_COLUMNS, rows)
     if comparison.searches:
         rows = [_search_row(found, arm) for found in comparison.searches for arm in found.arms]
         tables["largest_batches"] = PageTable(_SEARCH_COLUMNS, rows)
+    if comparison.seams:
+        tables["seams"] = PageTable(_SEAM_COLUMNS, [_seam_row(of, one) for of in comparison.seams for one in of.seams])
     return tables
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
     """The verdict; figures of each arm only of a single workload, as those of several have no name of their own."""
-    workloads, searches = comparison.workloads, comparison.searches
+    workloads, searches, seams = comparison.workloads, comparison.searches, comparison.seams
     verdicts = [recommendation(workload.verdict) for workload in workloads]
     summary: dict[str, Any] = {
         "status": "completed",
-        "verdict": "\n".join([*verdicts, *(largest_batches(found) for found in searches)]),
+        "verdict": "\n".join([*verdicts, *map(largest_batches, searches), *map(answer, seams)]),
         "num_workloads": len(comparison.compared),
         "num_runs": sum(len(one.runs) for one in comparison.compared),
     }
@@ -92,6 +101,9 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
             "conclusion": "\n".join(conclusion(workload) for workload in workloads),
             "recommended_arm": ", ".join(workload.verdict.recommendation.arm or "undecided" for workload in workloads),
         }
+    said = [(series_heading(one), series_lines(one)) for one in comparison.series]
+    if any(lines for _, lines in said):
+        summary["sizes"] = "\n".join(f"{heading}: {'. '.join(lines)}." for heading, lines in said if lines)
     if len(searches) == 1:
         figures = {f"{arm.arm}/{name}": getattr(arm, name) for arm in searches[0].arms for name in _OF_SEARCH}
         summary |= {name: value for name, value in figures.items() if value is not None}
@@ -136,6 +148,41 @@ def _search_row(found: SearchComparison, arm: ArmSearch) -> tuple[Scalar, ...]:
     return (found.title, arm.arm, statuses(arm.statuses), arm.num_runs, *figures, *said)
 
 
+_SIZE_COLUMNS: Final = (
+    *("series", "size", "multiple_of_8", "arm", "pairs", "step_ms"),
+    *("speedup", "speedup_low", "speedup_high", "memory_saved_pct"),
+)
+
+
+def _size_rows(series: SizeSeries, comparison: Comparison) -> list[tuple[Scalar, ...]]:
+    return [
+        (
+            *(series_heading(series), size, is_multiple(size), arm.arm, arm.num_pairs, arm.step_ms),
+            *((None,) * 3 if arm.speedup is None else (arm.speedup.value, arm.speedup.low, arm.speedup.high)),
+            None if arm.memory_saved_pct is None else arm.memory_saved_pct.value,
+        )
+        for size, place in zip(series.sizes, series.workloads, strict=True)
+        for arm in comparison.workloads[place].arms
+    ]
+
+
+_OF_SEAM: Final = ("loss_jump", "val_loss_jump", "final_gap")
+_SEAM_COLUMNS: Final = (
+    *("workload", "saved_in", "resumed_in", "status", "runs"),
+    *(f"{name}{end}" for name in _OF_SEAM for end in ("", "_sd")),
+    *("then", "skipped_steps", "notes"),
+)
+
+
+def _seam_row(found: SeamComparison, one: Seam) -> tuple[Scalar, ...]:
+    spreads: list[Spread | None] = [getattr(one, name) for name in _OF_SEAM]
+    return (
+        *(found.title, one.saved_in, one.resumed_in, statuses(one.statuses), one.num_runs),
+        *(value for of in spreads for value in ((None, None) if of is None else (of.mean, of.sd))),
+        *(position(one), one.skipped_steps, "; ".join(note.text for note in one.notes)),
+    )
+
+
 _RUN_COLUMNS: Final = (
     "workload",
     "arm",
@@ -149,7 +196,7 @@ _RUN_COLUMNS: Final = (
 )
 
 
-def _run_rows(compared: WorkloadComparison | SearchComparison) -> list[tuple[Scalar, ...]]:
+def _run_rows(compared: WorkloadComparison | SearchComparison | SeamComparison) -> list[tuple[Scalar, ...]]:
     rows = [{name: getattr(run, name) for name in _RUN_COLUMNS[1:]} for run in compared.runs]
     for row in rows:
         row["not_paired"] = None if row["not_paired"] is None else unpaired(row["not_paired"])
@@ -163,7 +210,7 @@ def _figures(dashboard: Dashboard) -> dict[str, dict[str, Any]]:
         **_named("largest batch", [one.shown for one in dashboard.searches[:MAX_WORKLOADS]]),
     }
     figures = {f"{name}/{panel.key}": _figure(picture) for name, panels in shown.items() for panel, picture in panels}
-    across = [item for _, of_series in dashboard.across for item in of_series]
+    across = [item for series in dashboard.series[:MAX_WORKLOADS] for item in series.shown]
     numbered = enumerate(across, start=1)
     return figures | {f"panels across/{panel.key}-{number}": _figure(picture) for number, (panel, picture) in numbered}
 

@@ -18,9 +18,12 @@ from ampsweep.metrics import STEP
 from ampsweep.report.panels import SECTIONS, Kind, Panel, Section
 from ampsweep.report.wandb.view_merge import PREFIX
 
-__all__ = ["by_section", "expr", "identified", "saved_spec", "wr", "ws"]
+__all__ = ["BATCH_SIZE", "by_section", "expr", "identified", "saved_spec", "wr", "ws"]
 
 HEADINGS: Final[Mapping[Section, str]] = SECTIONS | {"learning": "Parity"}
+
+BATCH_SIZE: Final = "batch_size"
+"""The key of W&B's config with the size that panels are over where none was varied."""
 
 T = TypeVar("T")
 
@@ -54,8 +57,12 @@ def _by_seed(panel: Panel) -> Any:
     return _dots(panel, f"{panel.title}: {panel.metrics[0]} by seed", "seed")
 
 
-def _against_batch(panel: Panel) -> Any:
-    return _dots(panel, panel.title, "batch_size")
+def _of_runs_against_size(panel: Panel, size: str) -> Any:
+    return _dots(panel, f"{panel.title}: {panel.metrics[0]}", size)
+
+
+def _against_size(panel: Panel, size: str) -> Any:
+    return _dots(panel, panel.title, size)
 
 
 def _dots(panel: Panel, title: str, key: str) -> Any:
@@ -68,19 +75,25 @@ _KINDS: Final[Mapping[Kind, Callable[[Panel], Any]]] = {
     "stack": _bars,
     "chain": _bars,
     "pairs": _by_seed,
-    "against_batch": _against_batch,
 }
 """The changes against a baseline are left out: W&B knows no baseline."""
+_OVER_SIZES: Final[Mapping[Kind, Callable[[Panel, str], Any]]] = {
+    "against_size": _against_size,
+    "effects_against_size": _of_runs_against_size,
+}
 
 
-def by_section(panels: Sequence[Panel]) -> dict[str, list[Any]]:
-    """The panels of W&B under each heading that has any."""
+def by_section(panels: Sequence[Panel], size: str) -> dict[str, list[Any]]:
+    """The panels of W&B under each heading that has any; `size`: the key of W&B's config that has the size."""
     found = {
-        heading: [_made(panel) for panel in panels if panel.section == section and panel.kind in _KINDS]
+        heading: [made for panel in panels if panel.section == section and (made := _made(panel, size)) is not None]
         for section, heading in HEADINGS.items()
     }
     return {heading: of_section for heading, of_section in found.items() if of_section}
 
 
-def _made(panel: Panel) -> Any:
-    return identified(_KINDS[panel.kind](panel), PREFIX + panel.key)
+def _made(panel: Panel, size: str) -> Any:
+    """The panel; None of a kind that W&B cannot show."""
+    if panel.kind in _OVER_SIZES:
+        return identified(_OVER_SIZES[panel.kind](panel, size), PREFIX + panel.key)
+    return identified(_KINDS[panel.kind](panel), PREFIX + panel.key) if panel.kind in _KINDS else None

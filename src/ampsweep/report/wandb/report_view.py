@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
-from ampsweep.report.wandb.live_panels import by_section, identified, saved_spec, wr
+from ampsweep.report.wandb.live_panels import BATCH_SIZE, by_section, identified, saved_spec, wr
 from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, PagePart, key_in, marked
 from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
@@ -24,10 +24,13 @@ class ReportView:
     spec: Json
 
     @classmethod
-    def of(cls, selection: Selection, panels: Sequence[Panel], verdict: str) -> Self:
-        """A report with the Markdown `verdict` and `panels` of the selected runs, which must exist on the server."""
+    def of(cls, selection: Selection, panels: Sequence[Panel], verdict: str, size: str = BATCH_SIZE) -> Self:
+        """A report with the Markdown `verdict` and `panels` of the selected runs, which must exist on the server.
+
+        Panels over a size take it from the key `size` of W&B's config.
+        """
         blocks = [wr.MarkdownBlock(marked(verdict, _VERDICT))]
-        for heading, of_section in by_section(panels).items():
+        for heading, of_section in by_section(panels, size).items():
             blocks.append(wr.MarkdownBlock(marked(f"## {heading}", f"heading-{heading.replace(' ', '-')}")))
             blocks.append(wr.PanelGrid(runsets=[_run_set(selection, heading)], panels=of_section))
         blocks.append(wr.MarkdownBlock(marked(_ABOUT.format(selection=selection), ABOUT)))

@@ -66,11 +66,11 @@ def publish_views(dashboard: Dashboard, selection: Selection, api: "wandb.Api") 
     from ampsweep.report.wandb.workspace_view import WorkspaceView
 
     views = Views(api, selection)
-    panels = _with_something_to_show(dashboard)
+    panels, size = _with_something_to_show(dashboard), _config_key(dashboard)
     verdict = verdict_markdown(dashboard.comparison)
-    report = _save(views, "report", "runs", ReportView, lambda: ReportView.of(selection, panels, verdict))
+    report = _save(views, "report", "runs", ReportView, lambda: ReportView.of(selection, panels, verdict, size))
     workspace = _save(
-        views, "workspace", "project-view", WorkspaceView, lambda: WorkspaceView.of(selection, panels, report.url)
+        views, "workspace", "project-view", WorkspaceView, lambda: WorkspaceView.of(selection, panels, report.url, size)
     )
     return [report, workspace]
 
@@ -88,8 +88,17 @@ def _save(views: Views, what: str, kind: Kind, page: Callable[[Json], P], make: 
 
 def _with_something_to_show(dashboard: Dashboard) -> list[Panel]:
     shown = {panel.key for workload in dashboard.workloads for panel, _ in workload.shown}
-    shown |= {panel.key for _, of_series in dashboard.across for panel, _ in of_series}
+    shown |= {panel.key for series in dashboard.series for panel, _ in series.shown}
     return [panel for panel in PANELS if panel.key in shown]
+
+
+def _config_key(dashboard: Dashboard) -> str:
+    """The key of W&B's config with the size that panels of W&B are over: the first one that was varied."""
+    series = next((one.data.series for one in dashboard.series), None)
+    if series is None:
+        return "batch_size"
+    # The identity is flat in W&B's config; the resolved config is one value of it.
+    return series.key if series.key != series.config_key else f"config.{series.config_key}"
 
 
 def _tracked(records: Iterable[RunRecord]) -> Selection:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ampsweep.report.panels import Panel
-from ampsweep.report.wandb.live_panels import by_section, expr, identified, saved_spec, wr, ws
+from ampsweep.report.wandb.live_panels import BATCH_SIZE, by_section, expr, identified, saved_spec, wr, ws
 from ampsweep.report.wandb.view_merge import ABOUT, PREFIX, Json, PagePart, key_in, marked
 from ampsweep.report.wandb.view_store import run_filter, title
 from ampsweep.tracking.wandb.selection import Selection
@@ -25,10 +25,13 @@ class WorkspaceView:
     spec: Json
 
     @classmethod
-    def of(cls, selection: Selection, panels: Sequence[Panel], report: str) -> Self:
-        """A workspace with `panels` of the selected runs; `report` is the address of the report beside it."""
+    def of(cls, selection: Selection, panels: Sequence[Panel], report: str, size: str = BATCH_SIZE) -> Self:
+        """A workspace with `panels` of the selected runs; `report` is the address of the report beside it.
+
+        Panels over a size take it from the key `size` of W&B's config.
+        """
         about = wr.MarkdownPanel(marked(_ABOUT.format(selection=selection, report=report), ABOUT))
-        sections = {"About": [identified(about, PREFIX + ABOUT)], **by_section(panels)}
+        sections = {"About": [identified(about, PREFIX + ABOUT)], **by_section(panels, size)}
         runs = ws.RunsetSettings(
             filters=run_filter(selection), groupby=[expr.Config("precision_mode")], pinned_columns=list(_COLUMNS)
         )

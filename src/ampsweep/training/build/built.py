@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import Config, component_name
 from ampsweep.data.base import Data
 from ampsweep.precision import Precision
-from ampsweep.tasks.base import Task, turns_of
+from ampsweep.tasks.base import HasTurns, Task, turns_of
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizers
@@ -39,7 +40,21 @@ def build(config: Config, device: torch.device, data: Data) -> Built:
     """
     precision = Precision(config.precision, device)
     seed_everything(config.seed)
-    return build_around(config, precision, precision.convert(build_model(config)), data)
+    model = build_model(config)
+    cover_modules(precision, model)
+    return build_around(config, precision, precision.convert(model), data)
+
+
+def cover_modules(precision: Precision, model: nn.Module) -> None:
+    """Keep the modules that `precision.fp32_modules` names out of autocast.
+
+    Raises:
+        UserError: it names none of the model's.
+    """
+    try:
+        precision.cover(model)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
@@ -49,6 +64,8 @@ def build_around(config: Config, precision: Precision, model: nn.Module, data: D
         UserError: a part refuses its settings.
     """
     task: Task = build_component("task", config.task)
+    if config.trainer.compile:
+        _compile(model, task)
     turns = turns_of(task)
     optimizers = build_optimizers(config.optimizer, model, trained_parts(turns))
     num_steps = steps_of(config, data, len(turns))
@@ -62,6 +79,11 @@ def build_model(config: Config) -> nn.Module:
         raise UserError(
             f"model._target_={config.model['_target_']} gave a {type(model).__name__}, not a torch.nn.Module"
         )
+    if (lazy := next((module for module in model.modules() if _has_no_size(module)), None)) is not None:
+        raise UserError(
+            f"model={component_name(config.model)} has a {type(lazy).__name__}, whose sizes are not known before its "
+            "first batch; give it its sizes"
+        )
     if config.trainer.activation_checkpointing:
         enable = getattr(model, "gradient_checkpointing_enable", None)
         if enable is None:
@@ -70,9 +92,13 @@ def build_model(config: Config) -> nn.Module:
         enable()
     if config.trainer.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.trainer.compile:
-        model.compile()
     return model
+
+
+def _compile(model: nn.Module, task: Task) -> None:
+    """Compile the model, or the models of which it consists where the task calls these."""
+    for part in model.children() if isinstance(task, HasTurns) else [model]:
+        part.compile()
 
 
 def build_data(config: Config, device: torch.device) -> Data:
@@ -116,3 +142,9 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def _has_no_size(module: nn.Module) -> bool:
+    """Tell whether a parameter or buffer of the module itself gets its shape from its first batch."""
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return any(is_lazy(tensor) for tensor in own)

@@ -4,8 +4,10 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -14,8 +16,19 @@ from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
 from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
-Rates = Callable[[int], Sequence[float]]
-"""The learning rate of each parameter group, in order, for the step after so many applied ones."""
+
+class Rates(Protocol):
+    """The learning rates of all parameter groups, in order."""
+
+    def __call__(self, applied_steps: int) -> Sequence[float]:
+        """The learning rate of each group for the step after so many applied ones."""
+
+    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
+        """Make the table of each group: float32 learning rates of all steps of a run, on the group's device.
+
+        Groups with equal ones on one device share a table.
+        """
+
 
 _CHECKED_STEPS: Final = 10_000
 
@@ -80,7 +93,7 @@ def _is_constant(config: Mapping[str, Any]) -> bool:
     return config["name"] == "constant" and not config.get("num_warmup_steps")
 
 
-class _Shares:
+class _Shares(Rates):
     """Learning rates that are the same share of each group's peak."""
 
     def __init__(self, share: Callable[[int], float], optimizers: Sequence[Optimizer]) -> None:
@@ -90,6 +103,12 @@ class _Shares:
     def __call__(self, applied_steps: int) -> list[float]:
         share = self._share(applied_steps)
         return [peak * share for peak in self._peaks]
+
+    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
+        # A float32 share times a float32 peak: what a torch scheduler makes of a learning rate that is a tensor.
+        shares = torch.tensor([self._share(step) for step in range(num_steps)], dtype=torch.float32, device=devices[0])
+        made = {key: shares.to(key[1]) * key[0] for key in zip(self._peaks, devices, strict=True)}
+        return [made[key] for key in zip(self._peaks, devices, strict=True)]
 
 
 def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
@@ -110,7 +129,7 @@ def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[
     return share
 
 
-class _Stepped:
+class _Stepped(Rates):
     """Learning rates that a torch LRScheduler sets, which steps a stand-in of each optimizer as steps are applied.
 
     A skipped step thus does not advance it, and it has no state to save: asked for a later step, it takes those
@@ -129,6 +148,12 @@ class _Stepped:
             self._rates = [rate for one in self._all for rate in next(one)]
             self._at += 1
         return self._rates
+
+    def tables(self, num_steps: int, devices: Sequence[torch.device]) -> list[Tensor]:
+        columns = zip(*(tuple(self(step)) for step in range(num_steps)), strict=True)
+        keys = [*zip(columns, devices, strict=True)]
+        made = {key: torch.tensor(key[0], dtype=torch.float32, device=key[1]) for key in keys}
+        return [made[key] for key in keys]
 
     def _begin(self) -> None:
         self._all = [_scheduled(self._settings, optimizer) for optimizer in self._optimizers]

@@ -239,6 +239,10 @@ class _OneOptimizer:
         available = has_fused_kernels(target, device.type)
         if given.get("fused") and not available:
             raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
+        others_than_real = [name for name, one in self.parameters.items() if not one.is_floating_point()]
+        if given.get("fused") and others_than_real:
+            raise UserError(f"{self.key}.fused=true: torch fuses no step of complex {others_than_real[0]}")
+        available = available and not others_than_real
         others = any(given.get(key) for key in _KERNELS)
         return {"fused": True} if available and "fused" not in given and not others else {}
 

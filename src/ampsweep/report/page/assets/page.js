@@ -87,9 +87,12 @@ function narrowed(trace, filter) {
   }
   const copy = structuredClone(trace);
   if (filter.seed !== undefined && bySeed) {
-    const { seeds: known, ...data } = bySeed;
+    const { seeds: known, symbol, ...data } = bySeed;
+    const place = known.map(String).indexOf(filter.seed);
     delete copy.hovertext; // that of all seeds
-    for (const key of Object.keys(data)) copy[key] = data[key][known.map(String).indexOf(filter.seed)];
+    delete copy.error_y;
+    for (const key of Object.keys(data)) copy[key] = data[key][place];
+    if (symbol) copy.marker.symbol = symbol[place];
   }
   if (filter.seed !== undefined && seed !== undefined) {
     copy.opacity = 1;

@@ -1,0 +1,260 @@
+"""Comparison of trainings that change their precision in the middle with those that do not."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ampsweep.analysis.equivalence import Position, two_one_sided_tests
+from ampsweep.analysis.loss_curves import TRAIN_LOSS, Series
+from ampsweep.analysis.run_entry import RunEntry, run_entry
+from ampsweep.analysis.runs import VAL_LOSS, Run, Scalar
+from ampsweep.analysis.statistics import MIN_PAIRS, Spread, spread
+from ampsweep.analysis.workloads import Workload
+from ampsweep.text import first_line
+
+SEAM_VAL_LOSS: Final = "seam/val_loss"
+SKIPPED_STEPS: Final = "amp/skipped_steps"
+SEAM_KEYS: Final = (TRAIN_LOSS, VAL_LOSS, SEAM_VAL_LOSS, SKIPPED_STEPS)
+"""Metrics of the history that are looked at around a seam."""
+
+NUM_NEAR_STEPS: Final = 10
+"""Steps after the seam in which a scaler that starts afresh has found its scale."""
+
+_TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
+
+AllSeries = Mapping[Path, Mapping[str, Series]]
+"""Run directory -> metric key -> series."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeamNote:
+    """A part of the checkpoint that did not carry over as it was saved, in the record's words."""
+
+    text: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seam:
+    """Runs saved in one arm and resumed in another, each against the uninterrupted run that it goes on from.
+
+    Differences are means over seeds, positive where the resumed run has the higher loss; None where no pair has both.
+    """
+
+    saved_in: str
+    resumed_in: str
+    num_runs: int
+    statuses: dict[str, int]
+    """Number of runs by how they ended."""
+    error: str | None
+    """The error of the first run that did not complete."""
+    loss_jump: Spread | None
+    """Training loss of the first step after the seam: the same batch, and the checkpoint's weights in both runs."""
+    val_loss_jump: Spread | None
+    """Validation loss of the checkpoint itself, before any step."""
+    final_gap: Spread | None
+    """Validation loss at the end of both runs."""
+    final_position: Position | None
+    """The place of the final gap against +-margin; None under three pairs."""
+    margin: float | None
+    """The gap that counts as none: `margin_pct` of the uninterrupted runs' mean final loss."""
+    skipped_steps: int | None
+    """Steps that the scaler skipped in the first ten after the seam, total over runs; None without a scaler."""
+    notes: tuple[SeamNote, ...]
+
+    @property
+    def is_same_arm(self) -> bool:
+        return self.saved_in == self.resumed_in
+
+    @property
+    def is_bitwise(self) -> bool | None:
+        """True if every run went on exactly as the uninterrupted one, as far as losses show; None if none shows."""
+        known = [one for one in (self.loss_jump, self.val_loss_jump, self.final_gap) if one is not None]
+        return all(one.mean == 0 and not one.sd for one in known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeamComparison:
+    """Every pair of arms of one workload at one seam; `facts` are those of the workload."""
+
+    title: str
+    facts: Mapping[str, Scalar]
+    step: int
+    """The step whose checkpoint was resumed."""
+    steps: int | None
+    """The length of the runs."""
+    margin_pct: float
+    loss: float | None
+    """Mean training loss of the uninterrupted runs in the first step after the seam: what a jump is a part of."""
+    saved_in: tuple[str, ...]
+    resumed_in: tuple[str, ...]
+    seams: tuple[Seam, ...]
+    """Row by row, in the order of `saved_in` and `resumed_in`; pairs that nobody asked for are left out."""
+    runs: tuple[RunEntry, ...]
+    """The resumed runs; the uninterrupted ones are in their workload."""
+
+    def of(self, saved_in: str, resumed_in: str) -> Seam | None:
+        """Find the runs of a pair of arms."""
+        return next((one for one in self.seams if (one.saved_in, one.resumed_in) == (saved_in, resumed_in)), None)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A resumed run, and the uninterrupted one from whose checkpoint it went on."""
+
+    resumed: Run
+    whole: Run
+    step: int
+    series: AllSeries
+
+    @property
+    def loss_jump(self) -> float | None:
+        after = self.step + 1
+        return _difference(self._at(self.resumed, TRAIN_LOSS, after), self._at(self.whole, TRAIN_LOSS, after))
+
+    @property
+    def loss(self) -> float | None:
+        """The uninterrupted run's loss in the first step after the seam."""
+        return self._at(self.whole, TRAIN_LOSS, self.step + 1)
+
+    @property
+    def val_loss_jump(self) -> float | None:
+        before = self._at(self.whole, VAL_LOSS, self.step)
+        return _difference(self._at(self.resumed, SEAM_VAL_LOSS, self.step + 1), before)
+
+    @property
+    def final_losses(self) -> tuple[float, float] | None:
+        """The final validation losses: of the resumed run and of the uninterrupted one."""
+        if not (self.resumed.finished and self.whole.finished):
+            return None
+        resumed, whole = self.resumed.figure(VAL_LOSS), self.whole.figure(VAL_LOSS)
+        return None if resumed is None or whole is None else (resumed, whole)
+
+    @property
+    def skipped_steps(self) -> int | None:
+        skipped = self._of(self.resumed, SKIPPED_STEPS)
+        if skipped is None:
+            return None
+        near = np.flatnonzero(skipped.steps <= self.step + NUM_NEAR_STEPS)
+        if not len(near):
+            return None
+        before = self._at(self.whole, SKIPPED_STEPS, self.step) or 0  # a scaler of its own begins to count at the seam
+        return round(float(skipped.values[near[-1]]) - before)
+
+    def _at(self, run: Run, key: str, step: int) -> float | None:
+        series = self._of(run, key)
+        if series is None:
+            return None
+        found = series.values[series.steps == step]
+        return float(found[0]) if len(found) and np.isfinite(found[0]) else None
+
+    def _of(self, run: Run, key: str) -> Series | None:
+        return self.series.get(run.directory, {}).get(key)
+
+
+def compare_seams(
+    workload: Workload,
+    uninterrupted: Sequence[Run],
+    series: AllSeries,
+    *,
+    baseline: str,
+    margin_pct: float,
+    rank: Callable[[str, str], tuple[bool, int, str]],
+) -> SeamComparison:
+    """Compare the resumed runs of one workload with the uninterrupted ones.
+
+    Args:
+        workload: runs that began with a checkpoint at a seam.
+        uninterrupted: runs that kept theirs, of this workload and others.
+        series: of all of these runs the metrics `SEAM_KEYS`.
+        baseline: the arm that comes first.
+        margin_pct: gap of the final loss, in percent of the uninterrupted run's, that counts as none.
+        rank: sort key of an arm beside the baseline.
+    """
+    step = workload.runs[0].record.identity.seam_step
+    assert step is not None, "these runs have a seam"
+    pairs = list(_pairs(workload.runs, uninterrupted, step, series))
+    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in workload.runs:
+        runs[_saved_in(run), run.arm].append(run)
+    saved_in, resumed_in = (
+        tuple(sorted(set(arms), key=lambda arm: rank(arm, baseline))) for arms in zip(*runs, strict=True)
+    )
+    losses = {pair.whole.directory: loss for pair in pairs if (loss := pair.loss) is not None}
+    mean = spread(list(losses.values()))
+    return SeamComparison(
+        title=workload.title_of(_TITLE_FACTS),
+        facts=workload.facts,
+        step=step,
+        steps=next((run.record.identity.steps for run in workload.runs if run.record.identity.steps), None),
+        margin_pct=margin_pct,
+        loss=None if mean is None else mean.mean,
+        saved_in=saved_in,
+        resumed_in=resumed_in,
+        seams=tuple(
+            _seam(before, after, runs[before, after], pairs, margin_pct)
+            for before in saved_in
+            for after in resumed_in
+            if (before, after) in runs
+        ),
+        runs=tuple(run_entry(run, None) for run in workload.runs),
+    )
+
+
+def _pairs(runs: Iterable[Run], uninterrupted: Iterable[Run], step: int, series: AllSeries) -> Iterator[_Pair]:
+    whole = {(run.pair_key, run.arm): run for run in uninterrupted if not run.contradictions}
+    for run in runs:
+        partner = whole.get((run.pair_key, _saved_in(run)))
+        if partner is not None and not run.contradictions:
+            yield _Pair(run, partner, step, series)
+
+
+def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequence[_Pair], margin_pct: float) -> Seam:
+    own = {run.directory for run in runs}
+    pairs = [pair for pair in all_pairs if pair.resumed.directory in own]
+    skipped = [number for pair in pairs if (number := pair.skipped_steps) is not None]
+    finals = [both for pair in pairs if (both := pair.final_losses) is not None]
+    gaps = [resumed - whole for resumed, whole in finals]
+    margin = margin_pct / 100 * abs(sum(whole for _, whole in finals) / len(finals)) if finals else None
+    tested = two_one_sided_tests(gaps, margin) if margin and len(gaps) >= MIN_PAIRS else None
+    errors = [run.record.error for run in runs if run.record.error and not run.measured]
+    return Seam(
+        saved_in=saved_in,
+        resumed_in=resumed_in,
+        num_runs=len(runs),
+        statuses=dict(Counter(run.outcome for run in runs)),
+        error=first_line(errors[0]) if errors else None,
+        loss_jump=spread([jump for pair in pairs if (jump := pair.loss_jump) is not None]),
+        val_loss_jump=spread([jump for pair in pairs if (jump := pair.val_loss_jump) is not None]),
+        final_gap=spread(gaps),
+        final_position=None if tested is None else tested.position,
+        margin=margin,
+        skipped_steps=sum(skipped) if skipped else None,
+        notes=tuple(_notes(runs)),
+    )
+
+
+def _notes(runs: Iterable[Run]) -> Iterator[SeamNote]:
+    """The sentences of the first process of each run that found its checkpoint changed by the seam."""
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for run in runs:
+        step = run.record.identity.seam_step
+        first = next((one for one in run.record.attempts if one.from_step == step), None)
+        for text in (first.notes or ()) if first is not None else ():
+            seeds[text].append(run.seed)
+    for text, of in seeds.items():
+        yield SeamNote(text=text, seeds=tuple(sorted(set(of))))
+
+
+def _saved_in(run: Run) -> str:
+    saved_in = run.record.identity.saved_in
+    assert saved_in is not None, "this run is uninterrupted"
+    return saved_in
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other

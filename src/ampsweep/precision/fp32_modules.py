@@ -1,0 +1,166 @@
+"""Modules that compute in float32 while the rest of a model runs under autocast (`precision.fp32_modules`).
+
+Autocast is switched off around their forward and their half-precision inputs are cast, as torch's documentation of
+`torch.autocast` has it for a subregion that needs float32.
+"""
+
+import copy
+import difflib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+_MOST_NAMES: Final = 8
+"""The most names that the sentence about a wrong pattern lists."""
+
+
+class Fp32Modules:
+    """The modules of one model that match the patterns, and all modules within them.
+
+    What wraps a module stands in its `forward` attribute: a module is covered however it is called, and names in state
+    dicts stay as they are.
+
+    Args:
+        patterns: of module names, as `fnmatch.fnmatchcase` takes them.
+        device_type: the type of device whose autocast is switched off.
+    """
+
+    def __init__(self, patterns: Sequence[str], device_type: str) -> None:
+        self.patterns, self.device_type = tuple(patterns), device_type
+        self.depth = 0
+        """Number of these modules whose forward is running, one within the other."""
+        self.has_run: set[str] = set()
+        """Patterns of which some module has run outside compiled code."""
+
+    @property
+    def running(self) -> bool:
+        """Tell whether the forward of one of the modules is running."""
+        return self.depth > 0
+
+    @property
+    def idle_patterns(self) -> list[str]:
+        """Patterns none of whose modules was called: what they name is computed elsewhere, as autocast has it."""
+        return [pattern for pattern in self.patterns if pattern not in self.has_run]
+
+    def cover(self, model: nn.Module) -> None:
+        """Wrap the modules of `model`, in place of any wrapped before.
+
+        Raises:
+            ValueError: a pattern matches no module; the sentence has names that there are.
+        """
+        matched = find_modules(model, self.patterns)
+        uncover(model)
+        patterns_of: dict[nn.Module, set[str]] = {}
+        for pattern, modules in matched.items():
+            for module in (inner for outer in modules for inner in outer.modules()):
+                patterns_of.setdefault(module, set()).add(pattern)
+        for module, patterns in patterns_of.items():
+            module.forward = _InFloat32(module, self, frozenset(patterns))
+
+
+def find_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, list[nn.Module]]:
+    """Find the modules that each pattern matches; a module with two names is found by either.
+
+    Raises:
+        ValueError: a pattern matches no module; the sentence has names that there are.
+    """
+    named = [*model.named_modules(remove_duplicate=False)]
+    matched = {pattern: [module for name, module in named if fnmatchcase(name, pattern)] for pattern in patterns}
+    for pattern, modules in matched.items():
+        if not modules:
+            names = [name for name, _ in named if name]
+            raise ValueError(f"precision.fp32_modules=[{pattern}]: no module has such a name; {_told(names, pattern)}")
+    return matched
+
+
+def uncover(model: nn.Module) -> None:
+    """Remove every wrapper from the modules of `model`."""
+    for module in model.modules():
+        wrapper = vars(module).get("forward")
+        if isinstance(wrapper, _InFloat32):
+            wrapper.remove_from(module)
+
+
+class _InFloat32:
+    """The forward of a module with autocast off and half-precision inputs cast to float32."""
+
+    def __init__(self, module: nn.Module, region: Fp32Modules, patterns: frozenset[str]) -> None:
+        self._forward, self._region, self._patterns = module.forward, region, patterns
+        self._was_on_object = "forward" in vars(module)  # set there by somebody else, over that of the class
+        functools.update_wrapper(self, self._forward, updated=())  # who asks for the signature sees that of the forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        region = self._region
+        if torch.compiler.is_compiling():
+            return self._call(args, kwargs)
+        region.has_run |= self._patterns
+        region.depth += 1
+        try:
+            return self._call(args, kwargs)
+        finally:
+            region.depth -= 1
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.autocast(self._region.device_type, enabled=False):
+            return self._forward(*in_float32(args), **in_float32(kwargs))
+
+    def remove_from(self, module: nn.Module) -> None:
+        """Give `module` the forward back that it had."""
+        if self._was_on_object:
+            module.forward = self._forward
+        else:
+            del module.forward
+
+
+def in_float32(value: Any) -> Any:
+    """Cast the float16 and bfloat16 tensors in nested tuples, lists, mappings and dataclasses to float32.
+
+    Wider ones stay as they are, as autocast leaves them, and so does every container in which nothing changes.
+    """  # in Python that torch.compile takes in without a break
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _HALF else value
+    if isinstance(value, tuple | list):
+        items = [in_float32(item) for item in value]
+        if all(map(_is, items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        cast = {key: in_float32(item) for key, item in value.items()}
+        if all(map(_is, cast.values(), value.values())):
+            return value
+        copied = copy.copy(value)
+        copied.update(cast)
+        return copied
+    if is_dataclass(value) and not isinstance(value, type):
+        return _dataclass_in_float32(value)
+    return value
+
+
+def _dataclass_in_float32(value: Any) -> Any:
+    copied = None
+    for one in fields(value):
+        if hasattr(value, one.name) and (new := in_float32(old := getattr(value, one.name))) is not old:
+            copied = copy.copy(value) if copied is None else copied
+            object.__setattr__(copied, one.name, new)  # frozen ones, too
+    return value if copied is None else copied
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _told(names: list[str], pattern: str) -> str:
+    """Tell names that there are: those like the pattern, then those of the outermost modules."""
+    if not names:
+        return "the model has no modules"
+    alike = difflib.get_close_matches(pattern, names, n=_MOST_NAMES // 2)
+    outermost: Iterator[str] = (name for name in names if "." not in name)
+    told = [*dict.fromkeys([*alike, *outermost])][:_MOST_NAMES]
+    more = ", ..." if len(told) < len(names) else ""
+    return f"there are {', '.join(told)}{more}"

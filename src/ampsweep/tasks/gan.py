@@ -1,0 +1,117 @@
+"""Generative adversarial training: a generator and a discriminator, each with an optimizer, under one scaler."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ampsweep.argument_checks import require_positive
+from ampsweep.models.image_gan import ImageGAN
+from ampsweep.precision import gradients
+from ampsweep.tasks.base import Turn, at_least_float32
+
+_SEED = 0
+
+
+class GAN:
+    """The non-saturating game of I. Goodfellow et al., "Generative Adversarial Nets", 2014.
+
+    A step is a turn of the discriminator, then one of the generator, each with images of its own. It evaluates the
+    energy distance between held-out images and as many generated ones.
+    """
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The two turns of a step."""
+        return (
+            Turn(name="discriminator", loss=self.discriminator_loss, trains={"discriminator": ["discriminator.*"]}),
+            Turn(name="generator", loss=self.generator_loss, trains={"generator": ["generator.*"]}),
+        )
+
+    def loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+        """Compute the sum of both losses."""
+        return self.discriminator_loss(model, batch) + self.generator_loss(model, batch)
+
+    def discriminator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+        """Compute the cross-entropy of telling real images from generated ones."""
+        real, _ = batch
+        fake = generated(model, real).detach()
+        on_real, on_fake = (at_least_float32(model.discriminator(images)) for images in (real, fake))
+        return (F.softplus(-on_real) + F.softplus(on_fake)).mean()
+
+    def generator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+        """Compute the cross-entropy of taking generated images for real ones."""
+        return F.softplus(-at_least_float32(model.discriminator(generated(model, batch[0])))).mean()
+
+    @torch.no_grad()
+    def evaluate(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> tuple[dict[str, Tensor], int]:
+        """Compute as ``loss`` the energy distance between the images of the batch and generated ones.
+
+        The noise is always the same, and no random state is changed.
+        """
+        real = batch[0]
+        noise = torch.randn(len(real), model.latent_size, generator=torch.Generator().manual_seed(_SEED))
+        fake = model(noise.to(device=real.device, dtype=real.dtype))
+        return {"loss": energy_distance(real, fake)}, len(real)
+
+
+class WassersteinGAN(GAN):
+    """The critic of I. Gulrajani et al., "Improved Training of Wasserstein GANs", 2017, with its gradient penalty.
+
+    A step is ``critic_steps`` turns of the critic, which is the model's discriminator, then one of the generator.
+    """
+
+    def __init__(self, critic_steps: int = 5, gradient_penalty: float = 10.0) -> None:
+        """Take the number of the critic's turns, and the penalty's weight."""
+        require_positive(critic_steps=critic_steps)
+        self.critic_steps, self.gradient_penalty = critic_steps, gradient_penalty
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The turns of a step."""
+        critic, generator = super().turns
+        return (*[critic] * self.critic_steps, generator)
+
+    def discriminator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+        """Compute the critic's loss: the mean score of generated images less that of real ones, and the penalty.
+
+        The penalty is the mean squared difference from 1 of the norm of the score's gradient with respect to an image,
+        at images between real and generated ones.
+        """
+        real, _ = batch
+        fake = generated(model, real).detach()
+        on_real, on_fake = (at_least_float32(model.discriminator(images)).mean() for images in (real, fake))
+        share = torch.rand(len(real), 1, 1, 1, device=real.device, dtype=real.dtype)
+        between = torch.lerp(real, fake.to(real.dtype), share).requires_grad_()
+        (slope,) = gradients(model.discriminator(between).sum(), [between])
+        norms = at_least_float32(slope).flatten(1).norm(dim=1)
+        loss: Tensor = on_fake - on_real + self.gradient_penalty * (norms - 1).square().mean()
+        return loss
+
+    def generator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+        """Compute the negative mean score of generated images."""
+        scores = at_least_float32(model.discriminator(generated(model, batch[0])))
+        return -scores.mean()
+
+
+def generated(model: ImageGAN, like: Tensor) -> Tensor:
+    """Generate as many images as ``like`` has."""
+    images: Tensor = model(model.noise(like))
+    return images
+
+
+def energy_distance(some: Tensor, others: Tensor) -> Tensor:
+    """Compute the energy distance of two samples (B, ...) of equal size, a float32 scalar, zero if they are the same.
+
+    It is 2 E|x - y| - E|x - x'| - E|y - y'| (G. Szekely and M. Rizzo, "Energy statistics", 2013).
+    """
+    x, y = (sample.flatten(1).float() for sample in (some, others))
+    between, within_x, within_y = (_mean_distance(*pair) for pair in ((x, y), (x, x), (y, y)))
+    return 2 * between - within_x - within_y
+
+
+def _mean_distance(x: Tensor, y: Tensor) -> Tensor:
+    distances: Tensor = (x.unsqueeze(1) - y.unsqueeze(0)).norm(dim=2)
+    return distances.mean()

@@ -1,0 +1,45 @@
+"""Two losses of one forward pass, and two optimizers that step after both."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampsweep.tasks.base import Turn, at_least_float32
+
+
+class TwoLosses:
+    """Classification and reconstruction of the inputs by a model that returns logits and values.
+
+    Each loss has a backward pass of its own through what they share, as in "Working with Multiple Models, Losses, and
+    Optimizers" of https://pytorch.org/docs/stable/notes/amp_examples.html. One optimizer trains the model's
+    ``decoder``, the other the ``trunk`` and the ``classifier``.
+    """
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The one turn, with two losses and two optimizers."""
+        trains = {"classifier": ["trunk.*", "classifier.*"], "decoder": ["decoder.*"]}
+        return (Turn(name="losses", loss=self.losses, trains=trains),)
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Compute the mean cross-entropy, and the mean squared error of the reconstruction."""
+        inputs, classes = batch
+        logits, values = (at_least_float32(output) for output in model(inputs))
+        return F.cross_entropy(logits, classes), F.mse_loss(values, at_least_float32(inputs.flatten(1)))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Compute the sum of both losses."""
+        classification, reconstruction = self.losses(model, batch)
+        return classification + reconstruction
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[dict[str, Tensor], int]:
+        """Compute ``loss``, its part ``reconstruction``, and ``accuracy`` (0 to 1) over the items of the batch."""
+        inputs, classes = batch
+        logits, values = (at_least_float32(output) for output in model(inputs))
+        reconstruction = F.mse_loss(values, at_least_float32(inputs.flatten(1)))
+        loss = F.cross_entropy(logits, classes) + reconstruction
+        accuracy = (logits.argmax(-1) == classes).float().mean()
+        return {"loss": loss, "reconstruction": reconstruction, "accuracy": accuracy}, len(classes)

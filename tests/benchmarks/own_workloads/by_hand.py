@@ -1,0 +1,268 @@
+"""Trainings of the same models on the same batches, written by hand from torch's own parts.
+
+The loops are those of PyTorch's documentation: the recipe "Automatic Mixed Precision" and the notes "Automatic Mixed
+Precision examples". Of the suite they use the data sets alone. `python by_hand.py NAME CONFIG.json OUT.pt` trains by
+one resolved config; OUT.pt gets the losses of all steps and the weights, or the error.
+"""
+
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from hydra.utils import instantiate
+from torch import Tensor, nn
+
+DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+
+
+def train(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Train the workload of this name; returns its losses, one a step, and its final weights."""
+    arguments = {key: value for key, value in config["data"].items() if key not in ("name", "provides")}
+    data = instantiate(arguments, seed=config["seed"], device=torch.device("cpu"), _convert_="all")
+    random.seed(config["seed"])
+    np.random.seed(config["seed"])
+    torch.manual_seed(config["seed"])
+    model = instantiate({key: value for key, value in config["model"].items() if key != "name"}, _convert_="all")
+    model.train()
+    batches = map(data.train_batch, count())
+    loop = LOOPS.get(name, recipe)
+    losses = loop(name, model, batches, config["precision"]["mode"], config["trainer"]["steps"])
+    return {"losses": losses, "weights": model.state_dict()}
+
+
+def recipe(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+    """One model, one loss, one optimizer; the gradients' norm is clipped to 1."""
+    loss_of, accumulate = LOSSES[name], ACCUMULATED.get(name, 1)
+    optimizer = adamw(model) if name != "cnn" else sgd(model)
+    # A cosine under a scaler has its learning rate in a tensor, as torch's fused optimizers take it.
+    schedule = cosine(optimizer, num_steps, in_tensor=mode == "amp_fp16") if name == "vit" else None
+    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
+    losses = []
+    for _ in range(num_steps):
+        loss_of_step = 0.0
+        for _ in range(accumulate):
+            batch = next(batches)
+            with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+                loss = loss_of(model, batch) / accumulate
+            scaler.scale(loss).backward()
+            loss_of_step = loss_of_step + loss.detach()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        if schedule is not None and scaler.get_scale() >= before:  # a skipped step is none
+            schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss_of_step))
+    return losses
+
+
+def adamw(model: nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01, fused=True)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, fused=True)
+
+
+def cosine(
+    optimizer: torch.optim.Optimizer, num_steps: int, *, in_tensor: bool
+) -> torch.optim.lr_scheduler.LRScheduler:
+    if in_tensor:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / num_steps)))
+
+
+def next_tokens(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    ids, following = batch
+    logits = model(ids)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), following.reshape(-1))
+
+
+def classes(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def pixels(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    images, wanted = batch
+    logits = model(images).float()
+    found, target = torch.softmax(logits, 1), F.one_hot(wanted, 3).permute(0, 3, 1, 2).float()
+    dice = 2 * (found * target).sum((0, 2, 3)) / (found.sum((0, 2, 3)) + target.sum((0, 2, 3)) + 1e-6)
+    return F.cross_entropy(logits, wanted) + 1 - dice.mean()
+
+
+def partners(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    first, second = F.normalize(model(batch[0]), dim=-1), F.normalize(model(batch[1]), dim=-1)
+    logits, labels = first @ second.T / 0.2, torch.arange(len(first))
+    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+
+
+def heat(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    inside, start, temperatures = batch
+    inside = inside.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(inside).sum(), inside, create_graph=True)
+    (second,) = torch.autograd.grad(slope[:, 1:].sum(), inside, create_graph=True)
+    residual = (slope[:, :1] - second[:, 1:] / 10).square().mean()
+    return residual + (model(start) - temperatures).square().mean()
+
+
+LOSSES: dict[str, Callable[[nn.Module, Any], Tensor]] = {
+    "gpt2": lambda model, batch: model(input_ids=batch[0], labels=batch[0]).loss,
+    "bert": lambda model, batch: model(**batch).loss,
+    "vit": classes,
+    "cnn": classes,
+    "images": classes,
+    "lstm": next_tokens,
+    "gru": next_tokens,
+    "experts": next_tokens,
+    "stream": next_tokens,
+    "regression": lambda model, batch: F.mse_loss(model(batch[0]), batch[1]),
+    "segmentation": pixels,
+    "contrastive": partners,
+    "pinn": heat,
+}
+ACCUMULATED = {"regression": 2}
+
+
+def gan(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+    """Two models and two optimizers in turn, each on a batch of its own, with one scaler and one update a step."""
+    generator, judge = model["generator"], model["judge"]
+    optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
+    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
+    autocast = torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")
+    losses = []
+    for _ in range(num_steps):
+        images, _ = next(batches)
+        with autocast:
+            with torch.no_grad():
+                made = generator(torch.randn(len(images), 16))
+            judged = F.softplus(-judge(images)).mean() + F.softplus(judge(made)).mean()
+        backward_and_step(scaler, judged, optimizers["judge"], judge)
+
+        images, _ = next(batches)
+        with autocast:
+            fooled = F.softplus(-judge(generator(torch.randn(len(images), 16)))).mean()
+        backward_and_step(scaler, fooled, optimizers["generator"], generator)
+        scaler.update()
+        model.zero_grad()
+        losses.append(float(judged.detach() + fooled.detach()))
+    return losses
+
+
+def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+    """A penalty on unscaled gradients of scaled scores, as in the notes' "Gradient penalty"."""
+    generator, judge = model["generator"], model["judge"]
+    optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
+    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
+    autocast = torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32")
+    losses = []
+    for _ in range(num_steps):
+        images, _ = next(batches)
+        with autocast:
+            with torch.no_grad():
+                made = generator(torch.randn(len(images), 16)).float()
+            share = torch.rand(len(images), 1, 1, 1)
+            between = (share * images + (1 - share) * made).requires_grad_()
+            scores = judge(between).sum()
+        (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
+        slope = scaled / scaler.get_scale()
+        with autocast:
+            penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
+            judged = judge(made).mean() - judge(images).mean() + 10.0 * penalty
+        backward_and_step(scaler, judged, optimizers["judge"], judge)
+
+        images, _ = next(batches)
+        with autocast:
+            fooled = -judge(generator(torch.randn(len(images), 16))).mean()
+        backward_and_step(scaler, fooled, optimizers["generator"], generator)
+        scaler.update()
+        model.zero_grad()
+        losses.append(float(judged.detach() + fooled.detach()))
+    return losses
+
+
+def backward_and_step(
+    scaler: torch.amp.GradScaler, loss: Tensor, optimizer: torch.optim.Optimizer, model: nn.Module
+) -> None:
+    model.zero_grad()  # gradients that the other model's loss has left there
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+
+
+def two_heads(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+    """Two losses through one graph, and two optimizers, as in the notes' "Working with Multiple Models, Losses"."""
+    copying = [*model.encoder.parameters(), *model.decoder.parameters()]
+    first = torch.optim.AdamW(copying, lr=1e-3, weight_decay=0.01, fused=True)
+    second = adamw(model.head, lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
+    losses = []
+    for _ in range(num_steps):
+        images, names = next(batches)
+        with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+            made = model(images)
+            copied, named = F.mse_loss(made["copies"], images), F.cross_entropy(made["logits"], names)
+        scaler.scale(copied).backward(retain_graph=True)
+        scaler.scale(named).backward()
+        for optimizer, parameters in ((first, copying), (second, model.head.parameters())):
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            scaler.step(optimizer)
+        scaler.update()
+        model.zero_grad()
+        losses.append(float(copied.detach() + named.detach()))
+    return losses
+
+
+def q_learning(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
+    """One net learns from what another expects, which follows it after each step."""
+    optimizer = adamw(model.online)
+    scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
+    losses = []
+    for _ in range(num_steps):
+        batch = next(batches)
+        with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+            with torch.no_grad():
+                ahead = model.target(batch["next_state"]).amax(1)
+                wanted = batch["reward"] + 0.97 * (1 - batch["ended"]) * ahead
+            values = model.online(batch["state"]).gather(1, batch["action"][:, None]).squeeze(1)
+            loss = F.smooth_l1_loss(values, wanted)
+        backward_and_step(scaler, loss, optimizer, model.online)
+        scaler.update()
+        with torch.no_grad():
+            for followed, leader in zip(model.target.parameters(), model.online.parameters(), strict=True):
+                followed.lerp_(leader, 0.05)
+        losses.append(loss.item())
+    return losses
+
+
+LOOPS: dict[str, Callable[[str, Any, Iterator[Any], str, int], list[float]]] = {
+    "gan": gan,
+    "wgan_gp": wgan_gp,
+    "autoencoder": two_heads,
+    "dqn": q_learning,
+}
+
+
+def main() -> None:
+    name, config, out = sys.argv[1:]
+    try:
+        found = train(name, json.loads(Path(config).read_text()))
+    except RuntimeError as error:  # what torch cannot compute on this machine
+        found = {"error": str(error).splitlines()[0]}
+    torch.save(found, out)
+
+
+if __name__ == "__main__":
+    main()

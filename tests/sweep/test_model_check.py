@@ -1,0 +1,160 @@
+"""Before any work: model, data and task are tried together as a training does it, without its memory and its time."""
+
+import math
+import random
+
+import numpy as np
+import own_tasks
+import pytest
+import torch
+
+from ampsweep.config.compose import compose_one
+from ampsweep.config.errors import UserError
+from ampsweep.sweep.memory_check import _at_most
+from ampsweep.sweep.model_check import check_model
+from ampsweep.sweep.preflight import Checked
+from ampsweep.tracing.step import trace_step
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
+
+CPU = torch.device("cpu")
+OWN_NET = ("model=custom", "model._target_=own_tasks.Net", "data=digits")
+
+
+def checked(*overrides):
+    config = compose_one(["device=cpu", "tracking=disabled", *overrides])
+    return config, check_model(config, build_data(config, CPU))
+
+
+def own(task, *overrides):
+    return checked(*OWN_NET, "task=custom", f"task._target_=own_tasks.{task}", *overrides)
+
+
+@pytest.mark.parametrize("task", ["Own", "Penalized", "ByHand", "Looking", "Seen"])
+@pytest.mark.parametrize("model", [OWN_NET, ("model=mlp_small",)], ids=["own", "suite's"])
+def test_a_task_that_trains_is_taken(task, model):
+    if task == "Seen" and model != OWN_NET:
+        model = (*model, "model.hidden_size=8", "model.num_layers=2")
+    _, found = checked(*model, "task=custom", f"task._target_=own_tasks.{task}")
+    assert found.output_bytes > 0
+    assert {parameter.device.type for parameter in found.model.parameters()} == {"meta"}
+    assert not any(parameter.grad is not None for parameter in found.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ("Vector", r"the loss must be a scalar, got shape \(64,\)"),
+        ("Number", "the loss must be a tensor, or several in a tuple, got float"),
+        ("Nothing", "the loss must be a tensor, or several in a tuple, got an empty tuple"),
+        ("Detached", "the loss has no gradient: it is detached, or computed from nothing that is trained"),
+        ("NotDifferentiable", "RuntimeError: rounding has no gradient"),
+        ("NoEvaluation", "TypeError: 'NoneType' object is not callable"),
+        ("BrokenEvaluation", "RuntimeError: "),
+        ("BareEvaluation", "evaluate must return a mapping of means and a count, got dict"),
+        ("FloatEvaluation", "evaluate must return means that are scalar tensors, got float as loss"),
+        ("Uncounted", "evaluate must return the number of items that its means are of, got NoneType"),
+        ("BrokenAfterStep", "RuntimeError: no target network"),
+        ("LookingInVain", "RuntimeError: "),
+    ],
+)
+def test_what_a_training_would_find_is_found_before(task, sentence):
+    named = f"model=custom cannot be trained on data=digits with task=custom: {sentence}"
+    with pytest.raises(UserError, match=named):
+        own(task)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((), "the model returns a dict with the tensors logits, hidden; task.output must name the one that the task"),
+        (("task.output=logit",), "task.output=logit: the model returns a dict with the tensors logits, hidden"),
+    ],
+)
+def test_a_wrong_output_is_answered_with_those_there_are(overrides, sentence):
+    with pytest.raises(UserError, match=sentence):
+        checked("model=custom", "model._target_=own_tasks.Wrapped", "data=digits", *overrides)
+    checked("model=custom", "model._target_=own_tasks.Wrapped", "data=digits", "task.output=logits")
+
+
+def test_code_is_called_as_in_a_training():
+    own_tasks.Seen.calls.clear()
+    own("Seen")
+    assert own_tasks.Seen.calls == [
+        ("loss", True, True, "meta"),
+        ("loss", True, True, "meta"),
+        ("after_step", True, False, "meta"),
+        ("evaluate", False, False, "meta"),
+    ]
+
+
+@pytest.mark.parametrize("task", ["Own", "Looking"])
+def test_a_check_changes_no_random_state(task):
+    def states():
+        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+    before = states()
+    own(task, "model.name=net")
+    assert states() == before
+
+
+class OneBatch:
+    """Data of which only the beginning may be read."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def __getattr__(self, name):
+        return getattr(self._data, name)
+
+    def val_batches(self):
+        yield next(self._data.val_batches())
+        raise AssertionError("a whole validation set was read")
+
+
+def test_no_more_than_a_batch_is_evaluated():
+    config = compose_one(["device=cpu", *OWN_NET, "task=custom", "task._target_=own_tasks.Own"])
+    check_model(config, OneBatch(build_data(config, CPU)))
+
+
+def test_a_penalty_on_inputs_without_gradients_is_refused():
+    tokens = ("data=text", "task=classification", "task.gradient_penalty=1", "task.penalty_of=inputs")
+    with pytest.raises(UserError, match="task.penalty_of=inputs: the inputs are torch.int64, which has no gradients"):
+        checked("model=gpt_tiny", *tokens)
+
+
+WIDE = ("model=mlp_small", "data=digits", "model.hidden_size=512", "data.batch_size=2")
+WORKLOADS = {
+    "weights": WIDE,
+    "weights penalized": (*WIDE, "task.gradient_penalty=1"),
+    "activations penalized": ("model=mlp_small", "data=digits", "data.batch_size=256", "task.gradient_penalty=1"),
+    "inputs penalized": (*WIDE, "task.gradient_penalty=1", "task.penalty_of=inputs"),
+    "unfused": (*WIDE, "optimizer.fused=false"),
+    "momentum": (*WIDE, "optimizer=sgd", "optimizer.momentum=0.9", "optimizer.fused=false"),
+    "adagrad": (*WIDE, "optimizer=adagrad"),
+    "rmsprop": (*WIDE, "optimizer=rmsprop", "optimizer.momentum=0.9", "optimizer.weight_decay=0.1"),
+    "two turns": (*OWN_NET, "task=custom", "task._target_=own_tasks.Seen"),
+    "looks at values": (*OWN_NET, "task=custom", "task._target_=own_tasks.Looking"),
+    "gpt": ("model=gpt_tiny", "data=text", "data.batch_size=4"),
+}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16"])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_step_takes_more_than_the_bound(workload, mode):
+    config, found = checked(*WORKLOADS[workload], f"precision={mode}")
+    size = sum(parameter.numel() for parameter in found.model.parameters())
+    bound = _at_most(config, CPU, Checked(num_parameters=size, output_bytes=found.output_bytes))
+
+    trainer = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
+    trainer.model.train()
+    trainer.train_step()
+    with trace_step(trainer.model, *trainer.optimizers.values()) as trace:
+        trainer.train_step()
+
+    assert trace.result.peak_bytes < bound < 5 * trace.result.peak_bytes
+
+
+def test_what_cannot_be_counted_has_no_bound():
+    config, found = checked("model=mlp_small", "data=digits")
+    assert _at_most(config, CPU, Checked(num_parameters=1, output_bytes=None)) == math.inf

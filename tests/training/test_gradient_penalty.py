@@ -1,0 +1,105 @@
+"""Gradient penalties are bitwise those of torch's own example, whatever the mode, and their memory is known before."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from assembled import CPU, MLP, assemble
+from test_hand_written_loops import DTYPES
+
+from ampsweep.data.digits import Digits
+from ampsweep.models import mlp
+
+SEED, LR, NUM_STEPS, WEIGHT = 5, 1e-2, 14, 0.5
+OVERFLOWS = 2.0**24
+"""A scale with which the gradients of the first steps overflow float16."""
+MODES = [("fp32", 1.0), ("amp_bf16", 1.0), ("amp_fp16", 65536.0), ("amp_fp16", OVERFLOWS)]
+PENALIZED = (*MLP, f"seed={SEED}", "optimizer=sgd", f"optimizer.lr={LR}", "trainer.max_grad_norm=null")
+OF = {"parameters": 0.5, "inputs": 0.25}
+
+
+def settings(mode, init_scale, of, accumulate=1):
+    return (
+        *PENALIZED,
+        *(f"precision={mode}", f"precision.init_scale={init_scale:.1f}"),
+        *(f"task.gradient_penalty={WEIGHT}", f"task.penalty_of={of}"),
+        *(f"trainer.steps={NUM_STEPS}", f"trainer.grad_accum_steps={accumulate}"),
+    )
+
+
+def by_hand(mode, init_scale, of, accumulate):
+    """The example "Gradient penalty" of torch's AMP examples, on either kind of gradients."""
+    torch.manual_seed(SEED)
+    model = mlp.MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
+    data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, enabled=mode == "amp_fp16")
+    losses, scales = [], []
+    for step in range(NUM_STEPS):
+        total = 0.0
+        for micro in range(accumulate):
+            input, target = data.train_batch(step * accumulate + micro)
+            penalized = [*model.parameters()] if of == "parameters" else [input.requires_grad_()]
+            with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+                loss = F.cross_entropy(model(input), target)
+            scaled_grads = torch.autograd.grad(scaler.scale(loss), penalized, create_graph=True)
+            inv_scale = 1.0 / scaler.get_scale()
+            grads = [p * inv_scale for p in scaled_grads]
+            with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+                if of == "parameters":
+                    grad_norm = 0
+                    for grad in grads:
+                        grad_norm += grad.pow(2).sum()
+                    grad_norm = grad_norm.sqrt()
+                else:
+                    grad_norm = torch.linalg.vector_norm((grads[0] * len(input)).flatten(1), dim=1).mean()
+                loss = (loss + WEIGHT * grad_norm) / accumulate
+            scaler.scale(loss).backward()
+            total += loss.detach()
+        losses.append(float(total))
+        scales.append(scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return losses, scales, [*model.parameters()]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("of", ["parameters", "inputs"])
+@pytest.mark.parametrize(("mode", "init_scale"), MODES)
+def test_a_penalty_is_bitwise_that_of_torchs_example(mode, init_scale, of, accumulate):
+    losses, scales, parameters = by_hand(mode, init_scale, of, accumulate)
+    training = assemble(*settings(mode, init_scale, of, accumulate))
+
+    assert training.train().status == "completed"
+
+    assert [*training.column("train/loss").values()] == pytest.approx(losses, rel=0, abs=0, nan_ok=True)
+    assert all(map(torch.equal, training.parameters(), parameters))
+    if mode == "amp_fp16":
+        assert [*training.column("amp/scale").values()] == scales
+        skipped = training.rows[-1]["amp/skipped_steps"]
+        assert 0 < skipped < NUM_STEPS if init_scale == OVERFLOWS else skipped == 0
+
+
+@pytest.mark.parametrize("of", ["parameters", "inputs"])
+def test_a_scale_far_too_large_comes_down(of):
+    training = assemble(*settings("amp_fp16", 2.0**60, of), "trainer.steps=60")
+
+    assert training.train().status == "completed"
+
+    losses = [*training.column("train/loss").values()]
+    assert 25 < training.rows[-1]["amp/skipped_steps"] < 60
+    assert not math.isfinite(losses[0])
+    assert math.isfinite(losses[-1])
+
+
+def test_a_penalty_that_no_scale_makes_finite_diverges():
+    training = assemble(*settings("amp_fp16", 65536.0, "parameters"), "trainer.steps=100")
+    with torch.no_grad():
+        next(training.built.model.parameters()).fill_(torch.inf)
+
+    ending = training.train()
+
+    assert ending.status == "diverged"
+    assert ending.error.startswith("the scale collapsed to")
