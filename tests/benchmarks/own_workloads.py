@@ -179,8 +179,13 @@ def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> Non
         return
     losses = [row["train/loss"] for row in read_history(run) if "train/loss" in row]
     pairs = [*zip(losses, by_hand["losses"], strict=True)]
-    one.num_losses, one.num_equal_losses = len(pairs), sum(ours == theirs for ours, theirs in pairs)
-    one.largest_difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+    # A scale that is too large for a penalty makes the loss no number, in both.
+    differences = [
+        0.0 if ours == theirs or math.isnan(ours) and math.isnan(theirs) else abs(ours - theirs) / abs(theirs)
+        for ours, theirs in pairs
+    ]
+    one.num_losses, one.num_equal_losses = len(pairs), differences.count(0.0)
+    one.largest_difference = max(differences)
     weights = load_checkpoint(run / CHECKPOINTS / LAST).model
     assert weights.keys() == by_hand["weights"].keys()
     one.largest_weight_difference = max(_difference(weights[key], by_hand["weights"][key]) for key in weights)
