@@ -10,13 +10,15 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.data.copied_ahead import copies_ahead
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Loss
-from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.feeding import note_delivery, resident
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
 
@@ -62,6 +64,7 @@ class FakeTraining:
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = trainer.config.grad_accum_steps * len(trainer.turns)
+        data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
@@ -177,14 +180,31 @@ class _FakeData(ShortValidation):
     def __init__(self, data: Data, device: FakeDevice) -> None:
         super().__init__(data)
         self._device = device
+        self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
+        self._ahead: tuple[int, Any] | None = None
+        """Index and batch of the copy that is under way, as `CopiedAhead` has it on CUDA."""
 
     def resident(self) -> list[Tensor]:
         """The tensors that the data holds."""
-        return resident(self._data)
+        return [*resident(self._data), *tensors_in(self._ahead or ())]
+
+    def begin_at(self, index: int) -> None:
+        """Be where the batch before this one has been read."""
+        if not self._is_copied_ahead:
+            return
+        with self._device.loading_data():
+            batch = super().train_batch(index)
+        self._ahead = (index, batch) if copies_ahead(batch, self.batch_size) else None
 
     def train_batch(self, index: int) -> Any:
+        ahead, self._ahead = self._ahead, None
         with self._device.loading_data():
-            return super().train_batch(index)
+            batch = ahead[1] if ahead is not None and ahead[0] == index else super().train_batch(index)
+            if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
+                self._ahead = index + 1, super().train_batch(index + 1)
+        if self._ahead is not None:
+            note_delivery(self._ahead[1])
+        return batch
 
     def val_batches(self) -> Iterator[Any]:
         batches = super().val_batches()

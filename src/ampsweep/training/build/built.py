@@ -113,7 +113,8 @@ def build_data(config: Config, device: torch.device) -> Data:
         data = build_component("data", config.data, seed=config.seed, device=device)
     if not isinstance(data, Data):
         target, kind = config.data["_target_"], type(data).__name__
-        raise UserError(f"data._target_={target} gave a {kind} without train_batch(index) and val_batches()")
+        missing = [name for name in vars(Data) if not (name.startswith("_") or hasattr(data, name))]
+        raise UserError(f"data._target_={target} gave a {kind} without {', '.join(missing)}")
     return data
 
 
