@@ -117,6 +117,20 @@ class SyntheticImagesConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class ImageFolderConfig(DataConfig):
+    path: str = MISSING
+    num_classes: int = MISSING
+    image_size: int = MISSING
+    val_fraction: float = 0.1
+    """Share of the images that is held out where the folder has no `train` and `val`."""
+    augment: bool = True
+    num_workers: int | None = None
+    """Processes that read ahead. None: chosen from the time that reading takes."""
+    prefetch_factor: int | None = None
+    """Batches that each of them has read ahead. None: torch's default, 2."""
+
+
+@dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
     val_fraction: float = 0.2
 

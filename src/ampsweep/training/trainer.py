@@ -101,7 +101,8 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
-        self._rows = UnreadRows(precision.device)
+        names = {turn.name for turn in turns}
+        self._rows = UnreadRows(precision.device, num_more=len(names) if len(names) > 1 else 0)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
@@ -191,6 +192,19 @@ class Trainer:
         """Compute the validation metrics."""
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
+
+    def autocast_penalty(self) -> float | None:
+        """Compute the validation loss under autocast minus that in full precision, of the weights as they are.
+
+        One of the two is that of the last evaluation. None where the training uses no autocast, or has no validation.
+        """
+        known, config = self.values.get("val/loss"), self.precision.config
+        if known is None or not config.autocast:
+            return None
+        how = "full" if config.eval == "autocast" else "autocast"
+        with self.precision.flags(), self._watchdog.over(lambda: f"the evaluation with precision.eval={how}"):
+            other = evaluate(self.model, self.data, self.task, self.precision, self._prepare, how)["val/loss"]
+        return other - known if how == "autocast" else known - other
 
     def _evaluate_at_seam(self) -> dict[str, float]:
         """Compute the validation loss of a checkpoint from before the seam; the training goes on as without that."""
