@@ -1,6 +1,7 @@
 """`experiment=resume_matrix`: saved in one precision, resumed in another, and what the loss does."""
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_a_run_whose_checkpoint_was_deleted_trains_again(train):
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_a_matrix_goes_on_after_an_interruption(with_signal, start, train, tmp_path):
     """Interrupted in a resumed run: by Ctrl-C it leaves a checkpoint of its own, killed it begins at the seam again."""
-    slow = ("model=custom", "model._target_=own_models.Gated", "+model.at=7", f"+model.gate={tmp_path / 'gate.open'}")
+    slow = ("model=custom", "model._target_=own_models.Gated", "+model.at=2", f"+model.gate={tmp_path / 'gate.open'}")
     settings = (*MATRIX[:1], *slow, *DIGITS[1:], *SHORT, "precision=amp_fp16", "seam.saved_in=null,amp_fp16")
     gate, waiting = Path("gate.open"), Path("gate.waiting")
     gate.touch()
@@ -88,7 +89,10 @@ def test_a_matrix_goes_on_after_an_interruption(with_signal, start, train, tmp_p
     waiting.unlink(missing_ok=True)
     started = start(*settings, f"into={only_sweep()}")
     wait_until(waiting.exists, "the resumed run is at its seventh step")
-    started.signal(with_signal)
+    if with_signal == signal.SIGKILL:
+        os.kill(int(waiting.read_text()), with_signal)
+    else:
+        started.signal(with_signal)
     gate.touch()
     started.finish()
     assert train(*settings, f"into={only_sweep()}").code == 0
