@@ -169,6 +169,8 @@ def fine():
         ("trainer.epochs", 0, "must be greater than 0"),
         ("trainer.max_seconds", 0, "must be greater than 0"),
         ("trainer.max_grad_norm", -1, "must be greater than 0"),
+        ("trainer.max_grad_value", 0, "must be greater than 0"),
+        ("trainer.max_grad_value", math.inf, "must be a finite number"),
         ("trainer.grad_accum_steps", 0, "must be greater than 0"),
         ("trainer.log_every", 0, "must be greater than 0"),
         ("trainer.warmup_steps", -1, "must not be negative"),

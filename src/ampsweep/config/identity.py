@@ -32,6 +32,7 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
     ("task", "penalty_of"): "parameters",
+    ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
