@@ -35,6 +35,8 @@ def train(name: str, config: dict[str, Any]) -> dict[str, Any]:
     batches = map(data.train_batch, count())
     loop = LOOPS.get(name, recipe)
     losses = loop(name, model, batches, config["precision"]["mode"], config["trainer"]["steps"])
+    if hasattr(data, "stop_workers"):
+        data.stop_workers()
     return {"losses": losses, "weights": model.state_dict()}
 
 
@@ -248,8 +250,8 @@ def q_learning(name: str, model: nn.Module, batches: Iterator[Any], mode: str, n
 
 
 LOOPS: dict[str, Callable[[str, Any, Iterator[Any], str, int], list[float]]] = {
-    "gan": gan,
-    "wgan_gp": wgan_gp,
+    "digits_gan": gan,
+    "digits_wgan_gp": wgan_gp,
     "autoencoder": two_heads,
     "dqn": q_learning,
 }
