@@ -181,7 +181,7 @@ def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> Non
     pairs = [*zip(losses, by_hand["losses"], strict=True)]
     # A scale that is too large for a penalty makes the loss no number, in both.
     differences = [
-        0.0 if ours == theirs or math.isnan(ours) and math.isnan(theirs) else abs(ours - theirs) / abs(theirs)
+        0.0 if ours == theirs or (math.isnan(ours) and math.isnan(theirs)) else abs(ours - theirs) / abs(theirs)
         for ours, theirs in pairs
     ]
     one.num_losses, one.num_equal_losses = len(pairs), differences.count(0.0)
