@@ -131,9 +131,9 @@ class Precision:
             return _NOTHING
         return torch.autocast(self.device.type, self.autocast_dtype, cache_enabled=self.config.cache_enabled)
 
-    def eval_autocast(self) -> AbstractContextManager[None]:
-        """Context for evaluation: the training's autocast, or none (`precision.eval`)."""
-        return self.autocast() if self.config.eval == "autocast" else nullcontext()
+    def eval_autocast(self, how: str | None = None) -> AbstractContextManager[None]:
+        """Context for evaluation: `autocast`, the training's, or `full`, none; None: as `precision.eval` says."""
+        return self.autocast() if (how or self.config.eval) == "autocast" else nullcontext()
 
     def backward(self, *losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
         """Run the backward pass of each loss (scalar, attached to its graph), scaled; what they share is kept so long.

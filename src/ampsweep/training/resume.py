@@ -53,7 +53,7 @@ def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
     restore_rng_state(checkpoint.rng, trainer.precision.device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
     if isinstance(trainer.data, Stateful) and checkpoint.data:
-        trainer.data.load_state_dict(checkpoint.data)
+        notes += trainer.data.load_state_dict(checkpoint.data) or []
     if trainer.step >= trainer.num_steps:
         notes.append(f"the checkpoint is of step {trainer.step} of {trainer.num_steps}: nothing is left to train")
     return notes

@@ -228,7 +228,7 @@ def _missing(
 
 def _legend(series: SizeSeries) -> Layout:
     note = marker_note(series)
-    return {"showlegend": True, **({} if note is None else {"legend": {"title": {"text": note}}})}
+    return {"showlegend": True, **({} if note is None else {"legend": {"title": {"text": note, "side": "top"}}})}
 
 
 def _out_of_memory(arm: str, of: SeriesData) -> list[tuple[float, int]]:
