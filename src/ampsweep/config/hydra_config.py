@@ -32,6 +32,7 @@ SCHEMAS: Final[dict[str, dict[str, type]]] = {
         "synthetic_regression": schema.SyntheticRegressionConfig,
         "synthetic_tokens": schema.SyntheticTokensConfig,
         "synthetic_images": schema.SyntheticImagesConfig,
+        "image_folder": schema.ImageFolderConfig,
         "digits": schema.DigitsConfig,
         "text": schema.TextConfig,
         "tokens": schema.TokensConfig,

@@ -117,6 +117,20 @@ class SyntheticImagesConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class ImageFolderConfig(DataConfig):
+    path: str = MISSING
+    num_classes: int = MISSING
+    image_size: int = MISSING
+    val_fraction: float = 0.1
+    """Share of the images that is held out where the folder has no `train` and `val`."""
+    augment: bool = True
+    num_workers: int | None = None
+    """Processes that read ahead. None: chosen from the time that reading takes."""
+    prefetch_factor: int | None = None
+    """Batches that each of them has read ahead. None: torch's default, 2."""
+
+
+@dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
     val_fraction: float = 0.2
 
@@ -265,6 +279,9 @@ class TrainerConfig:
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
     max_grad_norm: float | None = 1.0
+    """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it."""
+    max_grad_value: float | None = None
+    """Largest magnitude of a single gradient; larger ones are cut down to it, before the norm is clipped."""
     log_every: int = 10
     eval_every: int | None = None
     """None: evaluate at the end only."""

@@ -55,8 +55,8 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """The place in the stream after the batches that `train_batch` has returned, as plain values and tensors."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
+        """Go on from there; may return sentences for the user on how."""
 
 
 def stop_workers(data: object) -> None:

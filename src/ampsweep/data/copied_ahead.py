@@ -9,21 +9,22 @@ from torch import Tensor
 from ampsweep.data.base import batch_to_device, map_batch
 from ampsweep.tracing.ledger import tensors_in
 
-AHEAD_BYTES: Final = 2**20
-"""Size of a batch from which on it is copied ahead. PCIe takes 40 microseconds for it, as long as the host for the
-stream and its events; the next batch is memory of the training."""
+AHEAD_BYTES: Final = 2**12
+"""Size of an item from which on batches are copied ahead. For a hundred such items PCIe takes some 20 microseconds, as
+the host does for the stream and its events. The size of an item decides and not that of a batch, so that the memory of
+a training is affine in its batch size."""
 
 
 class CopiedAhead:
     """Batches that `read` returns on the host, moved to the device.
 
-    A large batch is copied in a stream of its own while the step computes on the one before. The memory for it is taken
-    in the step's own stream, whose earlier work the copy waits for: it needs no `record_stream`, which would have the
-    allocator keep freed batches until the device is done, and a peak that depends on how far the host is ahead.
+    A batch of large items is copied in a stream of its own while the step computes on the one before. The memory for it
+    is taken in the step's own stream, whose earlier work the copy waits for: it needs no `record_stream`, with which
+    the allocator keeps freed batches until the device is done, so that the peak depends on how far the host is ahead.
     """
 
-    def __init__(self, read: Callable[[int], Any], device: torch.device) -> None:
-        self._read, self._device = read, device
+    def __init__(self, read: Callable[[int], Any], batch_size: int, device: torch.device) -> None:
+        self._read, self._batch_size, self._device = read, batch_size, device
         self._is_cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._is_cuda else None  # type: ignore[no-untyped-call]
         self._ahead: tuple[int, Any, Any] | None = None
@@ -34,7 +35,7 @@ class CopiedAhead:
         if not self._is_cuda:
             return batch_to_device(self._read(index), self._device)
         batch = self._taken(index)
-        if copies_ahead(batch):
+        if copies_ahead(batch, self._batch_size):
             self._ahead = index + 1, *self._begun(self._read(index + 1))
         return batch
 
@@ -69,6 +70,6 @@ class CopiedAhead:
         return moved, self._stream.record_event()
 
 
-def copies_ahead(batch: Any) -> bool:
+def copies_ahead(batch: Any, batch_size: int) -> bool:
     """Tell whether the batch after one like this is copied ahead."""
-    return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES
+    return sum(tensor.nbytes for tensor in tensors_in(batch)) >= AHEAD_BYTES * batch_size

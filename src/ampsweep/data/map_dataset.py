@@ -31,7 +31,7 @@ class MapDataset:
 
     tokens_per_batch: int | None = None
     copies_ahead = True
-    """On CUDA the batch after the current one is on the device, if it is large: see ``CopiedAhead``."""
+    """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MapDataset:
         self.fingerprint = digest(_fingerprint(train, num_train, batches), _fingerprint(val, num_val, self._val))
         self._device = device
         self._reader = BatchReader(batches, settings, device)
-        self._batches = CopiedAhead(self._reader, device)
+        self._batches = CopiedAhead(self._reader, batch_size, device)
 
     @property
     def num_workers(self) -> int | None:

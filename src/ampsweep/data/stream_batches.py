@@ -36,8 +36,8 @@ class StreamBatches:
     """Full batches of a stream, pass after pass without an end; what is left of a pass is dropped.
 
     In a worker it is that worker's own stream: its dataset finds out by `get_worker_info` which part of the items it
-    has. While a batch is read the generators are seeded from (seed, worker, batches before). `set_epoch` of the
-    dataset, if it has one, is called with the number of passes before.
+    has. While a batch is read the generators are seeded from (seed, worker, batches before). If the dataset has
+    `set_epoch`, it is called with the number of passes before.
     """
 
     def __init__(

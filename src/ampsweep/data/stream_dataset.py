@@ -34,7 +34,7 @@ class StreamDataset:
     tokens_per_batch: int | None = None
     num_train_batches: int | None = None
     copies_ahead = True
-    """On CUDA the batch after the current one is on the device, if it is large: see ``CopiedAhead``."""
+    """On CUDA the batch after the current one is on the device, if its items are large: see ``CopiedAhead``."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class StreamDataset:
             prefetch_factor=settings.prefetch_factor,
             pins=device.type == "cuda",
         )
-        self._batches = CopiedAhead(self._reader, device)
+        self._batches = CopiedAhead(self._reader, batch_size, device)
 
     def train_batch(self, index: int) -> Any:
         """Micro-batch ``index`` of the stream."""

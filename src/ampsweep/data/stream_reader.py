@@ -78,15 +78,16 @@ class StreamReader:
         """Go to where a state was taken; return sentences for the user on how."""
         next_batch, streams = state["next_batch"], state["num_streams"]
         if streams != self._num_streams:
-            note = f"the stream was read by {streams} workers and is now by {self._num_streams}: its batches differ"
-            return [note, *self._skip_to(next_batch)]
+            differs = "so that its batches are others from now on"
+            why = f"was read by {streams} workers and is now by {self._num_streams}, {differs}"
+            return self._skip_to(next_batch, why)
         if "states" not in state:
-            return self._skip_to(next_batch)
+            return self._skip_to(next_batch, "tells no state to go on from")
         first = state["first"]
         self._begin(first, tuple(state["states"]))
         if [batch_probe(self._take()) for _ in range(first, next_batch)] == state["probes"]:
             return []
-        return ["the state of the stream is not all of it: other batches came from there", *self._skip_to(next_batch)]
+        return self._skip_to(next_batch, "goes on with other batches from the state that it told")
 
     def stop_workers(self) -> None:
         """End the workers, and forget the place in the stream."""
@@ -99,11 +100,11 @@ class StreamReader:
     def _is_open(self) -> bool:
         return self._source is not None or self._workers is not None
 
-    def _skip_to(self, index: int) -> list[str]:
+    def _skip_to(self, index: int, why: str) -> list[str]:
         if index == 0:
             return []
         self._open(index)
-        return [f"the stream has no state to go on from: its first {index} batches are read once more and dropped"]
+        return [f"the stream {why}: its batches before batch {index} are read again and dropped"]
 
     def _open(self, index: int) -> None:
         """Begin so that batch `index` can be read soon: those before it are dropped where they are read."""

@@ -1,6 +1,6 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,13 +10,15 @@ from torch.optim import Optimizer
 
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
+from ampsweep.data.copied_ahead import copies_ahead
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.tasks.base import Loss
-from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.feeding import note_delivery, resident
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
 
@@ -62,6 +64,7 @@ class FakeTraining:
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = trainer.config.grad_accum_steps * len(trainer.turns)
+        data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
@@ -116,12 +119,20 @@ class FakeTraining:
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
             cover_modules(precision, model)
-            built = build_around(config, precision, model, data)
-        if self._device.target.kind == "cuda":
-            for group in (group for one in built.optimizers.values() for group in one.param_groups):
-                group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
+            with self._device.optimizers():
+                built = build_around(config, precision, model, data, torch.device(self._device.target.kind))
+        precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign, assignment]
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
         return replace(built, turns=turns)
+
+    def _as_on_target(self, step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
+        """The same step, in which the optimizer does what it does on the target."""
+
+        def taken(optimizer: Optimizer) -> None:
+            with self._device.optimizers():
+                step(optimizer)
+
+        return taken
 
     def _noted(self, loss: Loss) -> Loss:
         """The same loss; what its model calls is known by name meanwhile."""
@@ -145,7 +156,8 @@ class FakeTraining:
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
             for parameter in _parameters_of(optimizer):
                 parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
+            with self._device.optimizers():
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._trainer.instruments.count_update()
 
@@ -168,14 +180,31 @@ class _FakeData(ShortValidation):
     def __init__(self, data: Data, device: FakeDevice) -> None:
         super().__init__(data)
         self._device = device
+        self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
+        self._ahead: tuple[int, Any] | None = None
+        """Index and batch of the copy that is under way, as `CopiedAhead` has it on CUDA."""
 
     def resident(self) -> list[Tensor]:
         """The tensors that the data holds."""
-        return resident(self._data)
+        return [*resident(self._data), *tensors_in(self._ahead or ())]
+
+    def begin_at(self, index: int) -> None:
+        """Be where the batch before this one has been read."""
+        if not self._is_copied_ahead:
+            return
+        with self._device.loading_data():
+            batch = super().train_batch(index)
+        self._ahead = (index, batch) if copies_ahead(batch, self.batch_size) else None
 
     def train_batch(self, index: int) -> Any:
+        ahead, self._ahead = self._ahead, None
         with self._device.loading_data():
-            return super().train_batch(index)
+            batch = ahead[1] if ahead is not None and ahead[0] == index else super().train_batch(index)
+            if self._is_copied_ahead and copies_ahead(batch, self.batch_size):
+                self._ahead = index + 1, super().train_batch(index + 1)
+        if self._ahead is not None:
+            note_delivery(self._ahead[1])
+        return batch
 
     def val_batches(self) -> Iterator[Any]:
         batches = super().val_batches()

@@ -83,9 +83,14 @@ def fed(read: Callable[..., Any], *args: Any) -> Any:
         mark_reading()
         batch = _own_tensors(read(*args), {})
         mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
+    note_delivery(batch)
+    return batch
+
+
+def note_delivery(batch: Any) -> None:
+    """Note the tensors of a batch that is there from now on."""
     for counter in StorageCounter._entered:
         counter.deliver(tensors_in(batch))
-    return batch
 
 
 def fed_each(batches: Iterable[Any]) -> Iterator[Any]:

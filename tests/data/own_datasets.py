@@ -1,0 +1,126 @@
+"""Datasets of a user, which workers can import."""
+
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+
+def drawn(number):
+    """An item with random numbers from every generator that an augmentation may draw from."""
+    draws = [torch.rand(()).item(), random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+    return torch.tensor([number, *draws], dtype=torch.float64)
+
+
+class Augmented(Dataset):
+    """Its items draw from torch, `random` and NumPy; every third from none of them."""
+
+    def __init__(self, length=24, wait_s=0.0):
+        self.length, self.wait_s = length, wait_s
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, item):
+        time.sleep(self.wait_s)
+        return drawn(item) if item % 3 else torch.full((6,), float(item), dtype=torch.float64)
+
+
+class Broken(Augmented):
+    """Does `what` instead of reading item 5."""
+
+    def __init__(self, what, length=24):
+        super().__init__(length)
+        self.what = what
+
+    def __getitem__(self, item):
+        if item == 5:
+            getattr(self, self.what)()
+        return super().__getitem__(item)
+
+    def raises(self):
+        raise RuntimeError("item 5 is broken")
+
+    def exits(self):
+        sys.exit(3)
+
+    def is_killed(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leaves(self):
+        os._exit(7)
+
+    def has_no_memory(self):
+        raise MemoryError("none left")
+
+
+class Unpicklable(Augmented):
+    """Holds what cannot be sent to another process."""
+
+    def __init__(self, length=24):
+        super().__init__(length)
+        self.read = lambda item: item
+
+
+class Unsendable(Augmented):
+    """Its items cannot be sent to another process."""
+
+    def __getitem__(self, item):
+        return {"item": item, "reads": lambda: item}
+
+
+class Stream(IterableDataset):
+    """Numbers from 0 on, each to one of the workers; a new pass has other ones."""
+
+    def __init__(self, length=26):
+        self.length, self.epoch = length, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def numbers(self):
+        info = get_worker_info()
+        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return [100 * self.epoch + number for number in range(worker, self.length, num_workers)]
+
+    def __iter__(self):
+        yield from map(drawn, self.numbers())
+
+
+class StatefulStream(Stream):
+    """The same, which tells where it is."""
+
+    num_read = 0
+    begin_at = 0
+
+    def __iter__(self):
+        self.num_read, self.begin_at = self.begin_at, 0
+        for number in self.numbers()[self.num_read :]:
+            self.num_read += 1
+            yield drawn(number)
+
+    def state_dict(self):
+        return {"num_read": self.num_read}
+
+    def load_state_dict(self, state):
+        self.begin_at = state["num_read"]
+
+
+class Shuffled(StatefulStream):
+    """The same through a buffer that its state leaves out."""
+
+    def __iter__(self):
+        buffer = []
+        for item in super().__iter__():
+            if len(buffer) < 7:
+                buffer.append(item)
+                continue
+            place = random.randrange(len(buffer))
+            buffer[place], chosen = item, buffer[place]
+            yield chosen
+        yield from buffer

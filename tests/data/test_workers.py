@@ -1,0 +1,246 @@
+"""Workers read ahead: the same batches, and an end that a user can read."""
+
+import gc
+import multiprocessing
+import random
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from own_datasets import Augmented, Broken, Unpicklable, Unsendable
+
+from ampsweep.data.map_dataset import MapDataset
+from ampsweep.data.worker_processes import told_death
+from ampsweep.text import GIB
+from ampsweep.tracing.feeding import fed
+from ampsweep.tracing.host_memory import measure_host_peak
+from ampsweep.tracing.memory_limit import MemoryLimit
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def make():
+    """Data of augmented items, whose workers end with the test."""
+    made = []
+
+    def make(train=None, val=None, **changes):
+        settings = {"batch_size": 4, "seed": 3, "device": CPU, "num_workers": 2} | changes
+        data = MapDataset(train=train or Augmented(), val=val or Augmented(10), **settings)
+        made.append(data)
+        return data
+
+    yield make
+    for data in made:
+        data.stop_workers()
+    assert multiprocessing.active_children() == []
+
+
+def first_batches(data, indices=range(14)):
+    return [data.train_batch(index) for index in indices]
+
+
+def workers():
+    return multiprocessing.active_children()
+
+
+def same(left, right):
+    return len(left) == len(right) and all(map(torch.equal, left, right))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_any_number_of_workers_reads_the_same_batches(make, num_workers):
+    data = make(num_workers=num_workers, prefetch_factor=3)
+    assert same(first_batches(data), first_batches(make(num_workers=0)))
+    assert len(workers()) == num_workers
+
+
+def test_batches_do_not_depend_on_the_order_of_access(make):
+    data, expected = make(), first_batches(make(num_workers=0), range(20))
+    for indices in (range(4), range(9, 14), range(3, 7), [19, 2], range(3)):
+        assert same(first_batches(data, indices), [expected[index] for index in indices])
+
+
+def test_validation_is_the_same_with_workers(make):
+    data, expected = make(), [*make(num_workers=0).val_batches()]
+    first_batches(data)
+    for _ in range(2):
+        assert same([*data.val_batches()], expected)
+    assert len(workers()) == 2, "those of the validation have ended with it"
+
+
+def test_workers_of_a_validation_that_is_cut_short_end(make):
+    batches = make().val_batches()
+    next(batches)
+    assert workers() == []
+    next(batches)
+    assert workers() != []
+    batches.close()
+    assert workers() == []
+
+
+def test_the_trainings_own_random_numbers_are_left_alone(make):
+    data = make()
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+    first_batches(data)
+    [*data.val_batches()]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert str(np.random.get_state(legacy=False)) == str(before[2])
+
+
+def test_a_check_of_one_batch_starts_no_worker(make):
+    data = make()
+    for _ in range(2):
+        data.train_batch(0)
+    assert workers() == []
+    data.train_batch(1)
+    assert len(workers()) == 2
+
+
+def test_a_prediction_starts_no_worker(make):
+    data = make(device=torch.device("meta"))
+    first_batches(data)
+    assert data.num_workers == 0
+
+
+def test_workers_begin_after_a_traced_step(make):
+    data = make()
+    with measure_host_peak():
+        first_batches(data, range(3))
+        assert workers() == []
+    data.train_batch(3)
+    assert len(workers()) == 2
+
+
+def test_a_memory_limit_is_none_of_the_workers(make):
+    data, limit = make(), MemoryLimit(CPU, 300 / GIB)  # a batch has 192 bytes, and is made of as many
+    for index, expected in enumerate(first_batches(make(num_workers=0))):
+        with limit:
+            batch = fed(data.train_batch, index)
+        assert torch.equal(batch, expected)
+        del batch
+
+
+def test_data_that_is_dropped_takes_its_workers_along(make):
+    data = MapDataset(train=Augmented(), val=Augmented(), batch_size=4, seed=0, device=CPU, num_workers=2)
+    first_batches(data)
+    assert len(workers()) == 2
+    del data
+    gc.collect()
+    assert workers() == []
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "told"),
+    [
+        ("raises", ValueError, r"RuntimeError: item 5 is broken \(.*own_datasets.py, line \d+\)"),
+        ("exits", ValueError, r"ended by sys.exit\(3\) \(.*own_datasets.py, line \d+\)"),
+        ("has_no_memory", MemoryError, r"none left \(.*own_datasets.py, line \d+\)"),
+        ("is_killed", ValueError, r"a worker that reads the data \(process \d+\) was killed by SIGKILL, as the .*"),
+        ("leaves", ValueError, r"a worker that reads the data \(process \d+\) ended with exit code 7"),
+    ],
+)
+def test_a_worker_that_dies_is_one_sentence(make, what, error, told, capfd):
+    data = make(Broken(what), collate=torch.stack)
+    with pytest.raises(error, match=f"^{told}$"):
+        first_batches(data)
+    assert workers() == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_death_is_told_at_once(make):
+    data = make(Augmented(wait_s=0.01))
+    first_batches(data, range(3))
+    psutil.Process(workers()[0].pid).kill()
+    began_s = time.monotonic()
+    with pytest.raises(ValueError, match="was killed by SIGKILL"):
+        first_batches(data, range(3, 14))
+    assert time.monotonic() - began_s < 4, "torch itself looks every 5 seconds"
+
+
+def test_deaths_are_told_by_their_signal():
+    class Dead:
+        pid, exitcode = 7, -signal.SIGBUS
+
+    told = "a worker that reads the data (process 7) was killed by SIGBUS, as where /dev/shm has no room"
+    assert told_death(Dead()) == told
+
+
+def test_stop_signals_are_not_the_workers(make):
+    data = make()
+    first_batches(data, range(2))
+    for worker in workers():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            psutil.Process(worker.pid).send_signal(number)
+    assert same(first_batches(data, range(2, 14)), first_batches(make(num_workers=0))[2:])
+
+
+def test_a_batch_that_cannot_be_sent_is_told(make):
+    data = make(Unsendable(), Unsendable(), collate=list)
+    data.train_batch(0)
+    with pytest.raises(ValueError, match="AttributeError: Can't pickle local object"):
+        data.train_batch(1)
+
+
+@contextmanager
+def spawned():
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
+
+
+def test_a_dataset_that_spawned_workers_cannot_get_is_refused(make):
+    refused = "^num_workers=2: the dataset cannot be sent to a worker, for which spawn pickles it: AttributeError: .*"
+    with spawned(), pytest.raises(ValueError, match=refused):
+        make(Unpicklable())
+    assert same(first_batches(make(Unpicklable())), first_batches(make(num_workers=0))), "a fork needs no pickling"
+
+
+def test_where_it_is_not_asked_for_such_a_dataset_is_read_here(make):
+    with spawned():
+        data = make(Unpicklable(), num_workers=None, val=Unpicklable())
+        data._reader._source._dataset.wait_s = 0.002
+        first_batches(data)
+    assert data.num_workers == 0
+
+
+@pytest.mark.slow
+def test_spawned_workers_read_the_same_batches(make):
+    with spawned():
+        data = make(num_workers=1)
+        assert same(first_batches(data), first_batches(make(num_workers=0)))
+        assert len(workers()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
+        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1, got 0"),
+        ({"num_workers": 0, "prefetch_factor": 2}, "prefetch_factor=2 needs workers, but num_workers is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, settings, told):
+    with pytest.raises(ValueError, match=told):
+        make(**settings)
+
+
+def test_a_slow_dataset_gets_workers_by_itself(make):
+    data = make(Augmented(wait_s=0.002), num_workers=None)
+    batches = first_batches(data)
+    assert data.num_workers > 0
+    assert len(workers()) == data.num_workers
+    assert same(batches, first_batches(make(num_workers=0)))
+
+
+def test_a_quick_dataset_is_read_here(make):
+    data = make(torch.utils.data.TensorDataset(torch.arange(24.0)), num_workers=None)
+    first_batches(data)
+    assert data.num_workers == 0
+    assert workers() == []
