@@ -137,6 +137,13 @@ def test_the_loop_waits_as_often_as_a_bare_one(optimizer_name, fused, mode, log_
     assert len(parts.rows) == (NUM_STEPS if log_every == 1 else 2)  # the first part ends with a row as well
 
 
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+def test_clipping_by_value_reads_no_number(mode):
+    plain, clipped = Parts("sgd", True, mode), Parts("sgd", True, mode, more={"max_grad_value": 0.01})
+    expected, found = (train_untraced_part(parts.trainer(log_every=1000), num_waits) for parts in (plain, clipped))
+    assert found == expected
+
+
 def test_only_torchs_cpu_kernel_reads_a_rate_on_the_device():
     bare, parts = Parts("adamw", True, "amp_fp16"), Parts("adamw", True, "amp_fp16")
     (group,) = bare.optimizer.param_groups
