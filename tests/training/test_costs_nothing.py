@@ -86,6 +86,7 @@ class Parts:
             log=log or (lambda row, step: self.rows.append({"step": step, **row})),
             progress=lambda trainer: None,
             save=save or (lambda trainer: None),
+            keep=lambda trainer: None,
         )
 
     def bare_steps(self, first, last):
@@ -269,6 +270,14 @@ def train_watched(parts, mode, **settings):
 def test_on_cuda_nothing_waits_between_two_flushes(optimizer_name, fused, mode, schedule):
     parts = Parts(optimizer_name, fused, mode, torch.device("cuda", 0))
     rows = train_watched(parts, "error", schedule=schedule)
+    assert [row["step"] for row in rows] == [4, 8, 12]
+
+
+@needs_cuda
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_on_cuda_clipping_by_value_waits_for_nothing(max_norm):
+    limits = {"max_grad_value": 0.01, "max_grad_norm": max_norm}
+    rows = train_watched(Parts("adamw", True, "amp_fp16", torch.device("cuda", 0), more=limits), "error")
     assert [row["step"] for row in rows] == [4, 8, 12]
 
 
