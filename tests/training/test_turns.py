@@ -25,7 +25,7 @@ def test_every_optimizer_gets_its_patterns_once():
         ((turn("judge"),), "the turn judge of the task trains nothing"),
         (
             (turn("judge", judge="judge.*"),),
-            "the turn judge of the task trains judge by 'judge.*', not a list",
+            "the turn judge of the task trains judge by 'judge.*', no list",
         ),
         ((turn("one", a=["*"]), turn("one", a=["x"])), "the task has two different turns with the name one"),
         (

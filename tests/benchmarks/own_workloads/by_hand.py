@@ -162,7 +162,7 @@ def gan(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_
 
 
 def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
-    """A penalty on unscaled gradients of scaled scores, as in the notes' "Gradient penalty"."""
+    """A penalty on unscaled gradients of scaled scores, after the notes' "Gradient penalty"."""
     generator, judge = model["generator"], model["judge"]
     optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
     scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
@@ -176,9 +176,10 @@ def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, 
             share = torch.rand(len(images), 1, 1, 1)
             between = (share * images + (1 - share) * made).requires_grad_()
             scores = judge(between).sum()
-        (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
-        slope = scaled / scaler.get_scale()
-        with autocast:
+            # In an autocast of its own, as in the notes, the penalty would cast the weights anew and round otherwise.
+            with torch.autocast("cpu", enabled=False):
+                (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
+                slope = scaled / scaler.get_scale()
             penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
             judged = judge(made).mean() - judge(images).mean() + 10.0 * penalty
         backward_and_step(scaler, judged, optimizers["judge"], judge)
