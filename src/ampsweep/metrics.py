@@ -21,6 +21,8 @@ class Metric:
     better: Better = "neither"
 
 
+AUTOCAST_PENALTY: Final = "val/autocast_penalty"
+
 _METRICS = (
     Metric("train/loss", "", "mean training loss of the step", "lower"),
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
@@ -33,6 +35,13 @@ _METRICS = (
         "lower",
     ),
     Metric("val/accuracy", "", "share of validation items classified correctly", "higher"),
+    Metric(
+        AUTOCAST_PENALTY,
+        "",
+        "mean validation loss under autocast minus that in full precision, of the same weights at the end (runs whose "
+        "training uses autocast)",
+        "lower",
+    ),
     Metric("amp/scale", "", "factor the loss was multiplied by in this step"),
     Metric("amp/growth_tracker", "steps", "applied steps since the scale last changed"),
     Metric("amp/skipped_steps", "steps", "steps skipped so far for non-finite gradients", "lower"),

@@ -172,6 +172,24 @@ def test_accuracy_is_compared_where_there_is_one():
     assert found["tf32"].val_accuracy is None
 
 
+def with_penalty(entry, penalty):
+    entry[1].summary["val/autocast_penalty"] = penalty
+    return entry
+
+
+def test_the_penalty_of_autocast_is_of_an_arms_own_runs():
+    penalties = [0.001, 0.003, -0.001, 0.002]
+    amp = [with_penalty(run("amp_bf16", seed), penalty) for seed, penalty in enumerate(penalties)]
+    cut = with_penalty(run("amp_bf16", 9, cut_short="trainer.max_seconds=1 passed"), 9.0)
+    found = arms([*sweep("fp32", [1.0] * 3), *amp, cut, with_penalty(disproved("amp_fp16", 0), 5.0)])
+    penalty = found["amp_bf16"].autocast_penalty
+    assert (penalty.value, penalty.n) == (pytest.approx(0.00125), 4)
+    half_width = 3.18245 * 0.00170783 / 2  # t(0.975, 3) and the sample standard deviation of the four
+    assert penalty.interval == pytest.approx((0.00125 - half_width, 0.00125 + half_width), rel=1e-4)
+    assert found["fp32"].autocast_penalty is None
+    assert found["amp_fp16"].autocast_penalty is None
+
+
 def test_models_are_compared_each_with_its_own_baseline():
     entries = [
         entry

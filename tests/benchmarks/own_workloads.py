@@ -25,12 +25,16 @@ from ampsweep.training.checkpoint import load_checkpoint
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent / "own_workloads"
+sys.path.insert(0, str(HERE))
+
+from zoo.folder import write_digits  # noqa: E402
+
 MODES: Final = ("fp32", "amp_bf16", "amp_fp16")
 WORKLOADS: Final = tuple(sorted(path.stem for path in (HERE / "conf/experiment").glob("*.yaml")))
 EVERY: Final = 8
 KILLED_AT: Final = 19
 """Step within which each run is killed; the last checkpoint is then three steps old."""
-MORE_STEPS: Final = {"gan": 2, "wgan_gp": 2, "autoencoder": 2}
+MORE_STEPS: Final = {"digits_gan": 2, "digits_wgan_gp": 2, "autoencoder": 2}
 """Optimizers that step within one step of training, where there are several."""
 TRAINING: Final = ("tracking=disabled", "device=cpu", "trainer.log_every=1", f"trainer.checkpoint_every={EVERY}")
 NOT_COMPARED: Final = ("perf/", "memory/", "device/", "instrumentation/")
@@ -69,6 +73,10 @@ class Found:
 
 def examine(name: str, modes: Sequence[str], directory: Path) -> list[Found]:
     """Train a workload in these modes in every way, below `directory`."""
+    for place in ("whole", "killed"):
+        (directory / place).mkdir()
+        if name == "images":
+            write_digits(directory / place / "images")
     settings = (f"experiment={name}", f"precision={','.join(modes)}", *TRAINING)
     _train(directory / "whole", *settings)
     killed_at = KILLED_AT * MORE_STEPS.get(name, 1)
@@ -95,7 +103,6 @@ def _train(directory: Path, *overrides: str, **environment: str) -> None:
 
     With temporary files of its own it waits for no other training on this machine: nothing here is timed.
     """
-    directory.mkdir(exist_ok=True)
     command = [sys.executable, str(ROOT / "train.py"), "--config-dir", str(HERE / "conf"), "-m", *overrides]
     path = _path(HERE, *([HERE / "killed"] if environment else []))
     done = subprocess.run(
@@ -161,6 +168,7 @@ def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> Non
     config.write_text(json.dumps(record.config))
     subprocess.run(
         [sys.executable, str(HERE / "by_hand.py"), one.workload, str(config), str(out)],
+        cwd=out.parent / "whole",
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE)},
         timeout=600,
         check=True,
@@ -171,8 +179,13 @@ def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> Non
         return
     losses = [row["train/loss"] for row in read_history(run) if "train/loss" in row]
     pairs = [*zip(losses, by_hand["losses"], strict=True)]
-    one.num_losses, one.num_equal_losses = len(pairs), sum(ours == theirs for ours, theirs in pairs)
-    one.largest_difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+    # A scale that is too large for a penalty makes the loss no number, in both.
+    differences = [
+        0.0 if ours == theirs or (math.isnan(ours) and math.isnan(theirs)) else abs(ours - theirs) / abs(theirs)
+        for ours, theirs in pairs
+    ]
+    one.num_losses, one.num_equal_losses = len(pairs), differences.count(0.0)
+    one.largest_difference = max(differences)
     weights = load_checkpoint(run / CHECKPOINTS / LAST).model
     assert weights.keys() == by_hand["weights"].keys()
     one.largest_weight_difference = max(_difference(weights[key], by_hand["weights"][key]) for key in weights)

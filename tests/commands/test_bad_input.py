@@ -50,6 +50,16 @@ KEYS = {
     "W&B online without a key": ("tracking.mode=online", "tracking.mode is online", "WANDB_API_KEY", "offline"),
     "a multirun's directory in a single run": ("into=outputs", "into=outputs", "-m"),
     "checkpoint that is not there": ("resume=nosuch", "resume=nosuch", "neither a checkpoint nor a run directory"),
+    "a seam in a single run": ("seam.saved_in=fp32 seam.step=2", "seam.saved_in=fp32", "-m"),
+    "a seam without its step": ("seam.saved_in=fp32", "seam.saved_in=fp32", "seam.step"),
+    "a seam in an unknown mode": ("seam.saved_in=fp99 seam.step=2", "seam.saved_in=fp99", "amp_bf16"),
+    "a seam beyond the run": ("seam.step=4", "seam.step=4", "less than the 4 steps"),
+    "a seam beyond the run's epochs": ("seam.step=99 trainer.epochs=1", "seam.step=99", "less than the 22 steps"),
+    "a seam before the run": ("seam.step=0", "seam.step=0", "greater than 0"),
+    "a seam that is no step": ("seam.step=half", "seam.step", "half", "Integer"),
+    "a seam in a resumed run": ("seam.step=2 resume=outputs", "resume=outputs", "seam.step=2", "one checkpoint"),
+    "a seam in a search": ("seam.step=2 max_batch.search=true", "max_batch.search=true", "seam.step=2"),
+    "an unknown key of a seam": ("seam.at=2", "unknown key seam.at", "saved_in"),
     "unwritable output directory": ("output_dir=file/runs", "output_dir=file/runs", "cannot be written"),
 }
 """Settings of a training that is fine without them, and what the sentence must say."""
@@ -74,7 +84,7 @@ def refused(train, machine, tmp_path):
 @pytest.mark.parametrize(("setting", "said"), [(case[0], case[1:]) for case in KEYS.values()], ids=list(KEYS))
 def test_a_wrong_setting_is_named(setting, said, refused, tmp_path):
     (tmp_path / "file").touch()
-    sentence = refused(*MLP, setting)
+    sentence = refused(*MLP, *setting.split())
     for words in said:
         assert words in sentence
 

@@ -140,8 +140,19 @@ def test_an_own_config_file_is_an_option_like_any_other(train):
 def test_its_mistakes_are_named_like_any_other(train):
     ended = train("--config-dir=conf", "model=mien")
     assert ended.code == 2
-    assert "model=mien: no such option; allowed are custom, gpt_large" in ended.err
-    assert "mine" in ended.err
+    assert "model=mien: no such option; allowed are " in ended.err
+    assert {"custom", "gpt_large", "mine"} <= {
+        name.strip() for name in ended.err.partition("allowed are ")[2].split(",")
+    }
+
+
+def test_an_own_file_that_the_suites_would_hide_is_refused(train, elsewhere, repository):
+    (elsewhere / "conf/experiment/digits.yaml").write_text(EXPERIMENT)
+    ended = train("--config-dir=conf", "experiment=digits")
+    assert ended.code == 2
+    assert "--config-dir conf: experiment/digits.yaml is also the name of a file of the suite's" in ended.err
+    (elsewhere / "conf/experiment/digits.yaml").write_bytes((repository / "conf/experiment/digits.yaml").read_bytes())
+    assert train("--config-dir=conf", "experiment=mine", "dry_run=true").code == 0, "an equal file hides nothing"
 
 
 def test_an_own_experiment_is_a_sweep_by_itself(train):

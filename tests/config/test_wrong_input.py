@@ -24,7 +24,7 @@ def sentence(line):
 
 TOP = (
     "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, precision, predict, report, "
-    "resume, scheduler, seed, task"
+    "resume, scheduler, seam, seed, task"
 )
 NEW_KEY = "keys can be added or removed only in model, data, task, optimizer, scheduler"
 NO_INTEGER = "of type 'str' could not be converted to Integer"
@@ -110,6 +110,13 @@ MISFIT = "the chosen model, data and task do not fit together"
             "trainer.steps=null trainer.epochs=null",
             "trainer.steps and trainer.epochs are both null; one of them must say how long to train",
         ),
+        ("model=mlp_small task.gradient_penalty=-1", "task.gradient_penalty=-1: must not be negative"),
+        ("model=mlp_small task.penalty_of=weights", "task.penalty_of=weights: allowed are parameters, inputs"),
+        (
+            "model=mlp_small task.gradient_penalty=0.5 trainer.compile=true",
+            "task.gradient_penalty=0.5 with trainer.compile=true: torch.compile has no gradient of a backward pass",
+        ),
+        ("model=gpt_tiny task.gradient_penalty=1", "unknown key task.gradient_penalty; task has name, output"),
         ("optimizer=sgd optimizer.nesterov=true", "optimizer.nesterov=true needs optimizer.momentum greater than 0"),
         ("data=tokens", "data.path must be given a value"),
         ("model=custom", "model._target_ must be given a value"),
@@ -169,6 +176,8 @@ def fine():
         ("trainer.epochs", 0, "must be greater than 0"),
         ("trainer.max_seconds", 0, "must be greater than 0"),
         ("trainer.max_grad_norm", -1, "must be greater than 0"),
+        ("trainer.max_grad_value", 0, "must be greater than 0"),
+        ("trainer.max_grad_value", math.inf, "must be a finite number"),
         ("trainer.grad_accum_steps", 0, "must be greater than 0"),
         ("trainer.log_every", 0, "must be greater than 0"),
         ("trainer.warmup_steps", -1, "must not be negative"),
@@ -189,6 +198,9 @@ def fine():
             "must be an arm, which begins with its mode: fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
         ),
         ("max_batch.limit", 0, "must be greater than 0"),
+        ("seam.step", 0, "must be greater than 0"),
+        ("seam.step", 200, "must be less than the 200 steps of the run"),
+        ("seam.saved_in", "fp99", "allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),
         ("precision.init_scale", 1e39, "must be less than 2**128, a float32"),

@@ -29,6 +29,7 @@ ELSEWHERE = {
 }
 """Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
+SHORT_SEAM = (*SHORT, "seam.step=1", "seam.saved_in=fp32", "precision=amp_bf16", "seed=0")
 SHORT_SEARCH = (*SHORT, "max_batch.limit=16", "precision=fp32,amp_bf16")
 PATIENCE_S = 120
 
@@ -94,6 +95,8 @@ def test_a_command_of_the_pages_runs(command, checkout):
         short = SHORT[:1]  # the length is that of what is resumed
     elif "experiment=max_batch" in command:
         short = SHORT_SEARCH
+    elif "seam.saved_in" in command or "experiment=resume_matrix" in command:
+        short = SHORT_SEAM
     else:
         short = SHORT if "train.py" in command or "ampsweep sweep" in command else ()
     assert run(checkout, command, *short)

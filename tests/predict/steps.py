@@ -44,7 +44,7 @@ def measured(*overrides, resumed=None):
         resume(trainer, load_checkpoint(take_checkpoint(before, resumed, "hash", "model", "arm")))
     with built.precision.flags():
         trainer.train_step()
-        with trace_step(trainer.model, trainer.optimizers["optimizer"]) as trace:
+        with trace_step(trainer.model, *trainer.optimizers.values()) as trace:
             trainer.train_step()
     return trace.result
 

@@ -12,22 +12,38 @@ ADAMW = ("optimizer=adamw",)
 SGD_ACCUMULATED = (
     *("optimizer=sgd", "optimizer.momentum=0.9", "trainer.max_grad_norm=null", "trainer.grad_accum_steps=3"),
 )
+CLIPPED = ("trainer.max_grad_value=0.001", "trainer.grad_accum_steps=2")
 CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
 FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
+PENALIZED = ("task.gradient_penalty=0.5",)
+PENALIZED_INPUTS = ("task.penalty_of=inputs", "task.gradient_penalty=0.5")
 COSINE = ("scheduler=cosine", "scheduler.num_warmup_steps=2")
 
+GAN = ("model=gan_digits", "model.hidden_size=8", "data.batch_size=16")
+WGAN = (*GAN, "task=wgan_gp", "task.critic_steps=2")
+TWO_HEADED = ("model=two_headed", "model.hidden_size=64", "data.batch_size=16")
+
 CASES = [
+    *((GAN, mode, ADAMW) for mode in ("fp32", "amp_bf16", "amp_fp16")),
+    *((WGAN, mode, ("optimizer=adam",)) for mode in ("fp32", "amp_bf16", "amp_fp16")),
+    *((TWO_HEADED, mode, ADAMW) for mode in ("fp32", "amp_fp16")),
     *((MLP, mode, ADAMW) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16")),
     *((GPT, mode, ADAMW) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
     *((GPT, mode, SGD_ACCUMULATED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, CHECKPOINTED) for mode in ("fp32", "amp_bf16")),
+    *((MLP, mode, CLIPPED) for mode in ("fp32", "amp_fp16")),
     *((GPT, mode, FP32_FEED_FORWARD) for mode in ("fp32", "amp_bf16", "amp_fp16")),
     (GPT, "amp_bf16", (*FP32_FEED_FORWARD, *CHECKPOINTED)),
     (REGRESSION, "fp32", SGD_ACCUMULATED),
     (REGRESSION, "amp_bf16", CHECKPOINTED),
     (REGRESSION, "amp_fp16", NOT_FUSED),
     (REGRESSION, "amp_fp16", COSINE),
+    *((MLP, mode, PENALIZED) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
+    *((MLP, mode, PENALIZED_INPUTS) for mode in ("fp32", "amp_fp16")),
+    (MLP, "amp_fp16", (*SGD_ACCUMULATED, *PENALIZED)),
+    *((RESNET, mode, PENALIZED) for mode in ("fp32", "amp_bf16")),
+    (RESNET, "fp32", (*CHECKPOINTED, *PENALIZED)),
     (RESNET, "fp32", CHECKPOINTED),
     (RESNET, "amp_bf16", ADAMW),
     (RESNET, "pure_bf16", SGD_ACCUMULATED),

@@ -10,14 +10,14 @@ from ampsweep.report.comparison_json import comparison_json
 
 ESTIMATE = "value n low high exact"
 KEYS = {
-    "": "schema baseline margin_pct workloads searches sizes notes omissions",
+    "": "schema baseline margin_pct workloads searches sizes seams notes omissions",
     "workloads": "title facts arms verdict conclusion runs",
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "
         "num_contaminated statuses num_timed num_unchecked step_ms num_operators us_per_operator limits "
         "within_run speedup peak_memory_bytes predicted_memory_bytes prediction_error_pct unvouched "
         "memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
-        "skipped_steps baseline_there notes"
+        "autocast_penalty skipped_steps baseline_there notes"
     ),
     "workloads.arms.speedup": ESTIMATE,
     "workloads.arms.memory_saved_bytes": ESTIMATE,

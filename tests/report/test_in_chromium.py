@@ -124,6 +124,21 @@ def test_a_chosen_seed_has_bars_of_its_own(page, path, gpu_runs):
     assert page.errors == []
 
 
+def test_a_chosen_seed_has_a_line_of_its_own_over_sizes(page, path):
+    """Its points have their markers; the intervals are those of all seeds."""
+    page.open(path)
+    plot = "document.querySelector('#a0-speedup-against-size .plot')"
+    assert ("amp_bf16", 2) in traces(page, "a0-speedup-against-size")
+    assert page.evaluate(f"{plot}.data[0].error_y !== undefined")
+    of_all = page.evaluate(f"{plot}.data[0].y")
+    choose(page, seed="2")
+    traces(page, "a0-speedup-against-size")
+    assert page.evaluate(f"{plot}.data[0].error_y === undefined")
+    assert page.evaluate(f"{plot}.data[0].marker.symbol") == ["diamond", "diamond"]
+    assert page.evaluate(f"{plot}.data[0].y") != of_all
+    assert page.errors == []
+
+
 def test_it_follows_the_theme_of_the_system(page, path):
     page.evaluate("localStorage.clear()")
     page.prefer(dark=True)

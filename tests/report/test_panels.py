@@ -35,6 +35,22 @@ def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
     assert "### Mine & only mine" in document
 
 
+def test_a_penalty_may_be_negative(write, gpu_runs, tmp_path):
+    for directory, record in gpu_runs:
+        if record.arm == "amp_bf16":
+            record.summary["val/autocast_penalty"] = -0.004 if "s0" in directory.name else -0.002
+    dashboard = dashboard_of(write(gpu_runs), tmp_path)
+    _, figure = panel(read_page(html(dashboard)), "w0-autocast-penalty")
+    begin, end = figure["layout"]["xaxis"]["range"]
+    assert begin == pytest.approx(-0.0042)
+    assert end == 0
+    assert {trace["y"][0] for trace in figure["traces"]} == {"amp_bf16"}, "the others have none"
+    assert min(figure["traces"][1]["x"]) == pytest.approx(-0.004)
+    document = markdown(dashboard.comparison, [one.shown for one in dashboard.workloads])
+    assert "| autocast penalty |" in document
+    assert "-0.0027" in document
+
+
 def test_an_added_panel_over_sizes_stands_with_the_others(write, gpu_runs, tmp_path):
     added = Panel(
         key="mine",

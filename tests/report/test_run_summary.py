@@ -44,6 +44,15 @@ def test_a_run_without_a_speed_says_why():
     assert lines(entry)["step"] == "time   none: the training ended before its warm-up (10 steps and 2 s) was over"
 
 
+def test_the_penalty_of_autocast_is_told_or_why_there_is_none():
+    entry = run("amp_bf16")
+    entry[1].summary["val/autocast_penalty"] = 0.000123
+    assert lines(entry)["autocast"] == "+0.00012 val loss, against full precision"
+    del entry[1].summary["val/autocast_penalty"]
+    entry[1].absent["val/autocast_penalty"] = "the second evaluation failed: RuntimeError: no memory"
+    assert lines(entry)["autocast"] == "no penalty: the second evaluation failed: RuntimeError: no memory"
+
+
 def test_a_failed_run_tells_why_and_nothing_unmeasured():
     text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
     assert text["status"] == "diverged: the loss was nan in step [12]"

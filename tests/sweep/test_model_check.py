@@ -119,7 +119,9 @@ def test_no_more_than_a_batch_is_evaluated():
 
 def test_a_penalty_on_inputs_without_gradients_is_refused():
     tokens = ("data=text", "task=classification", "task.gradient_penalty=1", "task.penalty_of=inputs")
-    with pytest.raises(UserError, match="task.penalty_of=inputs: the inputs are torch.int64, which has no gradients"):
+    with pytest.raises(
+        UserError, match=r"task\.penalty_of=inputs: the inputs are torch\.int64, which has no gradients"
+    ):
         checked("model=gpt_tiny", *tokens)
 
 
@@ -156,5 +158,5 @@ def test_no_step_takes_more_than_the_bound(workload, mode):
 
 
 def test_what_cannot_be_counted_has_no_bound():
-    config, found = checked("model=mlp_small", "data=digits")
+    config, _ = checked("model=mlp_small", "data=digits")
     assert _at_most(config, CPU, Checked(num_parameters=1, output_bytes=None)) == math.inf

@@ -9,6 +9,7 @@ import torch
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.schema import Config
+from ampsweep.record import AT_SEAM
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
 from ampsweep.training.checkpoint import load_checkpoint
@@ -68,6 +69,10 @@ class Assembled:
     def column(self, key):
         return {row["step"]: row[key] for row in self.rows if key in row}
 
+    def keep(self, directory: Path) -> Path:
+        """Write the checkpoint that is kept at a seam."""
+        return take_checkpoint(self.trainer, directory, "hash", "my_model", "my_arm", file_name=AT_SEAM)
+
     def parameters(self):
         return [parameter.detach().clone() for parameter in self.built.model.parameters()]
 
@@ -88,6 +93,10 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         if directory is not None:
             take_checkpoint(trainer, directory, "hash", "my_model", "my_arm")
 
+    def keep(trainer):
+        if directory is not None:
+            take_checkpoint(trainer, directory, "hash", "my_model", "my_arm", file_name=AT_SEAM)
+
     trainer = assemble_trainer(
         config,
         built,
@@ -95,6 +104,8 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         log=lambda row, step: rows.append({"step": step, **row}),
         progress=lambda trainer: None,
         save=save,
+        seam_step=config.seam.step,
+        keep=keep,
     )
     training = Assembled(config, built, trainer, rows, saved)
     for name, part in parts.items():
@@ -106,6 +117,10 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
 
 def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:
     """A training with these overrides that goes on from the checkpoint in `directory`, and what was said about it."""
+    return resumed_from(directory / "checkpoints/last.pt", *overrides)
+
+
+def resumed_from(file: Path, *overrides) -> tuple[Assembled, list[str]]:
+    """The same from a checkpoint's file."""
     training = assemble(*overrides)
-    notes = resume(training.trainer, load_checkpoint(directory / "checkpoints/last.pt"))
-    return training, notes
+    return training, resume(training.trainer, load_checkpoint(file))

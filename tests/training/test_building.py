@@ -118,7 +118,9 @@ def test_something_that_is_no_model_or_no_data_is_named():
     other = {"_target_": "builtins.dict", "batch_size": 1}
     with pytest.raises(UserError, match=r"^model\._target_=builtins\.dict gave a dict, not a torch\.nn\.Module$"):
         build_model(replace(composed(*MLP), model=other))
-    with pytest.raises(UserError, match=r"^data\._target_=builtins\.dict gave a dict without train_batch"):
+    with pytest.raises(
+        UserError, match=r"^data\._target_=builtins\.dict gave a dict without batch_size, num_train_batches, "
+    ):
         build_data(replace(composed(*MLP), data=other), CPU)
 
 

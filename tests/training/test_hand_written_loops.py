@@ -18,7 +18,7 @@ OVERFLOWS = 2.0**24
 """A scale that is too large at first for float16 gradients."""
 
 
-def by_hand(mode, *, accumulate, init_scale):
+def by_hand(mode, *, accumulate, init_scale, max_norm=1.0, max_value=None):
     """AdamW, clipping, a cosine over applied steps, as in torch's own examples of automatic mixed precision."""
     torch.manual_seed(SEED)
     model = MLP(in_features=64, hidden_size=16, out_features=10, num_layers=3)
@@ -38,7 +38,11 @@ def by_hand(mode, *, accumulate, init_scale):
             scaler.scale(micro_loss).backward()
             loss += micro_loss.detach()
         scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        if max_value is not None:
+            nn.utils.clip_grad_value_(model.parameters(), max_value)
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         rows.append([loss.item(), norm.item(), float(optimizer.param_groups[0]["lr"]), scaler.get_scale()])
         scaler.step(optimizer)
         scaler.update()
@@ -48,12 +52,28 @@ def by_hand(mode, *, accumulate, init_scale):
     return rows, list(model.parameters())
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize(
+MODES = pytest.mark.parametrize(
     ("mode", "init_scale"), [("fp32", 1.0), ("amp_bf16", 1.0), ("amp_fp16", 65536.0), ("amp_fp16", OVERFLOWS)]
 )
+
+
+@MODES
+@pytest.mark.parametrize("accumulate", [1, 3])
 def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, accumulate):
-    expected, parameters = by_hand(mode, accumulate=accumulate, init_scale=init_scale)
+    expected = check_against_hand(mode, init_scale, accumulate, max_norm=1.0)
+    assert init_scale == OVERFLOWS or expected[-1][0] < expected[0][0]
+
+
+@MODES
+@pytest.mark.parametrize("max_norm", [None, 0.05])
+def test_clipping_by_value_is_that_of_a_hand_written_loop(mode, init_scale, max_norm):
+    """Where the scale overflows, infinite gradients become finite, and yet the step is skipped."""
+    check_against_hand(mode, init_scale, 2, max_norm=max_norm, max_value=0.003)
+
+
+def check_against_hand(mode, init_scale, accumulate, **clipping):
+    expected, parameters = by_hand(mode, accumulate=accumulate, init_scale=init_scale, **clipping)
+    limits = {key: "null" if value is None else value for key, value in clipping.items()}
     training = assemble(
         *MLP_ON_DIGITS,
         f"precision={mode}",
@@ -65,7 +85,7 @@ def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, acc
         "scheduler=cosine",
         f"trainer.steps={NUM_STEPS}",
         f"trainer.grad_accum_steps={accumulate}",
-        "trainer.max_grad_norm=1.0",
+        *(f"trainer.{key.replace('max_', 'max_grad_')}={limit}" for key, limit in limits.items()),
     )
     assert training.train().status == "completed"
     keys = ("train/loss", "train/grad_norm", "train/lr", "amp/scale")
@@ -76,5 +96,4 @@ def test_every_loss_is_bitwise_that_of_a_hand_written_loop(mode, init_scale, acc
     if init_scale == OVERFLOWS:
         skipped = training.rows[-1]["amp/skipped_steps"]
         assert 0 < skipped < NUM_STEPS, "some steps were skipped, and some not"
-    else:
-        assert expected[-1][0] < expected[0][0]
+    return expected

@@ -66,6 +66,13 @@ def test_after_all_micro_batches_the_optimizer_steps_once():
     assert calls == ["autocast", "backward"] * 3 + ["unscale_", "step", "update"]
 
 
+@pytest.mark.parametrize("max_norm", ["null", "1.0"])
+def test_clipping_by_value_unscales_once_too(max_norm):
+    limits = (f"trainer.max_grad_norm={max_norm}", "trainer.max_grad_value=0.1")
+    calls = first_step("precision=amp_fp16", *ACCUMULATE, *limits)
+    assert calls == ["autocast", "backward"] * 3 + ["unscale_", "step", "update"]
+
+
 def test_without_clipping_the_scaler_unscales_by_itself():
     calls = first_step("precision=amp_fp16", "trainer.max_grad_norm=null")
     assert calls == ["autocast", "backward", "step", "update"]

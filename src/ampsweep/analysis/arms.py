@@ -31,6 +31,7 @@ from ampsweep.analysis.statistics import (
     spread,
 )
 from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
+from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.text import GIB
 
 SKIPPED_STEPS: Final = "amp/skipped_steps"
@@ -108,6 +109,8 @@ class ArmComparison:
     loss_gap_pct: float | None
     """The mean gap in percent of the mean loss of the baseline's runs in these pairs."""
     val_accuracy: Spread | None
+    autocast_penalty: Estimate | None
+    """Validation loss under autocast minus that in full precision, of the final weights: mean over the arm's runs."""
     skipped_steps: int | None
     """Total over the arm's runs that report it."""
     baseline_there: BaselineThere | None
@@ -148,6 +151,7 @@ def summarise_arm(
     peaks = row.figures(peaks_of) or figures_of_runs(measured, PEAK_MEMORY)
     val_losses = row.figures(losses_of) or figures_of_runs(finished, VAL_LOSS)
     accuracies = row.figures(accuracies_of) or figures_of_runs(finished, VAL_ACCURACY)
+    penalties = [*figures_of_runs(finished, AUTOCAST_PENALTY).values()]
     timed = row.timed_runs()
     operators = operator_time(runs)
     return ArmComparison(
@@ -178,6 +182,7 @@ def summarise_arm(
         loss_gap=gap,
         loss_gap_pct=_gap_pct(gap, losses),
         val_accuracy=spread(list(accuracies.values())),
+        autocast_penalty=mean_difference(penalties) if penalties else None,
         skipped_steps=round(sum(skipped)) if skipped else None,
         baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         notes=arm_notes(runs, unpaired if baseline_runs else {}),  # without a baseline the verdict says so, once

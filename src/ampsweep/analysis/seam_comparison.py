@@ -54,6 +54,8 @@ class Seam:
     """The error of the first run that did not complete."""
     loss_jump: Spread | None
     """Training loss of the first step after the seam: the same batch, and the checkpoint's weights in both runs."""
+    largest_jump: float | None
+    """That of the seed in which it is farthest from zero."""
     val_loss_jump: Spread | None
     """Validation loss of the checkpoint itself, before any step."""
     final_gap: Spread | None
@@ -221,6 +223,7 @@ def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequen
     gaps = [resumed - whole for resumed, whole in finals]
     margin = margin_pct / 100 * abs(sum(whole for _, whole in finals) / len(finals)) if finals else None
     tested = two_one_sided_tests(gaps, margin) if margin and len(gaps) >= MIN_PAIRS else None
+    jumps = [jump for pair in pairs if (jump := pair.loss_jump) is not None]
     errors = [run.record.error for run in runs if run.record.error and not run.measured]
     return Seam(
         saved_in=saved_in,
@@ -228,7 +231,8 @@ def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequen
         num_runs=len(runs),
         statuses=dict(Counter(run.outcome for run in runs)),
         error=first_line(errors[0]) if errors else None,
-        loss_jump=spread([jump for pair in pairs if (jump := pair.loss_jump) is not None]),
+        loss_jump=spread(jumps),
+        largest_jump=max(jumps, key=abs, default=None),
         val_loss_jump=spread([jump for pair in pairs if (jump := pair.val_loss_jump) is not None]),
         final_gap=spread(gaps),
         final_position=None if tested is None else tested.position,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.hydra_config import CONF
 
 _HYDRA_ONLY = ("help", "hydra_help", "version", "cfg", "info", "resolve", "package", "shell_completion", "rerun")
 
@@ -25,7 +26,8 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
     """Read the arguments after the program's name.
 
     Raises:
-        UserError: an option that neither the suite nor Hydra knows, or a config directory that does not exist.
+        UserError: an option that neither the suite nor Hydra knows, or a config directory that does not exist or has a
+            file with the name of one of the suite's.
     """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
@@ -52,10 +54,25 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
         directory = Path(found.config_dir).resolve()
         if not directory.is_dir():
             raise UserError(f"--config-dir {found.config_dir} is not a directory")
+        if (hidden := _hidden_file(directory)) is not None:
+            raise UserError(
+                f"--config-dir {found.config_dir}: {hidden} is also the name of a file of the suite's, which Hydra "
+                "would take instead; give yours another name"
+            )
         # What --config-dir means to Hydra, as an override, so that it takes effect wherever a point is composed.
         overrides.append(f"hydra.searchpath=[{quoted('file://' + str(directory))}]")
     for_hydra = any(getattr(found, name) for name in _HYDRA_ONLY)
     return Arguments(tuple(overrides), found.multirun, found.config_name, for_hydra)
+
+
+def _hidden_file(directory: Path) -> Path | None:
+    """Find a config file below `directory` that the suite's own of this name would hide; equal ones hide nothing."""
+    for own in sorted(CONF.rglob("*.yaml")):
+        name = own.relative_to(CONF)
+        theirs = directory / name
+        if theirs.is_file() and theirs.read_bytes() != own.read_bytes():
+            return name
+    return None
 
 
 def quoted(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ampsweep import __version__
 from ampsweep.config.modes import arm_label, with_effect
-from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, SeamConfig, component_name
+from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
@@ -27,9 +27,12 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
     ("precision", "fp32_modules"): [],
+    ("seam", "saved_in"): None,
+    ("seam", "step"): None,
     ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
     ("task", "penalty_of"): "parameters",
+    ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }
 """Keys (group, key) that came after the first records, with the default that does what runs did before there was the
@@ -93,8 +96,6 @@ def _result_settings(config: Config) -> dict[str, Any]:
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
-    if config.seam == SeamConfig():
-        del settings["seam"]
     return settings
 
 
@@ -105,6 +106,8 @@ def _leave_out_later_keys(settings: dict[str, Any]) -> None:
             del settings[group][key]
     if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
         settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
+    if not settings["seam"]:  # all of whose keys are later ones
+        del settings["seam"]
 
 
 def _is_own(group: str, part: dict[str, Any]) -> bool:

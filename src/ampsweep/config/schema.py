@@ -279,6 +279,9 @@ class TrainerConfig:
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
     max_grad_norm: float | None = 1.0
+    """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it."""
+    max_grad_value: float | None = None
+    """Largest magnitude of a single gradient; larger ones are cut down to it, before the norm is clipped."""
     log_every: int = 10
     eval_every: int | None = None
     """None: evaluate at the end only."""

@@ -97,7 +97,7 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
 def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     if trainer.steps is None and trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
-    names = ("steps", "epochs", "max_seconds", "max_grad_norm", "eval_every", "checkpoint_every")
+    names = ("steps", "epochs", "max_seconds", "max_grad_norm", "max_grad_value", "eval_every", "checkpoint_every")
     for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib", "grace_seconds"):
         yield from _positive(f"trainer.{name}", getattr(trainer, name))
     yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)

@@ -131,9 +131,9 @@ class Precision:
             return _NOTHING
         return torch.autocast(self.device.type, self.autocast_dtype, cache_enabled=self.config.cache_enabled)
 
-    def eval_autocast(self) -> AbstractContextManager[None]:
-        """Context for evaluation: the training's autocast, or none (`precision.eval`)."""
-        return self.autocast() if self.config.eval == "autocast" else nullcontext()
+    def eval_autocast(self, how: str | None = None) -> AbstractContextManager[None]:
+        """Context for evaluation: `autocast`, the training's, or `full`, none; None: as `precision.eval` says."""
+        return self.autocast() if (how or self.config.eval) == "autocast" else nullcontext()
 
     def backward(self, *losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
         """Run the backward pass of each loss (scalar, attached to its graph), scaled; what they share is kept so long.
@@ -141,9 +141,9 @@ class Precision:
         Args:
             inputs: the leaves that get gradients; None: all.
         """
-        for number, loss in enumerate(losses, start=1):
+        for loss in losses:
             scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
-            scaled.backward(inputs=inputs, retain_graph=number < len(losses))  # type: ignore[no-untyped-call]
+            scaled.backward(inputs=inputs, retain_graph=loss is not losses[-1])  # type: ignore[no-untyped-call]
 
     def gradients(self, loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = True) -> tuple[Tensor, ...]:
         """Compute the gradients of a loss with respect to `inputs`, as a penalty in the loss itself needs them.

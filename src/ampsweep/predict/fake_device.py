@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
+from ampsweep.predict.fake_optimizers import fake_optimizers
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
@@ -47,6 +48,10 @@ class FakeDevice:
                 stack.enter_context(cuda_dispatch(self.target))
             stack.enter_context(self.kernels)
             yield
+
+    def optimizers(self) -> AbstractContextManager[None]:
+        """Let optimizers be built, and take their steps, as they do on this device."""
+        return fake_optimizers(on_cuda=self.target.kind == "cuda")
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:

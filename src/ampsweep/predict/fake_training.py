@@ -1,6 +1,6 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -119,12 +119,20 @@ class FakeTraining:
             # TF32 is arithmetic, and takes no byte.
             precision = Precision(replace(config.precision, tf32=False), CPU)
             cover_modules(precision, model)
-            built = build_around(config, precision, model, data)
-        if self._device.target.kind == "cuda":
-            for group in (group for one in built.optimizers.values() for group in one.param_groups):
-                group["foreach"] = not group["fused"]  # torch's choice there; on the CPU it loops
+            with self._device.optimizers():
+                built = build_around(config, precision, model, data, torch.device(self._device.target.kind))
+        precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign, assignment]
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
         return replace(built, turns=turns)
+
+    def _as_on_target(self, step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
+        """The same step, in which the optimizer does what it does on the target."""
+
+        def taken(optimizer: Optimizer) -> None:
+            with self._device.optimizers():
+                step(optimizer)
+
+        return taken
 
     def _noted(self, loss: Loss) -> Loss:
         """The same loss; what its model calls is known by name meanwhile."""
@@ -148,7 +156,8 @@ class FakeTraining:
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
             for parameter in _parameters_of(optimizer):
                 parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
+            with self._device.optimizers():
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._trainer.instruments.count_update()
 

@@ -105,6 +105,13 @@ def _loss_gap(arm: ArmComparison) -> Cell:
     return Cell(value, _details(arm.loss_gap, ends, arm.num_pairs))
 
 
+def _autocast_penalty(arm: ArmComparison) -> Cell:
+    if arm.autocast_penalty is None:
+        return Cell(ABSENT)
+    value, ends = estimate(arm.autocast_penalty, digits=2, sign=True)
+    return Cell(value, _details(arm.autocast_penalty, ends, arm.num_pairs))
+
+
 def _skipped_steps(arm: ArmComparison) -> Cell:
     return Cell(ABSENT if arm.skipped_steps is None else str(arm.skipped_steps))
 
@@ -206,10 +213,18 @@ COLUMNS: Final = (
         rank=5,
     ),
     Column(
+        "autocast penalty",
+        _autocast_penalty,
+        "validation loss under autocast minus that in full precision, of the same final weights, mean over the arm's "
+        "runs (positive: autocast makes the evaluation worse) [95% t-interval]",
+        optional=True,
+        rank=6,
+    ),
+    Column(
         "skipped steps",
         _skipped_steps,
         "steps the gradient scaler skipped for non-finite gradients, total over the arm's runs",
-        rank=6,
+        rank=7,
     ),
     Column("status", lambda arm: Cell(statuses(arm.statuses)), "how the arm's runs ended", numeric=False, rank=1),
     Column(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
-from ampsweep.metrics import METRICS
+from ampsweep.metrics import AUTOCAST_PENALTY, METRICS
 
 Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_size", "effects_against_size"]
 """The way a panel shows its metrics:
@@ -235,6 +235,16 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="learning",
         kind="by_arm",
         metrics=("val/accuracy",),
+    ),
+    Panel(
+        key="autocast-penalty",
+        title="Penalty of evaluating under autocast",
+        question="Does autocast make the evaluation of the same weights worse?",
+        section="learning",
+        kind="by_arm",
+        metrics=(AUTOCAST_PENALTY,),
+        note="Validation loss under autocast minus that in full precision, of the final weights. Right of zero "
+        "autocast is worse.",
     ),
     Panel(
         key="grad-norm",

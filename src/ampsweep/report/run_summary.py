@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ampsweep.analysis.runs import Run
+from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.record import RunRecord
 from ampsweep.report.sentences.file_problems import leak
-from ampsweep.text import loss, milliseconds, num_bytes, number, predicted_bytes
+from ampsweep.text import loss, milliseconds, num_bytes, number, predicted_bytes, signed
 
 _LABEL_WIDTH: Final = 12
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
@@ -34,6 +35,10 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
+    if (value := run.figure(AUTOCAST_PENALTY)) is not None:
+        yield "autocast", f"{signed(value, 2)} val loss, against full precision"
+    elif (why := record.absent.get(AUTOCAST_PENALTY)) is not None:
+        yield "autocast", f"no penalty: {why}"
     if (value := run.figure("perf/step_ms")) is not None:
         yield "step time", milliseconds(value) + _throughput(run)
     elif (why := record.absent.get("perf/step_ms")) is not None:

@@ -9,7 +9,7 @@ import torch
 
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
-from ampsweep.metrics import MEASURED
+from ampsweep.metrics import AUTOCAST_PENALTY, MEASURED
 from ampsweep.monitors.environment import device_name
 from ampsweep.precision.proof import contradictions
 from ampsweep.record import RunRecord
@@ -18,6 +18,7 @@ from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, Untrained, new_record, now
+from ampsweep.text import one_line
 from ampsweep.tracking.tracker import Tracker, make_tracker
 from ampsweep.training.trainer import Trainer
 
@@ -53,6 +54,26 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     search = record.batch_search
     if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
         record.summary[LARGEST_BATCH] = search.largest
+
+
+def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
+    """Evaluate the other way, once nothing is measured any more, and add what autocast changes of the loss.
+
+    The run has ended by then: an evaluation that fails is the reason why there is no such figure, and nothing else.
+    """
+    if record.status != "completed":
+        return
+    try:
+        penalty = trainer.autocast_penalty()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a model may need autocast, or have no memory for it
+        record.absent[AUTOCAST_PENALTY] = f"the second evaluation failed: {one_line(error)}"
+        return
+    if penalty is None:
+        return
+    if math.isfinite(penalty):
+        record.summary[AUTOCAST_PENALTY] = penalty
+    else:
+        record.absent[AUTOCAST_PENALTY] = "one of the two validation losses is not finite"
 
 
 def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:

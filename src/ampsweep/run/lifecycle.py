@@ -40,7 +40,15 @@ from ampsweep.record import (
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
-from ampsweep.run.ending import add_figures, end_failed, end_unsupported, end_untrained, end_without_memory, tracker_of
+from ampsweep.run.ending import (
+    add_autocast_penalty,
+    add_figures,
+    end_failed,
+    end_unsupported,
+    end_untrained,
+    end_without_memory,
+    tracker_of,
+)
 from ampsweep.run.failure import ERROR_NAME, record_stuck
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
@@ -200,6 +208,8 @@ def _train(
         try:
             tracker.add_digests(record)
             record.write(directory)
+            if not stop.requested:
+                add_autocast_penalty(record, trainer)
             add_prediction(record, request, device)
         finally:  # on a full disk, too
             tracker.finish(record)

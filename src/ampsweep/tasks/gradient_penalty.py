@@ -31,4 +31,5 @@ def input_gradient_norm(loss: Tensor, inputs: Tensor) -> Tensor:
     """
     (of_mean,) = gradients(loss, [inputs])
     of_items = at_least_float32(of_mean) * len(inputs)
-    return torch.linalg.vector_norm(of_items.flatten(1), dim=1).mean()
+    norms: Tensor = torch.linalg.vector_norm(of_items.flatten(1), dim=1)
+    return norms.mean()

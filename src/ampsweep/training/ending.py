@@ -37,10 +37,10 @@ class DivergenceWatch:
     """Decides from the rows of a training, in their order, and at its end whether it has diverged.
 
     A scaler skips steps whose gradients are not finite, and halves its scale until they are. The loss itself is taken
-    before it is scaled: where that is not finite, no scale helps, unless it has a penalty on scaled gradients. As long as no step is applied the parameters stay
-    as they are, and only another batch could have another loss. If none of `_HOPELESS` batches had a finite one, with
-    95 % confidence fewer than 15 % of all batches have (the rule of three: J. A. Hanley and A. Lippman-Hand, If nothing
-    goes wrong, is everything all right?, JAMA 249 (1983)).
+    before it is scaled: where that is not finite, no scale helps, unless it has a penalty on scaled gradients. As long
+    as no step is applied the parameters stay as they are, and only another batch could have another loss. If none of
+    `_HOPELESS` batches had a finite one, with 95 % confidence fewer than 15 % of all batches have (the rule of three:
+    J. A. Hanley and A. Lippman-Hand, If nothing goes wrong, is everything all right?, JAMA 249 (1983)).
 
     Args:
         backoff_factor: the scaler's.

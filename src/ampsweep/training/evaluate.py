@@ -18,8 +18,12 @@ class PrepareBatch(Protocol):
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, prepare: PrepareBatch) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, data: Data, task: Task, precision: Precision, prepare: PrepareBatch, how: str | None = None
+) -> dict[str, float]:
     """Compute the mean of each of the task's values over all validation items, keyed `val/...`.
+
+    `how` is `full` or `autocast`, in place of `precision.eval`.
 
     Sums are kept in float64 if the device has it, so that large sums lose no digits. The device is read once.
     """
@@ -28,7 +32,7 @@ def evaluate(model: nn.Module, data: Data, task: Task, precision: Precision, pre
     sums: dict[str, Tensor] = {}
     num_items = 0
     for batch in fed_each(data.val_batches()):
-        with precision.eval_autocast():
+        with precision.eval_autocast(how):
             values, count = task.evaluate(model, prepare(batch))
         for name in values:
             weighted = values[name].to(torch.float32 if values[name].device.type == "mps" else torch.float64) * count

@@ -101,7 +101,8 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
-        self._rows = UnreadRows(precision.device)
+        names = {turn.name for turn in turns}
+        self._rows = UnreadRows(precision.device, num_more=len(names) if len(names) > 1 else 0)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
@@ -111,6 +112,7 @@ class Trainer:
             optimizer: [p for group in optimizer.param_groups for p in group["params"]]
             for optimizer in optimizers.values()
         }
+        self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
         self._after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
 
     def train(self, stop: Stop) -> Ending:
@@ -151,7 +153,7 @@ class Trainer:
         if not self.schedule.is_constant:
             self.schedule.set(instruments.applied_steps())
         num_batches, step = self.config.grad_accum_steps, Step({}, [])
-        unscales = norm_wanted or self.config.max_grad_norm is not None
+        unscales = norm_wanted or self._clips
         for turn in self.turns:
             loss = None
             for _ in range(num_batches):
@@ -168,7 +170,7 @@ class Trainer:
             for optimizer in turn.optimizers:
                 if unscales:
                     precision.unscale_(optimizer)
-                    step.grad_norms.append(self._clip(optimizer))
+                    step.grad_norms += self._clip(optimizer, norm_wanted=norm_wanted)
                 precision.step(optimizer)
             if turn.ends_round:
                 precision.update()
@@ -191,6 +193,19 @@ class Trainer:
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
 
+    def autocast_penalty(self) -> float | None:
+        """Compute the validation loss under autocast minus that in full precision, of the weights as they are.
+
+        One of the two is that of the last evaluation. None where the training uses no autocast, or has no validation.
+        """
+        known, config = self.values.get("val/loss"), self.precision.config
+        if known is None or not config.autocast:
+            return None
+        how = "full" if config.eval == "autocast" else "autocast"
+        with self.precision.flags(), self._watchdog.over(lambda: f"the evaluation with precision.eval={how}"):
+            other = evaluate(self.model, self.data, self.task, self.precision, self._prepare, how)["val/loss"]
+        return other - known if how == "autocast" else known - other
+
     def _evaluate_at_seam(self) -> dict[str, float]:
         """Compute the validation loss of a checkpoint from before the seam; the training goes on as without that."""
         device = self.precision.device
@@ -199,11 +214,23 @@ class Trainer:
         restore_rng_state(state, device)
         return {} if loss is None else {"seam/val_loss": loss}
 
-    def _clip(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """Clip the gradients of what an optimizer trains, if asked to, by themselves: it may skip its step alone."""
-        parameters, limit = self._parameters[optimizer], self.config.max_grad_norm
-        if limit is not None:
-            return nn.utils.clip_grad_norm_(parameters, limit)
+    def _clip(self, optimizer: torch.optim.Optimizer, *, norm_wanted: bool) -> list[Tensor]:
+        """Clip the gradients of what an optimizer trains, if asked to, by themselves: it may skip its step alone.
+
+        They are cut by value first, so that a single large one does not shrink all others with the norm. The norm from
+        before clipping is returned in a list, which is empty where nobody wants it and clipping does not need it.
+        """
+        parameters, config = self._parameters[optimizer], self.config
+        if config.max_grad_norm is not None and config.max_grad_value is None:
+            return [nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)]
+        norms = [self._norm(parameters)] if norm_wanted else []
+        if config.max_grad_value is not None:
+            nn.utils.clip_grad_value_(parameters, config.max_grad_value)
+            if config.max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        return norms
+
+    def _norm(self, parameters: Sequence[Tensor]) -> Tensor:
         with self.instruments.own_time:  # nobody but a row asks for it
             return _total_norm([grad for p in parameters if (grad := p.grad) is not None], self.precision.device)
 
@@ -286,7 +313,9 @@ def _value(losses: Sequence[Tensor]) -> Tensor:
 
     That of torch's `mse_loss` is as large as the model's outputs, and would stay as long as the loss does.
     """
-    value = _sum([loss.detach() for loss in losses])
+    value = losses[0].detach()
+    for loss in losses[1:]:
+        value = value + loss.detach()
     return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()
 
 

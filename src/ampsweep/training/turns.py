@@ -33,8 +33,8 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
     """Map the names of all optimizers to patterns of the parameters that they train.
 
     Raises:
-        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing, or an optimizer
-            has other patterns in another turn.
+        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing or has no list
+            of patterns, or an optimizer has other patterns in another turn.
     """
     if not turns:
         raise UserError("the task has no turns")
@@ -46,6 +46,8 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
         if not turn.trains:
             raise UserError(f"the turn {turn.name} of the task trains nothing")
         for name, patterns in turn.trains.items():
+            if isinstance(patterns, str):  # each of its letters would be a pattern
+                raise UserError(f"the turn {turn.name} of the task trains {name} by {patterns!r}, no list")
             if parts.setdefault(name, [*patterns]) != [*patterns]:
                 raise UserError(f"the optimizer {name} trains other parameters in the turn {turn.name} than before")
     return parts

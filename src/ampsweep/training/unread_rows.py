@@ -10,7 +10,7 @@ from torch import Tensor
 
 _CAPACITY: Final = 32
 _WIDTH: Final = 8
-"""Most values of a row that may lie on the device."""
+"""Most values of a row that may lie on the device, beside those of several turns."""
 
 
 @dataclass(slots=True)
@@ -25,11 +25,14 @@ class UnreadRows:
     """Up to 32 rows, whose values lie in one buffer on the device, so that keeping them does not change memory figures.
 
     Kept in float64 (float32 on mps, which has no other): exact for losses and for counts below 2**53.
+
+    Args:
+        num_more: number of values that a row may have beyond the usual ones.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, num_more: int = 0) -> None:
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._buffer = torch.zeros(_CAPACITY, _WIDTH, dtype=dtype, device=device)
+        self._buffer = torch.zeros(_CAPACITY, _WIDTH + num_more, dtype=dtype, device=device)
         self._unread: list[_Unread] = []
 
     @cached_property
@@ -48,7 +51,7 @@ class UnreadRows:
     def add(self, step: int, values: Mapping[str, float | Tensor]) -> None:
         """Add a row with the current values, without waiting for them.
 
-        Tensors must be 0-dim, on the device and without gradient, and at most 8.
+        Tensors must be 0-dim, on the device and without gradient, and at most 8, or as many more as there is room for.
         """
         numbers: dict[str, float] = {}
         on_device: list[str] = []

@@ -47,7 +47,8 @@ def moved_bytes(record: RunRecord) -> Moved | None:
     - casts: autocast reads P and writes copies of P / 2, and their gradients go the other way: 3 P, under autocast
       only (norms, and embeddings that are no output layer, stay: under 1 % of the parameters measured here);
     - unscale: reads and writes the gradients once: 2 P, under a scaler only;
-    - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only;
+    - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only; by value, first
+      from below and then from above, reads and writes it twice: 4 P, with `trainer.max_grad_value` only;
     - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;
       AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P. A fused one that gets the
       scale, because nothing unscaled before (no clipping), writes the unscaled gradients back: P more. GradScaler has
@@ -58,14 +59,15 @@ def moved_bytes(record: RunRecord) -> Moved | None:
         return None
     parameters = held.get("parameters", 0)
     config = record.config
-    clips = config["trainer"]["max_grad_norm"] is not None
+    by_norm = config["trainer"]["max_grad_norm"] is not None
+    by_value = config["trainer"].get("max_grad_value") is not None
     passes = 7 if config["optimizer"]["name"] == "adamw" else 5 if config["optimizer"].get("momentum") else 3
-    if config["precision"]["grad_scaler"] and record.proof.optimizer_fused and not clips:
+    if config["precision"]["grad_scaler"] and record.proof.optimizer_fused and not (by_norm or by_value):
         passes += 1
     return Moved(
         casts=3 * parameters if config["precision"]["autocast"] else 0,
         unscale=2 * parameters if config["precision"]["grad_scaler"] else 0,
-        clipping=3 * parameters if clips else 0,
+        clipping=(3 * by_norm + 4 * by_value) * parameters,
         optimizer=passes * parameters,
     )
 

@@ -35,6 +35,8 @@ def train(name: str, config: dict[str, Any]) -> dict[str, Any]:
     batches = map(data.train_batch, count())
     loop = LOOPS.get(name, recipe)
     losses = loop(name, model, batches, config["precision"]["mode"], config["trainer"]["steps"])
+    if hasattr(data, "stop_workers"):
+        data.stop_workers()
     return {"losses": losses, "weights": model.state_dict()}
 
 
@@ -160,7 +162,7 @@ def gan(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_
 
 
 def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
-    """A penalty on unscaled gradients of scaled scores, as in the notes' "Gradient penalty"."""
+    """A penalty on unscaled gradients of scaled scores, after the notes' "Gradient penalty"."""
     generator, judge = model["generator"], model["judge"]
     optimizers = {"judge": adamw(judge), "generator": adamw(generator)}
     scaler = torch.amp.GradScaler("cpu", enabled=mode == "amp_fp16")
@@ -174,9 +176,10 @@ def wgan_gp(name: str, model: nn.ModuleDict, batches: Iterator[Any], mode: str, 
             share = torch.rand(len(images), 1, 1, 1)
             between = (share * images + (1 - share) * made).requires_grad_()
             scores = judge(between).sum()
-        (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
-        slope = scaled / scaler.get_scale()
-        with autocast:
+            # In an autocast of its own, as in the notes, the penalty would cast the weights anew and round otherwise.
+            with torch.autocast("cpu", enabled=False):
+                (scaled,) = torch.autograd.grad(scaler.scale(scores), between, create_graph=True)
+                slope = scaled / scaler.get_scale()
             penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
             judged = judge(made).mean() - judge(images).mean() + 10.0 * penalty
         backward_and_step(scaler, judged, optimizers["judge"], judge)
@@ -248,8 +251,8 @@ def q_learning(name: str, model: nn.Module, batches: Iterator[Any], mode: str, n
 
 
 LOOPS: dict[str, Callable[[str, Any, Iterator[Any], str, int], list[float]]] = {
-    "gan": gan,
-    "wgan_gp": wgan_gp,
+    "digits_gan": gan,
+    "digits_wgan_gp": wgan_gp,
     "autoencoder": two_heads,
     "dqn": q_learning,
 }

@@ -38,9 +38,10 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
     if not measured:
         is_disturbed = any(data.contaminated(arm, key) for arm in data.names)
         return NoFigure(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
-    longest = max(value for values in measured.values() for _, value in values)
-    unit = axis_unit([longest], panel.unit)
-    end = 1.05 * longest * unit.factor or 1.0
+    all_values = [0.0, *(value for values in measured.values() for _, value in values)]
+    unit = axis_unit([max(map(abs, all_values))], panel.unit)
+    begin, end = (1.05 * unit.factor * extreme for extreme in (min(all_values), max(all_values)))
+    end = end if begin < end else 1.0
     traces: list[Trace] = []
     rows = []
     for arm, values in measured.items():
@@ -52,7 +53,7 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
     layout: Layout = {
-        "xaxis": value_axis(axis_title(panel, unit.unit), range=[0, end]),
+        "xaxis": value_axis(axis_title(panel, unit.unit), range=[begin, end]),
         "yaxis": arm_axis(list(measured)),
         "height": rows_height(len(measured)),
         "showlegend": False,

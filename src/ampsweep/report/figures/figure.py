@@ -144,6 +144,7 @@ _NAMES: Final = {
     "train/grad_norm": "gradient norm",
     "val/loss": "validation loss",
     "val/accuracy": "validation accuracy",
+    "val/autocast_penalty": "validation loss under autocast minus that without",
     "device/power_w": "power",
     "device/energy_j": "energy",
     "device/energy_per_sample_j": "energy of a sample",

@@ -34,6 +34,7 @@ def _card(found: SeamComparison, styles: Mapping[str, ArmStyle], keys: Sequence[
             (False, *(True for _ in columns)),
             cells,
             caption=f"Jump of the training loss: rows {SAVED_IN}, columns {RESUMED_IN}",
+            attributes=[{"data_arm": arm} for arm, _ in rows],
         ),
         tag("p", name(f"{explanation(found)}."), class_="note"),
         tag("ul", *(tag("li", name(f"{line}.")) for line in seam_lines(found))),

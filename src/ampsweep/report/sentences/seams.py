@@ -27,16 +27,19 @@ def heading(found: SeamComparison) -> str:
 
 def answer(found: SeamComparison) -> str:
     """The largest jump, beside what going on in the same precision does."""
-    others = [one for one in found.seams if not one.is_same_arm and one.loss_jump is not None]
+    others = [one for one in found.seams if not one.is_same_arm and one.largest_jump is not None]
     if not others:
         return "No jump of the loss was measured between two precisions."
-    worst = max(others, key=lambda one: abs(_mean(one.loss_jump)))
-    share = "" if not found.loss else f", {_share(_mean(worst.loss_jump), found.loss)} of the loss"
-    jump = "No first step has another loss than without the change"
-    if _mean(worst.loss_jump):
-        size = f"{signed(_mean(worst.loss_jump), 2)}{share}, {_n(worst.loss_jump)}"
-        jump = f"The loss jumps most from {_name(worst)}: {size}"
-    return f"{jump}; {_same_arm(found)}."
+    worst = max(others, key=_size)
+    if not _size(worst):
+        return f"No change of precision moves the training loss; {_same_arm(found)}."
+    size = signed(worst.largest_jump or 0.0, 2) + ("" if not found.loss else f" ({_share(_size(worst), found.loss)})")
+    largest = f"the largest jump is {size}, from {_name(worst)}"
+    limit = found.margin_pct / 100 * abs(found.loss or 0.0)
+    num_above = sum(0 < limit <= _size(one) for one in others)
+    moved = f"{num_above} of {plural(len(others), 'change')} of precision" if num_above else "No change of precision"
+    move = "move" if num_above > 1 else "moves"
+    return f"{moved} {move} the training loss by {found.margin_pct:g}% or more: {largest}; {_same_arm(found)}."
 
 
 def seam_lines(found: SeamComparison) -> list[str]:
@@ -59,9 +62,9 @@ def _same_arm(found: SeamComparison) -> str:
     if not same:
         return "no run went on in the precision it was saved in"
     if not changed:
-        return "in the precision it was saved in, every run goes on bitwise"
-    jumps = [f"{one.saved_in} by {_signed(one.loss_jump)}" for one in changed]
-    return f"even in the precision it was saved in, not every run goes on bitwise: {', '.join(jumps)}"
+        return "resumed in the precision it was saved in, every run goes on bitwise"
+    names = ", ".join(one.saved_in for one in changed)
+    return f"even resumed in the precision it was saved in, not every run goes on bitwise ({names})"
 
 
 def _finally(found: SeamComparison) -> Iterator[str]:
@@ -133,6 +136,10 @@ def _names(of: Sequence[Seam]) -> str:
     for resumed_in, saved_in in into.items():
         both[tuple(saved_in)].append(resumed_in)
     return "; ".join(f"{', '.join(saved)} to {', '.join(resumed)}" for saved, resumed in both.items())
+
+
+def _size(one: Seam) -> float:
+    return abs(one.largest_jump or 0.0)
 
 
 def _mean(of: Spread | None) -> float:

@@ -36,7 +36,7 @@ def series_lines(series: SizeSeries) -> list[str]:
     """Say what multiples of 8 gain each arm, as far as the figures decide it, and what else to know of the sizes."""
     lines = [line for arm in dict.fromkeys(one.arm for one in series.effects) for line in _multiples(arm, series)]
     beside = {one.size for one in series.effects}
-    alone = [size for size in series.sizes if not is_multiple(size) and size not in beside]
+    alone = [size for size in series.sizes if size > MULTIPLE and not is_multiple(size) and size not in beside]
     if alone:
         lines.append(
             f"What multiples of {MULTIPLE} gain cannot be decided at {_listed(alone)}: none within "

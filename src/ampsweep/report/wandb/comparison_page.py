@@ -24,7 +24,7 @@ from ampsweep.tracking.wandb.comparison_run import ComparisonPage, PageTable, Sc
 MAX_WORKLOADS: Final = 4
 """The number of workloads, of searches and of series of sizes whose panels are in W&B; the page has those of all."""
 
-_ESTIMATES: Final = ("speedup", "memory_saved_bytes", "memory_saved_pct", "loss_gap")
+_ESTIMATES: Final = ("speedup", "memory_saved_bytes", "memory_saved_pct", "loss_gap", "autocast_penalty")
 _COLUMNS: Final = (
     *("workload", "arm", "status", "runs", "pairs", "step_ms"),
     *("peak_memory_bytes", "predicted_memory_bytes", "prediction_error_pct", "val_loss", "val_accuracy"),

@@ -57,8 +57,10 @@ def cover_modules(precision: Precision, model: nn.Module) -> None:
         raise UserError(str(error)) from error
 
 
-def build_around(config: Config, precision: Precision, model: nn.Module, data: Data) -> Built:
-    """Build the other parts around a model and data that are on their device.
+def build_around(
+    config: Config, precision: Precision, model: nn.Module, data: Data, device: torch.device | None = None
+) -> Built:
+    """Build the other parts around a model and data that are on their device, or stand for those on `device`.
 
     Raises:
         UserError: a part refuses its settings.
@@ -67,7 +69,7 @@ def build_around(config: Config, precision: Precision, model: nn.Module, data: D
     if config.trainer.compile:
         _compile(model, task)
     turns = turns_of(task)
-    optimizers = build_optimizers(config.optimizer, model, trained_parts(turns))
+    optimizers = build_optimizers(config.optimizer, model, trained_parts(turns), device=device)
     num_steps = steps_of(config, data, len(turns))
     return Built(model, data, task, precision, optimizers, trained_turns(turns, optimizers), num_steps)
 
@@ -111,7 +113,8 @@ def build_data(config: Config, device: torch.device) -> Data:
         data = build_component("data", config.data, seed=config.seed, device=device)
     if not isinstance(data, Data):
         target, kind = config.data["_target_"], type(data).__name__
-        raise UserError(f"data._target_={target} gave a {kind} without train_batch(index) and val_batches()")
+        missing = [name for name in vars(Data) if not (name.startswith("_") or hasattr(data, name))]
+        raise UserError(f"data._target_={target} gave a {kind} without {', '.join(missing)}")
     return data
 
 
