@@ -35,7 +35,7 @@ class KnownValues:
 
     def of(self, tensor: object) -> Tensor | None:
         """The values of a tensor, if they are known."""
-        return self._values.get(tensor) if isinstance(tensor, Tensor) else None
+        return self._values.get(tensor) if isinstance(tensor, Tensor) else None  # type: ignore[no-untyped-call]
 
     def remember(self, tensor: Tensor, values: Tensor) -> None:
         """Note the values of a tensor, if they are whole numbers and not many."""
@@ -78,7 +78,7 @@ class KnownValues:
         """Forget the values of a tensor and of all that share its memory."""
         if (values := self.of(tensor)) is not None:
             place = values.untyped_storage().data_ptr()
-            for other, known in [*self._values.items()]:
+            for other, known in [*self._values.items()]:  # type: ignore[no-untyped-call]
                 if known.untyped_storage().data_ptr() == place:
                     del self._values[other]
 
