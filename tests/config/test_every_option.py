@@ -9,7 +9,7 @@ from ampsweep.config.compose import compose_one, compose_points, conf_dir
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 
-PLACEHOLDERS = {"_target_": "mine.Part", "path": "tokens.bin", "batch_size": 4}
+PLACEHOLDERS = {"_target_": "mine.Part", "path": "tokens.bin", "batch_size": 4, "num_classes": 3}
 """Values for what an option leaves to the user (`???`)."""
 
 

@@ -110,6 +110,13 @@ MISFIT = "the chosen model, data and task do not fit together"
             "trainer.steps=null trainer.epochs=null",
             "trainer.steps and trainer.epochs are both null; one of them must say how long to train",
         ),
+        ("model=mlp_small task.gradient_penalty=-1", "task.gradient_penalty=-1: must not be negative"),
+        ("model=mlp_small task.penalty_of=weights", "task.penalty_of=weights: allowed are parameters, inputs"),
+        (
+            "model=mlp_small task.gradient_penalty=0.5 trainer.compile=true",
+            "task.gradient_penalty=0.5 with trainer.compile=true: torch.compile has no gradient of a backward pass",
+        ),
+        ("model=gpt_tiny task.gradient_penalty=1", "unknown key task.gradient_penalty; task has name, output"),
         ("optimizer=sgd optimizer.nesterov=true", "optimizer.nesterov=true needs optimizer.momentum greater than 0"),
         ("data=tokens", "data.path must be given a value"),
         ("model=custom", "model._target_ must be given a value"),

@@ -68,6 +68,19 @@ def test_loss_and_gradients_are_bitwise_the_same(pair):
         assert torch.equal(expected.grad, found.grad), name
 
 
+@pytest.mark.parametrize("pair", [mlp, resnet], indirect=True, ids=lambda build: build.__name__)
+def test_a_penalty_on_gradients_is_the_same(pair):
+    model, twin, inputs = pair
+    for one in (model, twin):
+        loss = one(inputs).square().mean()
+        gradients = torch.autograd.grad(loss, [*one.parameters()], create_graph=True)
+        (loss + sum(gradient.square().sum() for gradient in gradients)).backward()
+    for (name, expected), found in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(expected.grad, found.grad), name
+    for (name, expected), found in zip(model.named_buffers(), twin.buffers(), strict=True):
+        assert torch.equal(expected, found), name
+
+
 def test_running_statistics_see_each_batch_once(pair):
     model, twin, inputs = pair
     for _ in range(2):

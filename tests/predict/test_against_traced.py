@@ -16,6 +16,8 @@ CLIPPED = ("trainer.max_grad_value=0.001", "trainer.grad_accum_steps=2")
 CHECKPOINTED = ("trainer.activation_checkpointing=true",)
 NOT_FUSED = ("optimizer.fused=false",)
 FP32_FEED_FORWARD = ("precision.fp32_modules=[blocks.*.feed_forward, norm]",)
+PENALIZED = ("task.gradient_penalty=0.5",)
+PENALIZED_INPUTS = ("task.penalty_of=inputs", "task.gradient_penalty=0.5")
 COSINE = ("scheduler=cosine", "scheduler.num_warmup_steps=2")
 
 GAN = ("model=gan_digits", "model.hidden_size=8", "data.batch_size=16")
@@ -37,6 +39,11 @@ CASES = [
     (REGRESSION, "amp_bf16", CHECKPOINTED),
     (REGRESSION, "amp_fp16", NOT_FUSED),
     (REGRESSION, "amp_fp16", COSINE),
+    *((MLP, mode, PENALIZED) for mode in ("fp32", "amp_bf16", "amp_fp16", "pure_bf16")),
+    *((MLP, mode, PENALIZED_INPUTS) for mode in ("fp32", "amp_fp16")),
+    (MLP, "amp_fp16", (*SGD_ACCUMULATED, *PENALIZED)),
+    *((RESNET, mode, PENALIZED) for mode in ("fp32", "amp_bf16")),
+    (RESNET, "fp32", (*CHECKPOINTED, *PENALIZED)),
     (RESNET, "fp32", CHECKPOINTED),
     (RESNET, "amp_bf16", ADAMW),
     (RESNET, "pure_bf16", SGD_ACCUMULATED),

@@ -14,6 +14,7 @@ pytestmark = [*CUDA]
 
 MLP = ("model=mlp_recipe", "data.num_batches=4", "data.batch_size=512")
 GPT = ("model=gpt_small", "model.num_layers=4", "data.seq_len=512", "data.batch_size=8", "data.num_batches=4")
+PENALIZED = ("model=mlp_small", "model.hidden_size=2048", "data.batch_size=512", "task.gradient_penalty=0.1")
 RESNET = ("model=resnet18", "data.image_size=64", "data.batch_size=64", "data.num_batches=4")
 
 
@@ -40,7 +41,9 @@ def on_gpu():
 
 @pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
 @pytest.mark.parametrize(
-    ("workload", "error_pct"), [(MLP, 1.0), (GPT, 1.0), (RESNET, 3.0)], ids=["mlp", "gpt", "resnet"]
+    ("workload", "error_pct"),
+    [(MLP, 1.0), (PENALIZED, 1.0), (GPT, 1.0), (RESNET, 3.0)],
+    ids=["mlp", "mlp penalized", "gpt", "resnet"],
 )
 def test_the_peak_is_the_predicted_one(on_gpu, workload, error_pct, mode):
     config = composed(*workload, f"precision={mode}", "device=cuda", "predict.target=cuda")

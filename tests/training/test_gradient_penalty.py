@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from assembled import CPU, MLP, assemble
+from assembled import CPU, MLP, StopAfter, assemble, resumed
 from test_hand_written_loops import DTYPES
 
 from ampsweep.data.digits import Digits
@@ -16,7 +16,6 @@ OVERFLOWS = 2.0**24
 """A scale with which the gradients of the first steps overflow float16."""
 MODES = [("fp32", 1.0), ("amp_bf16", 1.0), ("amp_fp16", 65536.0), ("amp_fp16", OVERFLOWS)]
 PENALIZED = (*MLP, f"seed={SEED}", "optimizer=sgd", f"optimizer.lr={LR}", "trainer.max_grad_norm=null")
-OF = {"parameters": 0.5, "inputs": 0.25}
 
 
 def settings(mode, init_scale, of, accumulate=1):
@@ -92,6 +91,23 @@ def test_a_scale_far_too_large_comes_down(of):
     assert 25 < training.rows[-1]["amp/skipped_steps"] < 60
     assert not math.isfinite(losses[0])
     assert math.isfinite(losses[-1])
+
+
+@pytest.mark.parametrize("of", ["parameters", "inputs"])
+@pytest.mark.parametrize(("mode", "init_scale"), [MODES[0], MODES[-1]])
+def test_a_penalized_training_resumes_bitwise(mode, init_scale, of, tmp_path):
+    overrides = settings(mode, init_scale, of)
+    reference = assemble(*overrides)
+    reference.train()
+    assemble(*overrides, directory=tmp_path).train(StopAfter(5))
+    training, notes = resumed(tmp_path, *overrides)
+
+    assert training.train().status == "completed"
+
+    assert notes == []
+    expected = {step: loss for step, loss in reference.column("train/loss").items() if step > 5}
+    assert training.column("train/loss") == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+    assert all(map(torch.equal, training.parameters(), reference.parameters()))
 
 
 def test_a_penalty_that_no_scale_makes_finite_diverges():

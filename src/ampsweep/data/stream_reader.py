@@ -104,7 +104,7 @@ class StreamReader:
         if index == 0:
             return []
         self._open(index)
-        return [f"the stream {why}: the {index} before batch {index} are read once more and dropped"]
+        return [f"the stream {why}: its batches before batch {index} are read again and dropped"]
 
     def _open(self, index: int) -> None:
         """Begin so that batch `index` can be read soon: those before it are dropped where they are read."""

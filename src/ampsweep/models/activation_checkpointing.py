@@ -1,7 +1,6 @@
 """Activation checkpointing: activations inside a block are recomputed in backward instead of kept."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -41,22 +40,25 @@ class CheckpointedModel(nn.Module):
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the forward pass and of its recomputation."""
-    return nullcontext(), _frozen_statistics(block)
+    """The contexts of the forward pass and of its recomputations."""
+    return nullcontext(), _FrozenStatistics(block)
 
 
-@contextmanager
-def _frozen_statistics(block: nn.Module) -> Iterator[None]:
+class _FrozenStatistics(AbstractContextManager[None]):
     """Normalize by the batch, but leave running statistics alone: the recomputation sees no new batch.
 
     The running buffers stay in place because backward saves them, and a checkpoint must save the same tensors twice.
+    It can be entered again: a penalty on gradients makes backward pass a block twice.
     """
-    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
-    saved = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, (momentum, num_batches_tracked) in zip(norms, saved, strict=True):
+
+    def __init__(self, block: nn.Module) -> None:
+        self._norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def __enter__(self) -> None:
+        self._saved = [(norm.momentum, norm.num_batches_tracked) for norm in self._norms]
+        for norm in self._norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+
+    def __exit__(self, *_: object) -> None:
+        for norm, (momentum, num_batches_tracked) in zip(self._norms, self._saved, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked

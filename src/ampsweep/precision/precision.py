@@ -141,9 +141,9 @@ class Precision:
         Args:
             inputs: the leaves that get gradients; None: all.
         """
-        for number, loss in enumerate(losses, start=1):
+        for loss in losses:
             scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
-            scaled.backward(inputs=inputs, retain_graph=number < len(losses))  # type: ignore[no-untyped-call]
+            scaled.backward(inputs=inputs, retain_graph=loss is not losses[-1])  # type: ignore[no-untyped-call]
 
     def gradients(self, loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = True) -> tuple[Tensor, ...]:
         """Compute the gradients of a loss with respect to `inputs`, as a penalty in the loss itself needs them.

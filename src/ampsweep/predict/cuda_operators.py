@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels
+from ampsweep.predict.cuda_autocast_state import cuda_autocast_state
 from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 
@@ -55,7 +56,8 @@ def cuda_dispatch(target: TargetDevice) -> Iterator[None]:
             library.impl(name, kernel, "AutogradCPU")
         library.impl("scaled_dot_product_attention", CudaAttention(target.capability), "AutogradCPU")
     try:
-        yield
+        with cuda_autocast_state():
+            yield
     finally:
         del library  # which removes its kernels
 

@@ -109,6 +109,12 @@ class RunRecord:
     """Digests of the rows that are in the history when the record is written: facts about the file, not the run."""
     wandb: WandbFacts = field(default_factory=WandbFacts)
 
+    @property
+    def full_arm(self) -> str:
+        """The arm, with that of the checkpoint which the run began with, if any: `amp_bf16-after-fp32`."""
+        saved_in = self.identity.saved_in
+        return self.arm if saved_in is None else f"{self.arm}-after-{saved_in}"
+
     def write(self, directory: Path) -> None:
         """Write `run.json` into `directory`, without secrets, with its digest, and atomically."""
         text = json.dumps(hidden(self.as_json()), indent=1, allow_nan=False, default=str)

@@ -1,18 +1,30 @@
 """Generative adversarial training: a generator and a discriminator, each with an optimizer, under one scaler."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.models.image_gan import ImageGAN
 from ampsweep.precision import gradients
 from ampsweep.tasks.base import Turn, at_least_float32
 
 _SEED = 0
+
+
+class Adversaries(Protocol):
+    """A model of two: called with noise, its ``generator`` makes images; its ``discriminator`` scores images."""
+
+    latent_size: int
+    discriminator: nn.Module
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Draw noise (B, latent_size) for as many images as ``like`` has."""
+
+    def __call__(self, noise: Tensor) -> Tensor:
+        """Make an image of each noise."""
 
 
 class GAN:
@@ -30,23 +42,23 @@ class GAN:
             Turn(name="generator", loss=self.generator_loss, trains={"generator": ["generator.*"]}),
         )
 
-    def loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+    def loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the sum of both losses."""
         return self.discriminator_loss(model, batch) + self.generator_loss(model, batch)
 
-    def discriminator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+    def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the cross-entropy of telling real images from generated ones."""
         real, _ = batch
         fake = generated(model, real).detach()
         on_real, on_fake = (at_least_float32(model.discriminator(images)) for images in (real, fake))
         return (F.softplus(-on_real) + F.softplus(on_fake)).mean()
 
-    def generator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+    def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the cross-entropy of taking generated images for real ones."""
         return F.softplus(-at_least_float32(model.discriminator(generated(model, batch[0])))).mean()
 
     @torch.no_grad()
-    def evaluate(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> tuple[dict[str, Tensor], int]:
+    def evaluate(self, model: Adversaries, batch: tuple[Tensor, Any]) -> tuple[dict[str, Tensor], int]:
         """Compute as ``loss`` the energy distance between the images of the batch and generated ones.
 
         The noise is always the same, and no random state is changed.
@@ -74,7 +86,7 @@ class WassersteinGAN(GAN):
         critic, generator = super().turns
         return (*[critic] * self.critic_steps, generator)
 
-    def discriminator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+    def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the critic's loss: the mean score of generated images less that of real ones, and the penalty.
 
         The penalty is the mean squared difference from 1 of the norm of the score's gradient with respect to an image,
@@ -90,13 +102,13 @@ class WassersteinGAN(GAN):
         loss: Tensor = on_fake - on_real + self.gradient_penalty * (norms - 1).square().mean()
         return loss
 
-    def generator_loss(self, model: ImageGAN, batch: tuple[Tensor, Any]) -> Tensor:
+    def generator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
         """Compute the negative mean score of generated images."""
         scores = at_least_float32(model.discriminator(generated(model, batch[0])))
         return -scores.mean()
 
 
-def generated(model: ImageGAN, like: Tensor) -> Tensor:
+def generated(model: Adversaries, like: Tensor) -> Tensor:
     """Generate as many images as ``like`` has."""
     images: Tensor = model(model.noise(like))
     return images

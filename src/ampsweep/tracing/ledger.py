@@ -120,9 +120,9 @@ class Ledger:
                 return False
             category = known.allocation.category
             self._forget(id(tensor.untyped_storage()))
-        self.moment += 1
-        if self._add(tensor, category, born=self.moment) is None:
+        if self._add(tensor, category, born=self.moment + 1) is None:
             return False
+        self.moment += 1
         self._look_at_peak()
         return known is None
 

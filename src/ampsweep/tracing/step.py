@@ -116,10 +116,9 @@ def trace_step(
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert parameters, "a model without parameters cannot be trained"
     ledger = Ledger(parameters[0].device, counted=counted)
-    for tensor in data:
-        ledger.hold(tensor, "data")
-    for tensor in (*held, *model.buffers()):
-        ledger.hold(tensor, "other")
+    _hold_all(ledger, data, "data")
+    _hold_all(ledger, (*held, *model.buffers()), "other")
+    del data, held  # a batch that was there from the beginning is to be freed when the step drops it
     for parameter in parameters:
         ledger.hold(parameter, "parameters")
         _hold_gradient(ledger, parameter)
@@ -152,6 +151,11 @@ def trace_program(
     finally:
         trace._result = _traced(ledger, mode)
         ledger.close()
+
+
+def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
+    for tensor in tensors:
+        ledger.hold(tensor, category)
 
 
 def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:

@@ -14,6 +14,7 @@ _COUNTS: Final = ("step", "next_batch", "applied_steps")
 _TEXTS: Final = ("config_hash", "model_name", "arm")
 _MAPPINGS: Final = ("model", "scaler", "scale_monitor", "rng", "data")
 _OF_PARAMETER_SIZE: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+"""Names of states that have their parameter's shape in each of torch's own optimizers."""
 
 
 def fault_of(content: Mapping[str, Any]) -> str | None:
@@ -42,7 +43,8 @@ def fault_for(optimizers: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, 
         for number, parameter in zip(ids, names[name], strict=True):
             for key, value in one["state"]["state"].get(number, {}).items():
                 shape = shapes[parameter]
-                if key in _OF_PARAMETER_SIZE and isinstance(value, Tensor) and tuple(value.shape) != shape:
+                is_known = key in _OF_PARAMETER_SIZE and _is_torchs(one["class"])
+                if is_known and isinstance(value, Tensor) and tuple(value.shape) != shape:
                     return f"its optimizer's {key} has shape {tuple(value.shape)}, its parameter {shape}"
     return None
 
@@ -100,9 +102,14 @@ def _of_optimizer(saved: Any, applied_steps: int) -> Iterator[str]:
     known = {one for group in ids for one in group if type(one) is int}
     if not all(isinstance(one, str) or (one in known and isinstance(of, dict)) for one, of in state.items()):
         yield "its optimizer has a state of no parameter"
-    keeps_none = kind == "SGD" and not any(group.get("momentum") for group in groups)
-    if applied_steps and not state and not keeps_none:
+    may_keep_none = not _is_torchs(kind) or (kind == "SGD" and not any(group.get("momentum") for group in groups))
+    if applied_steps and not state and not may_keep_none:
         yield f"its {kind} has no state after {applied_steps} applied steps"
+
+
+def _is_torchs(kind: str) -> bool:
+    """Tell whether an optimizer's class is torch's own, which has no module before its name."""
+    return "." not in kind
 
 
 def _of_scaler(content: Mapping[str, Any]) -> Iterator[str]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.data.base import Stateful
+from ampsweep.training.build.instantiate import parameters_of
+from ampsweep.training.build.optimizer import class_name
 from ampsweep.record import LAST
 from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
 from ampsweep.training.checkpoint_faults import names_of
@@ -29,7 +31,7 @@ def take_checkpoint(
             arm=arm,
             model=trainer.model.state_dict(),
             optimizers={
-                name: {"class": type(one).__name__, "state": one.state_dict(), "parameters": _names(one, trainer.model)}
+                name: {"class": class_name(one), "state": one.state_dict(), "parameters": _names(one, trainer.model)}
                 for name, one in trainer.optimizers.items()
             },
             scaler=trainer.precision.state_dict(),
@@ -63,7 +65,7 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
     """Load the optimizers' states; yield a sentence about each that starts fresh."""
     trained = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
     for name, optimizer in trainer.optimizers.items():
-        kind = type(optimizer).__name__
+        kind = class_name(optimizer)
         if name not in saved:
             yield f"the checkpoint has no optimizer with the name {name}; {kind} starts fresh"
         elif saved[name]["class"] != kind:
@@ -101,7 +103,9 @@ def _named(dtypes: Iterable[torch.dtype]) -> str:
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], state: dict[str, Any], saved: list[str]) -> None:
     """Load the optimizer's state of each parameter, wherever it is grouped now.
 
-    Hyperparameters stay this run's own, not the checkpoint's.
+    Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. What else is in a group
+    is state (a count of steps, an estimate that the class keeps there); it goes on if the parameters are grouped as
+    they were.
 
     Args:
         own, saved: names of the parameters, in the order of the optimizer and of `state`.
@@ -109,6 +113,10 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], state: dic
     ids = [one for group in state["param_groups"] for one in group["params"]]
     of_parameter = {name: state["state"][one] for name, one in zip(saved, ids, strict=True) if one in state["state"]}
     groups = optimizer.state_dict()["param_groups"]
+    if [len(group["params"]) for group in groups] == [len(group["params"]) for group in state["param_groups"]]:
+        arguments = parameters_of(type(optimizer))
+        for group, before in zip(groups, state["param_groups"], strict=True):
+            group |= {key: value for key, value in before.items() if key not in arguments and key != "params"}
     numbers = [one for group in groups for one in group["params"]]
     states = {one: of_parameter[name] for one, name in zip(numbers, own, strict=True) if name in of_parameter}
     states |= {key: value for key, value in state["state"].items() if isinstance(key, str)}  # of the whole optimizer

@@ -313,7 +313,9 @@ def _value(losses: Sequence[Tensor]) -> Tensor:
 
     That of torch's `mse_loss` is as large as the model's outputs, and would stay as long as the loss does.
     """
-    value = _sum([loss.detach() for loss in losses])
+    value = losses[0].detach()
+    for loss in losses[1:]:
+        value = value + loss.detach()
     return value if value.untyped_storage().nbytes() == value.element_size() else value.clone()
 
 

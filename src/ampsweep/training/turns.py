@@ -33,8 +33,8 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
     """Map the names of all optimizers to patterns of the parameters that they train.
 
     Raises:
-        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing or has no
-            list of patterns, or an optimizer has other patterns in another turn.
+        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing or has no list
+            of patterns, or an optimizer has other patterns in another turn.
     """
     if not turns:
         raise UserError("the task has no turns")

@@ -34,7 +34,7 @@ from ampsweep.report.table import Table
 from ampsweep.report.units import axis_unit, quantity
 from ampsweep.report.workload_data import WorkloadData
 
-_MIN_TICK_DISTANCE: Final = 0.05
+_MIN_TICK_DISTANCE: Final = 0.07
 """Share of the axis within which labels of sizes would cover each other: they are one label then."""
 
 
@@ -193,6 +193,7 @@ def _size_axis(series: SizeSeries) -> Layout:
     return value_axis(
         size_name(series),
         type="log",
+        tickangle=0,
         tickvals=[math.sqrt(sizes[0] * sizes[-1]) for sizes in close],
         ticktext=["<br>".join(map(size_text, sizes)) for sizes in close],
     )

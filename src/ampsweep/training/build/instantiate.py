@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from ampsweep.config.errors import UserError
+from ampsweep.precision.asked_autocast import noting_autocast
 from ampsweep.text import one_line
 from ampsweep.training.memory_refusals import is_out_of_memory
 
@@ -24,7 +25,8 @@ def locate(group: str, component: dict[str, Any]) -> Any:
     """
     target = str(component["_target_"])
     try:
-        found = pkgutil.resolve_name(target)
+        with noting_autocast():
+            found = pkgutil.resolve_name(target)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         raise UserError(f"{group}._target_={target} does not import: {one_line(error)}") from error
     if not callable(found):
@@ -49,7 +51,8 @@ def build_component(group: str, component: dict[str, Any], *first: Any, **more: 
     locate(group, component)
     arguments = {key: value for key, value in component.items() if key not in _NOT_ARGUMENTS}
     try:
-        return instantiate(arguments, *first, **more, _convert_="all")
+        with noting_autocast():
+            return instantiate(arguments, *first, **more, _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__ or error
         if is_out_of_memory(cause):

@@ -52,7 +52,7 @@ def build_rates(config: Mapping[str, Any], optimizers: Sequence[Optimizer], num_
             )
     if "_target_" not in config:
         return _Shares(lambda step: shape(config, step, num_steps), optimizers)
-    settings = {"name": component_name(dict(config)), **config}
+    settings = {**config, "name": component_name(dict(config))}
     target = locate("scheduler", settings)
     taken = parameters_of(target)
     if "num_steps" in taken:
@@ -137,7 +137,8 @@ class _Stepped(Rates):
     """
 
     def __init__(self, settings: dict[str, Any], optimizers: Sequence[Optimizer]) -> None:
-        self._settings, self._optimizers = settings, optimizers
+        self._settings = settings
+        self._optimizers = [_StandIn(one.param_groups, one.defaults) for one in optimizers]  # with the peaks of now
         self._begin()
         self(0)  # what a scheduler changes besides learning rates, most change when they are made
 
@@ -160,9 +161,9 @@ class _Stepped(Rates):
         self._at, self._rates = -1, [0.0]
 
 
-def _scheduled(settings: dict[str, Any], optimizer: Optimizer) -> Iterator[list[float]]:
+def _scheduled(settings: dict[str, Any], optimizer: "_StandIn") -> Iterator[list[float]]:
     """Yield the learning rates of an optimizer's groups, before the first step and after each."""
-    name, stand_in = settings["name"], _StandIn(optimizer)
+    name, stand_in = settings["name"], _StandIn(optimizer.param_groups, optimizer.defaults)
     scheduler = build_component("scheduler", settings, optimizer=stand_in)
     if not isinstance(scheduler, LRScheduler):
         kind = type(scheduler).__name__
@@ -193,10 +194,10 @@ def _scheduled(settings: dict[str, Any], optimizer: Optimizer) -> Iterator[list[
 
 
 class _StandIn(Optimizer):
-    """An optimizer with the groups and defaults of another one, and no step."""
+    """An optimizer with groups and defaults like another one's, and no step."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
+    def __init__(self, groups: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
+        super().__init__([dict(group) for group in groups], dict(defaults))
         self._first = [dict(group) for group in self.param_groups]
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import _get_capturable_supported_devices
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
@@ -68,7 +69,11 @@ def rehearse_optimizers(
     for parameter in tiny.values():
         parameter.grad = torch.full_like(parameter, 0.5)
     with torch.random.fork_rng(devices=[]):
-        optimizers = _build(config, tiny, trains, device, rehearses=True)
+        try:
+            optimizers = _build(config, tiny, trains, device, rehearses=True)
+        except UserError:  # the class may speak of sizes, which are those of the model's own parameters
+            build_optimizers(config, model, trains, device=device)
+            raise
         for name, optimizer in optimizers.items():
             try:
                 optimizer.step()
@@ -88,6 +93,13 @@ def is_fused(optimizer: Optimizer) -> bool:
     torch's fused optimizers do; `_step_supports_amp_scaling` is how an optimizer tells a GradScaler, and its only sign.
     """
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def class_name(optimizer: Optimizer) -> str:
+    """The name of the optimizer's class: torch's own have no module before it, all others have theirs."""
+    own = type(optimizer)
+    is_torchs = getattr(torch.optim, own.__name__, None) is own
+    return own.__name__ if is_torchs else f"{own.__module__}.{own.__qualname__}"
 
 
 def learning_rate(optimizer: Optimizer) -> float | None:
@@ -239,6 +251,11 @@ class _OneOptimizer:
         available = has_fused_kernels(target, device.type)
         if given.get("fused") and not available:
             raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
+        if given.get("capturable") and device.type not in (able := _get_capturable_supported_devices()):
+            raise UserError(
+                f"{self.key}.capturable=true: torch's {target.__name__} can be captured on {', '.join(able)}, not on "
+                f"{device.type}"
+            )
         others_than_real = [name for name, one in self.parameters.items() if not one.is_floating_point()]
         if given.get("fused") and others_than_real:
             raise UserError(f"{self.key}.fused=true: torch fuses no step of complex {others_than_real[0]}")

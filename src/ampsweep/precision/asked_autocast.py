@@ -1,0 +1,42 @@
+"""Autocast as the user's own code asked for it, on a machine that lacks the device.
+
+Where there is no CUDA, `torch.autocast("cuda")` warns, turns itself off and forgets that it was to be on. As a decorator it
+is made when a module is imported, long before a prediction for CUDA can know.
+"""
+
+import functools
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+_ASKED: Final = "asked_by_user"
+"""The attribute that a noted autocast has: its argument `enabled`."""
+
+
+@contextmanager
+def noting_autocast() -> Iterator[None]:
+    """Note of each `torch.autocast` that is made inside, where the user's modules are imported, what it is to be."""
+    original = torch.autocast.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            original(self, device_type, *args, **kwargs)
+        setattr(self, _ASKED, kwargs.get("enabled", args[1] if len(args) > 1 else True))
+        for one in said:  # torch's words, at the user's line
+            warnings.warn(one.message, one.category, stacklevel=2)
+
+    torch.autocast.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = original  # type: ignore[method-assign]
+
+
+def was_asked(autocast: torch.autocast) -> bool:
+    """Tell whether an autocast was to be enabled; of one that was not noted, whether it is."""
+    return bool(getattr(autocast, _ASKED, autocast._enabled))

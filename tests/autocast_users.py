@@ -1,0 +1,95 @@
+"""Models whose own code uses autocast: custom functions of both kinds, decorators, and regions without it.
+
+`ON_CUDA` and `HERE` are the same with the type of device that each names. They must be imported as the suite imports the
+user's modules.
+"""
+
+import torch
+from torch import nn
+
+SEEN = []
+"""The dtypes of results, by place, of all forward and backward passes."""
+
+
+def saw(place, tensor):
+    SEEN.append((place, tensor.dtype))
+    return tensor
+
+
+def functions(device_type):
+    """Two matrix products: one in the dtype of autocast, one in float32."""
+
+    class Autocastable(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type)
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return saw("autocastable", a.mm(b))
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            return saw("autocastable, backward", gradient.mm(b.t())), a.t().mm(gradient)
+
+    class Float32(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return saw("float32", a.mm(b))
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            return saw("float32, backward", gradient.mm(b.t())), a.t().mm(gradient)
+
+    return Autocastable, Float32
+
+
+def modules(device_type):
+    """A model for the digits for each way to use autocast."""
+    autocastable, float32 = functions(device_type)
+
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(64, 32)
+            self.weight = nn.Parameter(torch.empty(32, 10).uniform_(-0.1, 0.1))
+
+    class WithAutocastable(Weighted):
+        def forward(self, images):
+            return autocastable.apply(self.first(images.flatten(1)), self.weight)
+
+    class WithFloat32(Weighted):
+        def forward(self, images):
+            return float32.apply(self.first(images.flatten(1)), self.weight)
+
+    class Decorated(Weighted):
+        @torch.autocast(device_type, dtype=torch.bfloat16)
+        def forward(self, images):
+            return saw("decorated", self.first(images.flatten(1))) @ self.weight
+
+    class DecoratedOff(Weighted):
+        @torch.amp.autocast(device_type=device_type, enabled=False)
+        def forward(self, images):
+            return saw("decorated, off", self.first(images.flatten(1))) @ self.weight
+
+    class Region(Weighted):
+        def forward(self, images):
+            hidden = saw("before", self.first(images.flatten(1)))
+            with torch.autocast(device_type, enabled=False):
+                outputs = saw("region", hidden.float() @ self.weight)
+            with torch.autocast(device_type, dtype=torch.float16):
+                return saw("again", outputs @ torch.eye(10, device=outputs.device))
+
+    return {one.__name__: one for one in (WithAutocastable, WithFloat32, Decorated, DecoratedOff, Region)}
+
+
+class _Group:
+    def __init__(self, device_type):
+        vars(self).update(modules(device_type))
+
+
+HERE, ON_CUDA = _Group("cpu"), _Group("cuda")

@@ -1,0 +1,93 @@
+"""Custom autograd functions, decorators and regions of the user's own: trained as in a loop written by hand."""
+
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from amp_loops import amp_step
+from assembled import CPU, assemble
+
+from ampsweep.data.digits import Digits
+from ampsweep.precision.asked_autocast import noting_autocast, was_asked
+from ampsweep.training.build.instantiate import locate
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
+
+DTYPES = {"fp32": None, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+HERE = [f"HERE.{name}" for name in ("WithAutocastable", "WithFloat32", "Decorated", "DecoratedOff", "Region")]
+HARMLESS = [f"ON_CUDA.{name}" for name in ("Decorated", "DecoratedOff", "Region")]
+SEED, NUM_STEPS, SCALE = 3, 4, 1024.0
+
+
+def own(name):
+    return ("model=custom", f"model._target_=autocast_users.{name}", "data=digits", "data.batch_size=16")
+
+
+@pytest.fixture
+def seen():
+    locate("model", {"_target_": "autocast_users.HERE.Region"})
+    found = sys.modules["autocast_users"].SEEN
+    found.clear()
+    yield found
+    found.clear()
+
+
+def by_hand(name, mode):
+    torch.manual_seed(SEED)
+    model = locate("model", {"_target_": f"autocast_users.{name}"})()
+    data = Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=mode == "amp_fp16")
+
+    def loss(outputs, classes):
+        return F.cross_entropy(outputs.float(), classes)
+
+    losses = []
+    for step in range(NUM_STEPS):
+        losses += amp_step(
+            model, optimizer, scaler, [data.train_batch(step)], loss_fn=loss, dtype=DTYPES[mode], max_norm=1.0
+        )[0]
+    return [value.item() for value in losses], [*model.parameters()]
+
+
+@pytest.mark.parametrize("mode", DTYPES)
+@pytest.mark.parametrize("name", [*HERE, *HARMLESS])
+def test_every_loss_is_that_of_a_loop_written_by_hand(name, mode, seen):
+    expected, parameters = by_hand(name, mode)
+    dtypes = [*seen]
+    seen.clear()
+    training = assemble(
+        *own(name), f"precision={mode}", f"seed={SEED}", "optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0",
+        "trainer.max_grad_norm=1", f"trainer.steps={NUM_STEPS}", f"precision.init_scale={SCALE}",
+    )  # fmt: skip
+    assert training.train().status == "completed"
+    assert list(training.column("train/loss").values()) == expected
+    assert all(map(torch.equal, training.parameters(), parameters))
+    assert seen[: len(dtypes)] == dtypes
+
+
+@pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16"])
+def test_both_kinds_compute_in_the_dtype_that_they_ask_for(mode, seen):
+    for name, dtype in (("WithAutocastable", DTYPES[mode]), ("WithFloat32", torch.float32)):
+        assemble(*own(f"HERE.{name}"), f"precision={mode}", "precision.eval=autocast", "trainer.steps=3").train()
+        assert {found for _, found in seen} == {dtype}
+        assert any("backward" in place for place, _ in seen)
+        seen.clear()
+
+
+def test_what_was_asked_of_an_autocast_is_noted():
+    with noting_autocast():
+        made = [torch.autocast("cuda"), torch.autocast("cuda", torch.bfloat16, False)]
+        older = torch.autocast(device_type="cuda", enabled=True)
+    assert [was_asked(one) for one in (*made, older)] == [True, False, True]
+    assert torch.autocast.__init__.__module__ == "torch.amp.autocast_mode"
+    assert was_asked(torch.autocast("cpu", enabled=False)) is False, "one made elsewhere says itself"
+
+
+def test_torchs_own_warning_is_told_where_the_user_wrote_it():
+    if torch.cuda.is_available():
+        pytest.skip("CUDA is there, and nothing to warn of")
+    with noting_autocast(), pytest.warns(UserWarning, match="CUDA is not available") as told:
+        torch.autocast("cuda")
+    assert told[0].filename == __file__
