@@ -10,7 +10,7 @@ from ampsweep.report.comparison_json import comparison_json
 
 ESTIMATE = "value n low high exact"
 KEYS = {
-    "": "schema baseline margin_pct workloads searches sizes notes omissions",
+    "": "schema baseline margin_pct workloads searches sizes seams notes omissions",
     "workloads": "title facts arms verdict conclusion runs",
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "

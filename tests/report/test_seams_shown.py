@@ -84,6 +84,11 @@ def test_the_table_is_in_every_file(written):
         assert "tf32 needs a GPU" in text
     assert "Saved in one precision, resumed in another" in read_page(page).text
     (found,) = json.loads((directory / "comparison.json").read_text())["seams"]
+    assert " ".join(found) == ("title facts step steps margin_pct loss saved_in resumed_in cells sentence notes runs")
+    assert " ".join(found["cells"][0]) == (
+        "saved_in resumed_in num_runs statuses error loss_jump largest_jump val_loss_jump final_gap final_position "
+        "margin skipped_steps notes is_bitwise then"
+    )
     assert (found["step"], found["steps"], found["sentence"]) == (20, 40, SENTENCE)
     assert found["saved_in"] == ["fp32", "amp_fp16"]
     (cell,) = [one for one in found["cells"] if (one["saved_in"], one["resumed_in"]) == ("fp32", "amp_fp16")]
