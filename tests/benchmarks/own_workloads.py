@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -52,7 +52,7 @@ class Found:
     measured_bytes: int | None = None
     predicted_bytes: int | None = None
     refused: str | None = None
-    """The sentence of a prediction that cannot be made."""
+    """The sentence of a prediction that cannot be made; `predicted_bytes` is then that of `predict.measure=true`."""
     resumed_from: int | None = None
     differences_after_resume: list[str] = field(default_factory=list)
     """The rows and parts of the last checkpoint that a killed run did not make as the other one did."""
@@ -91,10 +91,12 @@ def examine(name: str, modes: Sequence[str], directory: Path) -> list[Found]:
         one = Found(workload=name, mode=mode, outcome=record.status, error=record.error)
         found.append(one)
         if record.status == "completed":
-            _predicted(one, record)
+            _predicted(one, record, directory / "whole")
             assert killed_at_all[mode][1].status == "failed", "it was killed"
             _compare_resumed(one, path, *resumed[mode])
-        _compare_by_hand(one, path, record, directory / f"{mode}.pt")
+    by_hand = _train_by_hand(name, directory, {mode: whole[mode][1].config for mode in modes})
+    for one in found:
+        _compare_by_hand(one, whole[one.mode][0], by_hand[one.mode])
     return found
 
 
@@ -131,10 +133,23 @@ def _runs(directory: Path) -> dict[str, tuple[Path, RunRecord]]:
     return {record.identity.precision_mode: (path, record) for path, record in find_records(directory).records}
 
 
-def _predicted(one: Found, record: RunRecord) -> None:
+def _predicted(one: Found, record: RunRecord, directory: Path) -> None:
     one.measured_bytes = record.memory.peak_bytes
-    if record.prediction is not None:
-        one.predicted_bytes, one.refused = record.prediction.peak_bytes, record.prediction.refused
+    assert record.prediction is not None, "every run was to be predicted"
+    one.predicted_bytes, one.refused = record.prediction.peak_bytes, record.prediction.refused
+    if one.refused is not None:
+        overrides = (f"experiment={one.workload}", f"precision={one.mode}", "device=cpu", "predict.measure=true")
+        command = [sys.executable, "-m", "ampsweep.commands.main", "predict", "--config-dir", str(HERE / "conf")]
+        told = subprocess.run(
+            [*command, "-m", *overrides, "format=json"],
+            cwd=directory,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE), "TMPDIR": str(directory)},
+            stdout=subprocess.PIPE,
+            timeout=600,
+            check=True,
+        ).stdout
+        ((mode,),) = (workload["modes"] for workload in json.loads(told)["workloads"])
+        one.predicted_bytes = mode["peak_bytes"]
 
 
 def _compare_resumed(one: Found, whole: Path, killed: Path, record: RunRecord) -> None:
@@ -163,17 +178,22 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def _compare_by_hand(one: Found, run: Path, record: RunRecord, out: Path) -> None:
-    config = out.with_suffix(".json")
-    config.write_text(json.dumps(record.config))
+def _train_by_hand(name: str, directory: Path, configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the loops written by hand return, by mode."""
+    files = {mode: directory / f"{mode}.json" for mode in configs}
+    for mode, file in files.items():
+        file.write_text(json.dumps(configs[mode]))
     subprocess.run(
-        [sys.executable, str(HERE / "by_hand.py"), one.workload, str(config), str(out)],
-        cwd=out.parent / "whole",
+        [sys.executable, str(HERE / "by_hand.py"), name, *map(str, files.values())],
+        cwd=directory / "whole",
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE)},
         timeout=600,
         check=True,
     )
-    by_hand = torch.load(out, weights_only=True)
+    return {mode: torch.load(file.with_suffix(".pt"), weights_only=True) for mode, file in files.items()}
+
+
+def _compare_by_hand(one: Found, run: Path, by_hand: dict[str, Any]) -> None:
     one.by_hand_error = by_hand.get("error")
     if one.by_hand_error is not None or one.outcome != "completed":
         return
@@ -224,9 +244,9 @@ def _outcome(one: Found) -> str:
 def _prediction(one: Found) -> str:
     if one.outcome != "completed":
         return ""
-    if one.prediction_error is None:
-        return "refused" if one.refused else "none"
-    return f"{one.prediction_error:+,} B" if one.prediction_error else "0 B"
+    assert one.prediction_error is not None
+    error = f"{one.prediction_error:+,} B" if one.prediction_error else "0 B"
+    return f"refused; measured: {error}" if one.refused else error
 
 
 def _resume(one: Found) -> str:

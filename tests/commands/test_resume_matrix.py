@@ -52,7 +52,7 @@ def test_every_mode_is_resumed_in_every_other(train):
     assert re.search(r"saved in .* resumed in fp32 amp_fp16 .* fp32 0 \S+ amp_fp16 \S+ 0 ", told)
 
 
-def test_a_run_that_others_go_on_from_trains_once_if_it_is_no_point(train):
+def test_a_shared_run_trains_once_though_it_is_no_point(train):
     def began():
         records = [record for _, record in find_records(only_sweep()).records]
         return {(record.identity.saved_in, record.arm): record.started_at for record in records}

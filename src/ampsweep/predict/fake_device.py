@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,6 +16,7 @@ from ampsweep.predict.cudnn_rnn import flatten_weights
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.fake_optimizers import fake_optimizers
 from ampsweep.predict.kernel_sizes import scratch_of
+from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
@@ -46,6 +47,7 @@ class FakeDevice:
         with ExitStack() as stack:
             if self.target.kind == "cuda":
                 stack.enter_context(cuda_dispatch(self.target))
+            stack.enter_context(taken_for_real())
             stack.enter_context(self.kernels)
             yield
 
@@ -131,9 +133,9 @@ class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`."""
+    """Turns every tensor that operators return on `STAND_IN` into a fake tensor of `mode`, which learns its values."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeKernels) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
 
@@ -143,7 +145,10 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is torch.ops.aten._to_copy.default and isinstance(args[0], FakeTensor) and [*kwargs] == ["device"]:
             return args[0]  # it is there already
-        return self._moved(func(*args, **kwargs))
+        moved = self._moved(func(*args, **kwargs))
+        if func is torch.ops.aten._to_copy.default and isinstance(moved, FakeTensor):
+            self._mode.known.remember(moved, args[0].to(moved.dtype, copy=True))
+        return moved
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, list | tuple):

@@ -18,9 +18,11 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.predict import cudnn_rnn
 from ampsweep.predict.kernel_sizes import corrections
+from ampsweep.predict.known_values import KnownValues
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.vouched_operators import Vouching
 
@@ -53,6 +55,7 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(allow_non_fake_inputs=True)
         self._corrections = corrections(target)
         self.vouching = Vouching(target)
+        self.known = KnownValues()
         self._depth = 0
         self._names: dict[nn.Module, str] | None = None
         self._running: list[nn.Module] = []
@@ -84,21 +87,32 @@ class FakeKernels(FakeTensorMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_KEYWORDS
     ) -> Any:
         """Run one operator on fake tensors, as FakeTensorMode calls it."""
-        if self._depth == 0:  # what a fake kernel is made of, the real one need not be
+        is_seen = self._depth == 0  # what a fake kernel is made of, the real one need not be
+        if is_seen:
             self.vouching.note(func, self._module())
         self._depth += 1
         try:
             if func is torch.ops.aten._cudnn_rnn_backward.default:
                 return cudnn_rnn.backward(args)
+            if func is torch.ops.aten._local_scalar_dense.default and (value := self.known.of(args[0])) is not None:
+                return value.item()
             result = super().dispatch(func, types, args, kwargs)
         except _UNTRACEABLE as error:
             if func is torch.ops.aten._local_scalar_dense.default and self._names is None and not _in_backward():
                 return self._number
-            raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
+            if (values := self.known.computed(func, args, kwargs)) is None:
+                raise UntraceableError(str(getattr(func, "overloadpacket", func)), self._module()) from error
+            result = tree_map_only(torch.Tensor, self._like, values)
         finally:
             self._depth -= 1
+        if is_seen:
+            self.known.follow(func, args, kwargs, result)
         correct = self._corrections.get(getattr(func, "overloadpacket", func))
         return result if correct is None else correct(result, args)
+
+    def _like(self, values: torch.Tensor) -> torch.Tensor:
+        with self:
+            return torch.empty_strided(values.size(), values.stride(), dtype=values.dtype)
 
     def _leave(self) -> None:
         self._running.pop()

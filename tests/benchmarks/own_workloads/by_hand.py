@@ -1,8 +1,8 @@
 """Trainings of the same models on the same batches, written by hand from torch's own parts.
 
 The loops are those of PyTorch's documentation: the recipe "Automatic Mixed Precision" and the notes "Automatic Mixed
-Precision examples". Of the suite they use the data sets alone. `python by_hand.py NAME CONFIG.json OUT.pt` trains by
-one resolved config; OUT.pt gets the losses of all steps and the weights, or the error.
+Precision examples". Of the suite they use the data sets alone. `python by_hand.py NAME CONFIG.json ...` trains by each
+of these resolved configs; CONFIG.pt gets the losses of all steps and the weights, or the error.
 """
 
 import json
@@ -259,12 +259,13 @@ LOOPS: dict[str, Callable[[str, Any, Iterator[Any], str, int], list[float]]] = {
 
 
 def main() -> None:
-    name, config, out = sys.argv[1:]
-    try:
-        found = train(name, json.loads(Path(config).read_text()))
-    except RuntimeError as error:  # what torch cannot compute on this machine
-        found = {"error": str(error).splitlines()[0]}
-    torch.save(found, out)
+    name, *configs = sys.argv[1:]
+    for config in map(Path, configs):
+        try:
+            found = train(name, json.loads(config.read_text()))
+        except RuntimeError as error:  # what torch cannot compute on this machine
+            found = {"error": str(error).splitlines()[0]}
+        torch.save(found, config.with_suffix(".pt"))
 
 
 if __name__ == "__main__":
