@@ -104,9 +104,11 @@ class StreamReader:
         first = state["first"]
         self._begin(first, tuple(state["states"]))
         try:
-            return [batch_probe(self._take()) for _ in range(first, state["next_batch"])] == state["probes"]
+            probes = [batch_probe(self._take()) for _ in range(first, state["next_batch"])]
         except Exception:  # noqa: BLE001  a dataset may raise anything from a state that is not all of it
             return False
+        expected: list[str] = state["probes"]
+        return probes == expected
 
     def _skip_to(self, index: int, why: str) -> list[str]:
         if index == 0:
