@@ -93,6 +93,8 @@ class _Streamed(IterableDataset[Any]):
         batches = iter(self._batches)
         while (letter := written(lambda: next(batches, END))) is not None:
             yield letter
+            while isinstance(letter, Failure):
+                yield letter  # else the worker would leave, and be taken for dead before its letter is read
 
 
 def _as_it_is(letter: Any) -> Any:
