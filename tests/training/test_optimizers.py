@@ -195,7 +195,7 @@ def test_a_fused_optimizer_of_ones_own_is_counted_on_the_device():
     assert list(training.column("train/lr").values()) == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_optimizer_without_a_rate_logs_none_and_has_no_schedule():
+def test_an_optimizer_without_a_rate_logs_none():
     training = assemble(*MLP, *chosen("own_optimizers.WithoutRate"), "trainer.steps=2")
     training.train()
     assert training.column("train/lr") == {}
