@@ -83,7 +83,7 @@ def main() -> None:
 def _trained(
     dataset: Dataset[tuple[torch.Tensor, ...]], workers: int | None, batch: int, steps: int
 ) -> dict[str, float]:
-    """Medians over the second half of a bare loop's steps, which have a forward and a backward pass of 20 ms."""
+    """Medians over the second half of a bare loop's steps."""
     data = MapDataset(train=dataset, val=dataset, batch_size=batch, seed=0, device=CPU, num_workers=workers)
     model = torch.nn.Linear(64, 1)
     waits, times = [], []

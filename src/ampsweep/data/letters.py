@@ -12,7 +12,7 @@ from torch.utils.data._utils.pin_memory import pin_memory  # any nesting is pinn
 from ampsweep.text import one_line
 
 END: Final = object()
-"""What is read where there is no batch any more."""
+"""Stands for a batch where there is none any more."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class _Watch:
         self._of_python: Any
         self._state: Any
         self._address = 0
-        """Where the state of NumPy's generator lies; 0 where the generators cannot be seen."""
+        """Address of the state of NumPy's generator; 0 where the generators cannot be seen."""
         if not _IS_READABLE or type(self._of_numpy) is not np.random.MT19937:
             self._of_python, self._state = random.getstate(), np.random.get_state(legacy=False)
             return

@@ -104,7 +104,7 @@ class StreamDataset:
             yield batch_to_device(self._collate(batch), self._device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batch that was delivered last."""
+        """The place in the stream after the batch that was delivered last."""
         return self._reader.state_dict(self._delivered + 1)
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
