@@ -24,9 +24,14 @@ class Metric:
 AUTOCAST_PENALTY: Final = "val/autocast_penalty"
 
 _METRICS = (
-    Metric("train/loss", "", "mean training loss of the step", "lower"),
+    Metric(
+        "train/loss",
+        "",
+        "mean training loss of the step; of several turns the sum, each of which is `train/loss/NAME`",
+        "lower",
+    ),
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
-    Metric("train/lr", "", "learning rate the step was taken with"),
+    Metric("train/lr", "", "learning rate the step was taken with, of the first parameter group"),
     Metric("val/loss", "", "mean validation loss", "lower"),
     Metric(
         "seam/val_loss",

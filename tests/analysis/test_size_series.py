@@ -1,5 +1,5 @@
 import pytest
-from synthetic_records import Entry, contaminated, run
+from synthetic_records import Entry, contaminated, failed, run
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.size_series import SizeSeries, is_multiple
@@ -131,6 +131,12 @@ def test_contaminated_runs_have_no_part_in_it():
     assert (only.ratio.n, only.undecided) == (1, "too few seeds")
     (none,) = effects_of(*both(1023, [1.0], make=contaminated), *both(1024, [2.0]))
     assert (none.ratio, none.undecided) == (None, "no figures")
+
+
+def test_an_arm_that_never_ran_has_no_part_in_it():
+    lost = [sized("tf32", 0, 1.0, hidden, make=failed, status="unsupported") for hidden in (1023, 1024)]
+    found = effects_of(*both(1023, [1.0]), *both(1024, [2.0]), *lost)
+    assert [one.arm for one in found] == ["amp_bf16"]
 
 
 def test_a_multiple_far_away_is_no_neighbour():

@@ -65,6 +65,21 @@ class Scored(nn.Module):
     def forward(self, images, labels):
         logits = self.layer(images.flatten(1))
         return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels)}
+
+class Signs(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.001, momentum=0.9):
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 1 - group["momentum"])
+                parameter.sub_(mean.sign().mul_(group["lr"]))
+
+def fading(applied_steps, num_steps):
+    return 1 - applied_steps / num_steps
 '''
 MODEL = """
 defaults:
@@ -128,6 +143,49 @@ def test_an_own_model_is_found_on_the_pythonpath(start, elsewhere):
     assert (record.status, record.identity.model, record.identity.model_size) == ("completed", "Net", 65 * 8 + 9 * 10)
     assert record.config["model"]["width"] == 8
     assert list(record.environment["own_code"]) == ["mine"], "the version of it"
+
+
+OWN_STEP = (
+    *("optimizer=custom", "optimizer._target_=mine.Signs", "optimizer.groups=[{match:['*.bias'],momentum:0.5}]"),
+    *("scheduler=custom", "scheduler._target_=mine.fading"),
+)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+def test_an_own_optimizer_trains_by_an_own_schedule(mode, train):
+    assert train(*OWN_NET, "data=digits", *SHORT, *OWN_STEP, f"precision={mode}").code == 0
+    record = only_run().record
+    assert (record.identity.optimizer, record.identity.lr) == ("Signs", 0.001)
+    assert record.summary["train/lr"] == pytest.approx(0.001 * 1 / 4)
+    assert record.memory.peak["optimizer_state"] == 4 * (65 * 8 + 9 * 10)
+    assert record.prediction.peak == record.memory.peak
+    assert record.proof.optimizer_fused is False
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "optimizer.groups=[{match:['*.scale'],momentum:0.5}]",
+            "optimizer.groups[0].match: no parameter to train is called *.scale",
+        ),
+        (
+            "scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau",
+            "scheduler=ReduceLROnPlateau: ReduceLROnPlateau needs metrics for its step",
+        ),
+        ("optimizer._target_=mine.Sings", "optimizer._target_=mine.Sings does not import"),
+        (
+            "+optimizer.beta=0.5",
+            "optimizer=Signs: TypeError: Signs.__init__() got an unexpected keyword argument 'beta'",
+        ),
+        ("optimizer.foreach=true", "optimizer.foreach=true: Signs has no such argument"),
+    ],
+)
+def test_an_own_optimizer_that_cannot_train_is_refused(given, said, train, elsewhere):
+    ended = train(*OWN_NET, "data=digits", *SHORT, *OWN_STEP, given)
+    assert ended.code == 2
+    assert ended.said[0].startswith(f"error: {said}")
+    assert not (elsewhere / "outputs").exists()
 
 
 def test_an_own_config_file_is_an_option_like_any_other(train):

@@ -43,7 +43,10 @@ def test_every_mode_is_resumed_in_every_other(train):
         if before == after:
             assert {**whole.column("train/loss"), **resumed.column("train/loss")} == whole.column("train/loss")
     assert runs["tf32", "fp32"].record.status == runs["fp32", "tf32"].record.status == "unsupported"
-    assert "the run in tf32 that it goes on from ended before step 5: tf32 needs" in runs["tf32", "fp32"].record.error
+    assert (
+        "the run in tf32 that it goes on from has no checkpoint of step 5: tf32 needs"
+        in runs["tf32", "fp32"].record.error
+    )
     (workload,) = comparison()["workloads"]
     assert len(workload["runs"]) == 3, "the uninterrupted ones"
     told = " ".join(ended.out.split())
@@ -52,7 +55,7 @@ def test_every_mode_is_resumed_in_every_other(train):
     assert re.search(r"saved in .* resumed in fp32 amp_fp16 .* fp32 0 \S+ amp_fp16 \S+ 0 ", told)
 
 
-def test_a_run_that_others_go_on_from_trains_once_if_it_is_no_point(train):
+def test_a_shared_run_trains_once_though_it_is_no_point(train):
     def began():
         records = [record for _, record in find_records(only_sweep()).records]
         return {(record.identity.saved_in, record.arm): record.started_at for record in records}

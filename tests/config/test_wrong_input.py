@@ -110,6 +110,39 @@ MISFIT = "the chosen model, data and task do not fit together"
             "trainer.steps=null trainer.epochs=null",
             "trainer.steps and trainer.epochs are both null; one of them must say how long to train",
         ),
+        ("optimizer=custom", "optimizer._target_ must be given a value"),
+        (
+            "optimizer=custom optimizer._target_=mine.Lion optimizer.wd=1",
+            "unknown key optimizer.wd; optimizer has capturable, each, foreach, fused, groups, lr, name, weight_decay; "
+            "+optimizer.wd adds one",
+        ),
+        ("optimizer=custom optimizer._target_=mine.Lion optimizer.lr=fast", "optimizer.lr=fast: must be a number"),
+        (
+            "optimizer=custom optimizer._target_=mine.Lion optimizer.fused=2",
+            "optimizer.fused=2: must be true, false or null",
+        ),
+        (
+            "optimizer._target_=torch.optim.SGD",
+            "optimizer.name=adamw: stands for torch.optim.AdamW, and optimizer._target_ is torch.optim.SGD; another "
+            "class is chosen with optimizer=custom",
+        ),
+        (
+            "optimizer.groups=[{weight_decay:0}]",
+            "optimizer.groups[0]: must have match, a list of patterns of parameter names such as [*.bias, *norm*]",
+        ),
+        (
+            "optimizer.groups=[{match:[*.bias]}]",
+            "optimizer.groups[0]: must have a hyperparameter beside match, such as weight_decay: 0",
+        ),
+        ("optimizer.groups=[{match:[*.bias],lr:-1}]", "optimizer.groups[0].lr=-1: must be greater than 0"),
+        ("+optimizer.each.critic=3", "optimizer.each.critic: must be a mapping of settings"),
+        ("+optimizer.each.critic.lr=0", "optimizer.each.critic.lr=0: must be greater than 0"),
+        ("+optimizer.each.critic.name=x", "optimizer.each.critic: may have any key of optimizer but each and name"),
+        ("scheduler=custom", "scheduler._target_ must be given a value"),
+        (
+            "+scheduler.gamma=1",
+            "unknown key scheduler.gamma; scheduler=constant has min_lr_ratio, name, num_warmup_steps",
+        ),
         ("model=mlp_small task.gradient_penalty=-1", "task.gradient_penalty=-1: must not be negative"),
         ("model=mlp_small task.penalty_of=weights", "task.penalty_of=weights: allowed are parameters, inputs"),
         (

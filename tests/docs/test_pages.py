@@ -28,6 +28,8 @@ ELSEWHERE = {
     "python train.py -m hydra/launcher=": "tests/commands/test_launcher_plugins.py",
 }
 """Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
+NEEDS = {"data=image_folder": "PIL", "data=stored": "datasets", "data=streamed": "datasets"}
+"""Packages that commands need and a plain installation has not, by a word of theirs."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
 SHORT_SEAM = (*SHORT, "seam.step=1", "seam.saved_in=fp32", "precision=amp_bf16", "seed=0")
 SHORT_SEARCH = (*SHORT, "max_batch.limit=16", "precision=fp32,amp_bf16")
@@ -67,6 +69,16 @@ def checkout(tmp_path_factory) -> Path:
     return place
 
 
+def draw_photos(folder: Path) -> None:
+    """Draw a folder with two classes of images."""
+    from PIL import Image
+
+    for name, colour in (("cats", "red"), ("dogs", "blue")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(12):
+            Image.new("RGB", (40, 40 + number), colour).save(folder / name / f"{number}.jpg")
+
+
 def run(place: Path, command: str, *short: str) -> str:
     """Run a line as a shell would, with a sweep that is there in place of the one that is named; its output."""
     sweep = next((path.parent for path in place.glob("outputs/fp32_vs_amp/*/multirun.yaml")), None)
@@ -91,6 +103,11 @@ def run(place: Path, command: str, *short: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [one for one in commands() if not runs_elsewhere(one)])
 def test_a_command_of_the_pages_runs(command, checkout):
+    for word, package in NEEDS.items():
+        if word in command:
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    if "data=image_folder" in command:
+        draw_photos(checkout / "photos")
     if "resume=" in command:
         short = SHORT[:1]  # the length is that of what is resumed
     elif "experiment=max_batch" in command:

@@ -5,12 +5,11 @@ import sys
 import pytest
 import torch
 from devices import needs_cuda
-from steps import CPU, composed, measured, predicted
+from steps import composed, measured, predicted
 
 from ampsweep.precision import Precision
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.step import trace_step
 from ampsweep.training.build.built import build_data
 from ampsweep.training.build.instantiate import build_component, locate
 
@@ -93,7 +92,7 @@ def test_modules_in_float32_are_so_on_cuda(mode):
         for arm, more in ((mode, ()), (mode, islands[2:]), ("fp32", ()))
     )
     kept = [timeline.at(timeline.end_of_forward)["activations"] for timeline in (plain, covered, whole)]
-    assert kept[0] < kept[1] <= kept[2]
+    assert kept[0] < kept[2] < kept[1], "the head, outside, takes a copy of its inputs in half precision"
 
 
 def test_torch_is_itself_again_afterwards():
@@ -116,14 +115,3 @@ def test_torch_is_itself_again_afterwards():
     ) == before
     assert not torch.is_autocast_enabled("cuda")
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_functions_are_traced_with_what_they_keep(seen):
-    config = composed(*own("HERE.WithAutocastable"))
-    model = build_component("model", config.model)
-    inputs, _ = build_data(config, CPU).train_batch(0)
-    with trace_step(model) as trace:
-        model(inputs).square().mean().backward()
-    hidden, outputs = (16 * size * 4 for size in (32, 10))
-    assert trace.result.flops == {"float32": 16 * 2 * (2 * 64 * 32 + 3 * 32 * 10)}
-    assert trace.result.end_of_forward["activations"] >= hidden + outputs

@@ -91,6 +91,17 @@ def test_sizes_of_one_kind_are_not_drawn_apart(entries, write, tmp_path):
     assert list(element.one("table").rows()[0]) == ["model.hidden_size", "amp_bf16"]
 
 
+def test_a_panel_without_figures_over_sizes_says_why(entries, write, tmp_path):
+    for _, record in entries:
+        record.contamination.verdict, record.contamination.reasons = "contaminated", ["a neighbour"]
+    section = read_page(html(dashboard_of(write(entries), tmp_path))).one("section", id="against-size")
+    assert (
+        "Speedup against size: no arm has a pair of runs with the baseline that measured perf/step_ms." in section.text
+    )
+    assert not section.all("figure", id="a0-speedup-against-size")
+    assert section.all("figure", id="a0-memory-saved-against-size")
+
+
 def test_every_document_says_what_multiples_of_8_gain(dashboard, entries, tmp_path):
     comparison = dashboard.comparison
     stream = io.StringIO()

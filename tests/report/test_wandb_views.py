@@ -83,6 +83,20 @@ def pairs(num_seeds: int) -> list[Entry]:
     return [on_gpu(arm, seed, step_ms=ms) for seed in range(num_seeds) for arm, ms in (("fp32", 100), ("amp_bf16", 50))]
 
 
+def test_panels_over_a_size_are_over_the_one_that_was_varied(server, publish_runs):
+    entries: list[Entry] = []
+    for hidden in (64, 128):
+        for directory, record in pairs(1):
+            record.config["model"] = {"hidden_size": hidden}
+            record.pair_key, record.identity.model_size = f"of {hidden}", hidden**2
+            entries.append((directory.with_name(f"{directory.name}-{hidden}"), record))
+    publish_runs(entries)
+    found = {id: panel for of in panels_of(saved(server, "project-view")[1]).values() for id, panel in of.items()}
+    shown = found["ampsweep-speedup-against-size"]["config"]
+    assert shown["xAxis"] == "config:config.value.model.hidden_size", "the resolved config is one value of W&B's"
+    assert shown["yAxis"] == "summary:perf/step_ms"
+
+
 def saved(server: WandbServer, type: str) -> tuple[View, dict[str, Any]]:
     (view,) = [view for view in server.recorded.views if view.type == type]
     return view, json.loads(view.spec)

@@ -86,6 +86,7 @@ class Parts:
             log=log or (lambda row, step: self.rows.append({"step": step, **row})),
             progress=lambda trainer: None,
             save=save or (lambda trainer: None),
+            keep=lambda trainer: None,
         )
 
     def bare_steps(self, first, last):
@@ -135,6 +136,13 @@ def test_the_loop_waits_as_often_as_a_bare_one(optimizer_name, fused, mode, log_
     expected = num_waits(lambda: bare.bare_steps(FIRST, NUM_STEPS))
     assert train_untraced_part(parts.trainer(log_every=log_every), num_waits) == expected
     assert len(parts.rows) == (NUM_STEPS if log_every == 1 else 2)  # the first part ends with a row as well
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+def test_clipping_by_value_reads_no_number(mode):
+    plain, clipped = Parts("sgd", True, mode), Parts("sgd", True, mode, more={"max_grad_value": 0.01})
+    expected, found = (train_untraced_part(parts.trainer(log_every=1000), num_waits) for parts in (plain, clipped))
+    assert found == expected
 
 
 def test_only_torchs_cpu_kernel_reads_a_rate_on_the_device():
@@ -262,6 +270,14 @@ def train_watched(parts, mode, **settings):
 def test_on_cuda_nothing_waits_between_two_flushes(optimizer_name, fused, mode, schedule):
     parts = Parts(optimizer_name, fused, mode, torch.device("cuda", 0))
     rows = train_watched(parts, "error", schedule=schedule)
+    assert [row["step"] for row in rows] == [4, 8, 12]
+
+
+@needs_cuda
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_on_cuda_clipping_by_value_waits_for_nothing(max_norm):
+    limits = {"max_grad_value": 0.01, "max_grad_norm": max_norm}
+    rows = train_watched(Parts("adamw", True, "amp_fp16", torch.device("cuda", 0), more=limits), "error")
     assert [row["step"] for row in rows] == [4, 8, 12]
 
 

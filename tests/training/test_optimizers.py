@@ -125,6 +125,10 @@ REFUSED = {
     "optimizer=SGD: Invalid momentum value: -1": {"momentum": -1},
     "optimizer.capturable=true: SGD has no such argument": {"capturable": True},
     "optimizer.fused=true: torch has no fused SGD on meta": {"fused": True, "device": torch.device("meta")},
+    "optimizer.fused=true with optimizer.foreach=true: an optimizer has one implementation": {
+        "fused": True,
+        "foreach": True,
+    },
     "optimizer.fused=true: NAdam has no such argument": {"target": "torch.optim.NAdam", "fused": True},
     "optimizer.fused=true: Lion has no such argument": {"target": "own_optimizers.Lion", "fused": True},
     "optimizer=LBFGS: its step needs a closure that computes the loss again, and a training step computes it once": {

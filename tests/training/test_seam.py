@@ -134,7 +134,7 @@ class DrawingData:
         return self._data.val_batches()
 
 
-def test_the_evaluation_at_the_seam_draws_nothing_from_the_training(saved_in):
+def test_the_evaluation_at_the_seam_takes_no_random_number(saved_in):
     _, file = saved_in("fp32", *GPT)
     losses = []
     for wrapped in (False, True):
@@ -147,7 +147,7 @@ def test_the_evaluation_at_the_seam_draws_nothing_from_the_training(saved_in):
     assert losses[0] == losses[1]
 
 
-def test_a_training_that_stops_at_its_seam_keeps_both_checkpoints(tmp_path):
+def test_a_training_stopped_at_its_seam_keeps_both_checkpoints(tmp_path):
     class StopAtFour(NoStop):
         @property
         def reason(self):

@@ -55,7 +55,7 @@ class Seam:
     loss_jump: Spread | None
     """Training loss of the first step after the seam: the same batch, and the checkpoint's weights in both runs."""
     largest_jump: float | None
-    """That of the seed in which it is farthest from zero."""
+    """The jump of the seed in which it is farthest from zero."""
     val_loss_jump: Spread | None
     """Validation loss of the checkpoint itself, before any step."""
     final_gap: Spread | None

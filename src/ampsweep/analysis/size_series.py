@@ -140,7 +140,7 @@ def _effects(
 ) -> Iterator[MultipleEffect]:
     multiples = [size for size in sizes if is_multiple(size)]
     of_size = dict(zip(sizes, workloads, strict=True))
-    arms = dict.fromkeys(run.arm for one in workloads for run in one.runs if run.arm != baseline)
+    arms = dict.fromkeys(run.arm for one in workloads for run in one.runs if run.arm != baseline and run.measured)
     for size in sizes:
         near = [one for one in multiples if abs(one - size) <= MAX_NEIGHBOUR_DISTANCE * one]
         if near and not is_multiple(size):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -15,6 +15,8 @@ from omegaconf.errors import (
     ValidationError,
 )
 from yaml import MarkedYAMLError
+
+from ampsweep.config.schema import COMPONENTS
 
 
 class UserError(ValueError):
@@ -88,7 +90,10 @@ def _missing_option(error: MissingConfigException) -> str:
 def _unknown_key(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     if isinstance(parent, DictConfig):
-        return unknown_key(str(error.full_key), (key for key in parent if key != "hydra"))
+        key = str(error.full_key)
+        is_open = OmegaConf.get_type(parent) is dict and key.partition(".")[0] in COMPONENTS
+        hint = f"; +{key} adds one" if is_open else ""
+        return unknown_key(key, (key for key in parent if key != "hydra")) + hint
     return f"unknown key {error.full_key}"
 
 

@@ -13,6 +13,7 @@ from ampsweep.config.schema import (
     Config,
     PrecisionConfig,
     PredictConfig,
+    SchedulerConfig,
     TrainerConfig,
 )
 from ampsweep.config.seam import precision_before_seam
@@ -112,9 +113,12 @@ def _optimizer(optimizer: Any) -> Iterator[str]:
     target = str(optimizer["_target_"])
     named = OPTIMIZERS.get(str(optimizer.get("name")))
     if named is not None and target != named._target_:
-        yield f"optimizer.name={optimizer['name']}: stands for {named._target_}, and optimizer._target_ is {target}"
+        yield (
+            f"optimizer.name={optimizer['name']}: stands for {named._target_}, and optimizer._target_ is {target}; "
+            "another class is chosen with optimizer=custom"
+        )
     for name, schema in OPTIMIZERS.items():
-        if target == schema._target_ and optimizer.keys() == {field.name for field in fields(schema)}:
+        if target == schema._target_ and optimizer.keys() >= {field.name for field in fields(schema)}:
             yield from _choice("optimizer.name", optimizer["name"], (name,))
             yield from _hyperparameters("optimizer", optimizer)
             if optimizer.get("nesterov") and not optimizer["momentum"]:
@@ -175,6 +179,8 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
         return
     if "_target_" in scheduler:
         return
+    for key in scheduler.keys() - (known := [field.name for field in fields(SchedulerConfig)]):
+        yield f"unknown key scheduler.{key}; scheduler={scheduler['name']} has {', '.join(sorted(known))}"
     yield from _choice("scheduler.name", scheduler["name"], ("constant", "linear", "cosine"))
     yield from _not_negative("scheduler.num_warmup_steps", scheduler.get("num_warmup_steps", 0))
     if not 0 <= (floor := scheduler.get("min_lr_ratio", 0.0)) <= 1:

@@ -80,7 +80,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 def batch_to_device(batch: Any, device: torch.device) -> Any:
     """Move every tensor in a batch to the device; mappings become dicts, sequences tuples, other values stay."""
-    return map_batch(batch, lambda tensor: to_device(tensor, device))
+    return map_batch(batch, lambda tensor: tensor if tensor.device == device else to_device(tensor, device))
 
 
 def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,10 +1,10 @@
 """Reading of data with random numbers that depend on a key alone, whichever generator an augmentation draws from."""
 
 import _random
-import ctypes
 import random
 import sys
 from collections.abc import Callable
+from ctypes import memmove, string_at
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,6 +18,10 @@ Read = TypeVar("Read")
 
 _HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
 """The generator behind the functions of `random`."""
+_ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
+_SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
+_NUMPY_SIZE: Final = 4 * 625
+"""A Mersenne Twister is 624 words and the position in them."""
 _IS_READABLE: Final = sys.implementation.name == "cpython"
 """An object's `id` is its address, and behind its head lie its own fields."""
 
@@ -64,37 +68,39 @@ class _Watch:
     Where they cannot be, and where NumPy's generator is not its usual one, each call counts as a draw.
     """
 
+    __slots__ = ("_address", "_normal", "_of_numpy", "_of_python", "_state")
+
     def __init__(self) -> None:
         self._of_numpy = get_bit_generator()
-        self._can_see = _IS_READABLE and type(self._of_numpy) is np.random.MT19937
-        if not self._can_see:
-            self._states = random.getstate(), np.random.get_state(legacy=False)
+        self._of_python: Any
+        self._state: Any
+        self._address = 0
+        """Where the state of NumPy's generator lies; 0 where the generators cannot be seen."""
+        if not _IS_READABLE or type(self._of_numpy) is not np.random.MT19937:
+            self._of_python, self._state = random.getstate(), np.random.get_state(legacy=False)
             return
-        # A Mersenne Twister is 624 words and the position in them.
-        self._places = (
-            (id(_HIDDEN) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__),
-            (self._of_numpy.ctypes.state_address, 4 * 625),
-        )
+        self._address = self._of_numpy.ctypes.state_address
+        self._of_python, self._state = string_at(_ADDRESS, _SIZE), string_at(self._address, _NUMPY_SIZE)
         self._normal = _HIDDEN.gauss_next
-        self._bytes = [ctypes.string_at(*place) for place in self._places]
 
     def saw_no_draw(self) -> bool:
         return (
-            self._can_see
+            self._address != 0
+            and string_at(_ADDRESS, _SIZE) == self._of_python
+            and string_at(self._address, _NUMPY_SIZE) == self._state
             and get_bit_generator() is self._of_numpy
             and _HIDDEN.gauss_next == self._normal
-            and all(ctypes.string_at(*place) == before for place, before in zip(self._places, self._bytes, strict=True))
         )
 
     def restore(self) -> None:
         """Put both back as they were; a normal number that NumPy's had left over for its next call is gone."""
         set_bit_generator(self._of_numpy)  # without what a draw has left over, too
-        if not self._can_see:
-            random.setstate(self._states[0])
-            np.random.set_state(self._states[1])
+        if self._address == 0:
+            random.setstate(self._of_python)
+            np.random.set_state(self._state)
             return
-        for (address, _), before in zip(self._places, self._bytes, strict=True):
-            ctypes.memmove(address, before, len(before))
+        memmove(_ADDRESS, self._of_python, _SIZE)
+        memmove(self._address, self._state, _NUMPY_SIZE)
         _HIDDEN.gauss_next = self._normal
 
 

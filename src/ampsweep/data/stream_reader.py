@@ -1,5 +1,6 @@
 """Batches of a stream by index: forwards as they come, anywhere else from the beginning or from a state."""
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,9 +84,7 @@ class StreamReader:
             return self._skip_to(next_batch, why)
         if "states" not in state:
             return self._skip_to(next_batch, "tells no state to go on from")
-        first = state["first"]
-        self._begin(first, tuple(state["states"]))
-        if [batch_probe(self._take()) for _ in range(first, next_batch)] == state["probes"]:
+        if self._leads_on(state):
             return []
         return self._skip_to(next_batch, "goes on with other batches from the state that it told")
 
@@ -99,6 +98,17 @@ class StreamReader:
     @property
     def _is_open(self) -> bool:
         return self._source is not None or self._workers is not None
+
+    def _leads_on(self, state: dict[str, Any]) -> bool:
+        """Go on from a state, if the batches that it was proved with come again."""
+        first = state["first"]
+        self._begin(first, tuple(state["states"]))
+        try:
+            probes = [batch_probe(self._take()) for _ in range(first, state["next_batch"])]
+        except Exception:  # noqa: BLE001  a dataset may raise anything from a state that is not all of it
+            return False
+        expected: list[str] = state["probes"]
+        return probes == expected
 
     def _skip_to(self, index: int, why: str) -> list[str]:
         if index == 0:
@@ -115,12 +125,14 @@ class StreamReader:
         self._passed.clear()
         self._next = first
         place = StreamPlace(first // self._num_streams, states)
-        batches = StreamBatches(self._dataset, place=place, **self._parts)
         # A check reads the first batch and no other.
         if self._num_workers > 1 or (self._num_workers and first > 0 and not is_measuring()):
+            batches = StreamBatches(self._dataset, place=place, **self._parts)
             self._workers = Workers(batches, None, num_workers=self._num_workers, **self._ahead)
-        else:
-            self._source = iter(batches)
+            return
+        # A state that turns out not to be all of it would stay in the dataset, as in the copy that a worker has.
+        dataset = copy.deepcopy(self._dataset) if states else self._dataset
+        self._source = iter(StreamBatches(dataset, place=place, **self._parts))
 
     def _take(self) -> Any:
         try:

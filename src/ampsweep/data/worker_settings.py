@@ -33,6 +33,9 @@ class WorkerSettings:
     """Batches that each worker has read ahead; None: torch's default, 2."""
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and type(value) is not int:
+                raise ValueError(f"{name} must be a whole number, got {value}")
         if self.num_workers is not None and self.num_workers < 0:
             raise ValueError(f"num_workers must be at least 0, got {self.num_workers}")
         if self.prefetch_factor is not None and self.prefetch_factor < 1:

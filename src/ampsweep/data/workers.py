@@ -5,14 +5,17 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import util
-from typing import Any
+from multiprocessing import connection, util
+from typing import Any, Final
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ampsweep.data.letters import END, Failure, Letter, written
 from ampsweep.data.seeding import generator
 from ampsweep.data.worker_processes import begin_worker, end_workers, on_death, starting_workers, told_death
+
+_DYING_S: Final = 1.0
+"""Time between the end of a worker's connections and its own."""
 
 
 class Workers:
@@ -57,9 +60,16 @@ class Workers:
             with on_death(self._look_for_the_dead):
                 letter = next(self._iterator)
             return letter.open()
-        except (RuntimeError, OSError, EOFError):  # as it shows here that a worker has died
+        except (RuntimeError, OSError, EOFError):  # as it shows here that a worker has died, or is about to
+            self._await_a_death()
             self._look_for_the_dead()
             raise
+
+    def _await_a_death(self) -> None:
+        closed = connection.wait([process.sentinel for process in self._processes], _DYING_S)
+        for process in self._processes:
+            if process.sentinel in closed:  # which a dying process is before it can be waited for
+                process.join(_DYING_S)
 
     def _look_for_the_dead(self) -> None:
         for process in self._processes:
@@ -83,6 +93,8 @@ class _Streamed(IterableDataset[Any]):
         batches = iter(self._batches)
         while (letter := written(lambda: next(batches, END))) is not None:
             yield letter
+            while isinstance(letter, Failure):
+                yield letter  # else the worker would leave, and be taken for dead before its letter is read
 
 
 def _as_it_is(letter: Any) -> Any:

@@ -49,10 +49,11 @@ class SearchPanels:
 
 @dataclass(frozen=True)
 class SeriesPanels:
-    """One series of sizes, and the panels over it."""
+    """One series of sizes: the panels that have something to show over it, and the reasons why the others have not."""
 
     data: SeriesData
     shown: tuple[PanelShown, ...]
+    absent: tuple[tuple[Panel, str], ...]
 
 
 @dataclass(frozen=True)
@@ -138,4 +139,8 @@ def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> Serie
     results = [
         (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style)) for panel in panels if panel.kind in ACROSS_WORKLOADS
     ]
-    return SeriesPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
+    return SeriesPanels(
+        data,
+        tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)),
+        tuple((panel, result.reason) for panel, result in results if isinstance(result, NoFigure)),
+    )

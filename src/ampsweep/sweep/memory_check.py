@@ -1,13 +1,14 @@
 """Check before a run that it is not predicted to need more memory than its device has."""
 
 import math
+from dataclasses import fields
 from typing import Any, Final
 
 import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_label
-from ampsweep.config.schema import Config
+from ampsweep.config.schema import OPTIMIZERS, Config
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.fused_kernels import has_fused_kernels
@@ -64,8 +65,8 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
 def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
     """Bytes of tensors that no step exceeds; infinite where the suite does not know what is kept."""
     assert checked.num_parameters is not None
-    num_states = _NUM_STATES.get(config.optimizer["name"])
-    if checked.output_bytes is None or num_states is None or config.optimizer.get("each"):
+    num_states = _num_states(config.optimizer)
+    if checked.output_bytes is None or num_states is None:
         return math.inf
     precision = config.precision
     size: int = getattr(torch, precision.parameters).itemsize
@@ -75,6 +76,13 @@ def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
     if precision.autocast:
         per_parameter += _AUTOCAST_COPIES * int(getattr(torch, precision.dtype).itemsize)
     return checked.num_parameters * per_parameter + _OUTPUTS_TWICE * checked.output_bytes
+
+
+def _num_states(optimizer: dict[str, Any]) -> int | None:
+    option = OPTIMIZERS.get(optimizer["name"])
+    if option is None or optimizer["each"] or not optimizer.keys() <= {field.name for field in fields(option)}:
+        return None  # an argument of the class may be one for which it keeps more
+    return _NUM_STATES[optimizer["name"]]
 
 
 def _is_fused(optimizer: dict[str, Any], device: torch.device) -> bool:

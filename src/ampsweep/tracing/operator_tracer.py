@@ -12,6 +12,7 @@ from torch.utils import checkpoint
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
+from ampsweep.tracing.custom_functions import RecordedForward
 from ampsweep.tracing.feeding import StorageCounter
 from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
@@ -41,6 +42,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         self._scratch, self._is_apart = scratch, is_apart
         self._formulas, self._recomputations = formulas(), recomputations()
         self._phase = ModuleTracker()
+        self.recorded = RecordedForward()
         self._in_backward = False
         self.num_operators = 0
         self.flops: Counter[torch.dtype] = Counter()
@@ -75,7 +77,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
                 self.forward_flops[inputs[0].dtype] += flops
                 if self._is_apart is not None and self._is_apart():
                     self.flops_apart[inputs[0].dtype] += flops
-            if self._in_backward and _is_recomputation():
+            if self._in_backward and self.recorded and _is_recomputation():
                 self.recomputed_flops[inputs[0].dtype] += flops
             elif operator in self._recomputations:
                 self.recomputed_flops[inputs[0].dtype] += self._recomputations[operator](*args, **(kwargs or {}))
@@ -87,7 +89,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         return result
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
-        if not torch.is_grad_enabled():
+        if not self.recorded:
             return "temporary"
         sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}
         if not sources & _DERIVED_FROM_PARAMETERS:
@@ -101,7 +103,7 @@ def _is_recomputation() -> bool:
 
     Autograd's own operators run without recording; those that record (a gradient of a gradient) are not called there.
     """
-    frame = inspect.currentframe() if torch.is_grad_enabled() else None
+    frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
         frame = frame.f_back
     return frame is not None

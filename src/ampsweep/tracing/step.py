@@ -95,7 +95,7 @@ def trace_step(
     Categories on the device of the model's parameters:
     - parameters, gradients, optimizer_state: as named, from their first byte on;
     - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them,
-      and gradients within a loss that have a graph of their own;
+      gradients within a loss that have a graph of their own, and the forward of custom autograd functions;
     - autocast_weights: copies of parameters in another dtype made while autograd records;
     - temporary: everything made while autograd does not record, in backward and in the optimizer;
     - data: on an accelerator, the data set that is resident there;
@@ -127,7 +127,7 @@ def trace_step(
     trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, is_apart)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
-        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode:
+        with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode.recorded.following(), mode:
             for parameter in {id(p): p for p in parameters if p.requires_grad}.values():
                 handle = parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
                 hooks.callback(handle.remove)

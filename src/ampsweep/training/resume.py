@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.data.base import Stateful
+from ampsweep.record import LAST
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
-from ampsweep.record import LAST
 from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
 from ampsweep.training.checkpoint_faults import names_of
 from ampsweep.training.random_state import restore_rng_state, rng_state
@@ -103,9 +103,9 @@ def _named(dtypes: Iterable[torch.dtype]) -> str:
 def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], state: dict[str, Any], saved: list[str]) -> None:
     """Load the optimizer's state of each parameter, wherever it is grouped now.
 
-    Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. What else is in a group
-    is state (a count of steps, an estimate that the class keeps there); it goes on if the parameters are grouped as
-    they were.
+    Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. Whatever else is in a
+    group is state (a count of steps, an estimate that the class keeps there); it goes on if the parameters are grouped
+    as they were.
 
     Args:
         own, saved: names of the parameters, in the order of the optimizer and of `state`.

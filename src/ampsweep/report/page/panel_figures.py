@@ -12,6 +12,7 @@ from ampsweep.report.page.markup import Markup, join, name, sentence, tag
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.panels import SECTIONS, Panel
 from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.text import plural
 
 MAX_OPEN_SERIES: Final = 2
 """With more series of sizes only the first one's panels are unfolded."""
@@ -42,7 +43,7 @@ def workload_panels(
         "details",
         tag("summary", tag("h3", name(one.data.workload.title))),
         *sections,
-        _absent(one),
+        _absent(one.absent),
         class_="workload",
         open=open_,
         data_facts=facts_attribute(one.data.workload.facts, keys),
@@ -61,6 +62,7 @@ def series_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -
                 tag("summary", tag("h3", name(series_heading(one.data.series)))),
                 _lines(one.data.series, dashboard),
                 tag("div", *(panel_figure(it, f"a{index}", dashboard, figures) for it in one.shown), class_="panels"),
+                _absent(one.absent),
                 class_="workload",
                 open=place < num_open,
             ),
@@ -112,8 +114,8 @@ def _is_wide(panel: Panel) -> bool:
     return panel.kind in ("stack", "chain")
 
 
-def _absent(one: WorkloadPanels) -> Markup | None:
-    if not one.absent:
+def _absent(panels: Sequence[tuple[Panel, str]]) -> Markup | None:
+    if not panels:
         return None
-    items = [tag("li", tag("strong", panel.title), f": {reason}.") for panel, reason in one.absent]
-    return details(f"Not shown: {len(one.absent)} panels without figures", tag("ul", *items), class_="absent")
+    items = [tag("li", tag("strong", panel.title), f": {reason}.") for panel, reason in panels]
+    return details(f"Not shown: {plural(len(panels), 'panel')} without figures", tag("ul", *items), class_="absent")

@@ -30,16 +30,37 @@ def answer(found: SeamComparison) -> str:
     others = [one for one in found.seams if not one.is_same_arm and one.largest_jump is not None]
     if not others:
         return "No jump of the loss was measured between two precisions."
-    worst = max(others, key=_size)
-    if not _size(worst):
-        return f"No change of precision moves the training loss; {_same_arm(found)}."
-    size = signed(worst.largest_jump or 0.0, 2) + ("" if not found.loss else f" ({_share(_size(worst), found.loss)})")
-    largest = f"the largest jump is {size}, from {_name(worst)}"
     limit = found.margin_pct / 100 * abs(found.loss or 0.0)
-    num_above = sum(0 < limit <= _size(one) for one in others)
-    moved = f"{num_above} of {plural(len(others), 'change')} of precision" if num_above else "No change of precision"
-    move = "move" if num_above > 1 else "moves"
-    return f"{moved} {move} the training loss by {found.margin_pct:g}% or more: {largest}; {_same_arm(found)}."
+    num_moving = sum(0 < limit <= _size(one) for one in others)
+    moving = f"{num_moving} of {plural(len(others), 'change')} of precision" if num_moving else "No change of precision"
+    verb = "move" if num_moving > 1 else "moves"
+    worst = max(others, key=_size)
+    jump = f"{moving} {verb} the training loss"
+    if _size(worst):
+        share = f" ({_share(_size(worst), found.loss)})" if found.loss else ""
+        size = f"the largest jump is {signed(worst.largest_jump or 0.0, 2)}{share}, from {_name(worst)}"
+        jump += f" by {found.margin_pct:g}% or more: {size}"
+    return f"{jump}; {_still_apart(found, others)}{_same_arm(found)}."
+
+
+def _still_apart(found: SeamComparison, others: Sequence[Seam]) -> str:
+    """A clause about changes whose gap at the end lies beyond the margin; of fewer than three pairs their mean does."""
+    apart = [
+        one
+        for one in others
+        if one.final_position in ("above", "below")
+        or (one.final_position is None and one.margin is not None and abs(_mean(one.final_gap)) > one.margin)
+    ]
+    if not apart:
+        return ""
+    worst = max(apart, key=lambda one: abs(_mean(one.final_gap)))
+    later = "at the end" if found.steps is None else _later(found)
+    off = f"is more than {found.margin_pct:g}% off after {len(apart)} of {len(others)}"
+    return f"{later} the validation loss {off} (most from {_name(worst)}, {_signed(worst.final_gap)}); "
+
+
+def _later(found: SeamComparison) -> str:
+    return "At the end" if found.steps is None else f"{plural(found.steps - found.step, 'step')} later"
 
 
 def seam_lines(found: SeamComparison) -> list[str]:
@@ -72,7 +93,7 @@ def _finally(found: SeamComparison) -> Iterator[str]:
     others = [one for one in found.seams if not one.is_same_arm and one.final_gap is not None]
     if not others:
         return
-    later = "At the end" if found.steps is None else f"{plural(found.steps - found.step, 'step')} later"
+    later = _later(found)
     tested = [one for one in others if one.final_position is not None]
     if not tested:
         worst = max(others, key=lambda one: abs(_mean(one.final_gap)))
@@ -162,10 +183,10 @@ def explanation(found: SeamComparison) -> str:
     """Say what a cell of the table is."""
     there = "" if found.loss is None else f" (where it is {loss(found.loss)})"
     n = {one.loss_jump.n for one in found.seams if one.loss_jump is not None}
-    seeds = f"; mean over {plural(n.pop(), 'seed')}" if len(n) == 1 else "; mean over seeds"
+    seeds = "one seed" if n == {1} else f"mean over {plural(n.pop(), 'seed') if len(n) == 1 else 'seeds'}, sd over them"
     return (
         f"Training loss of step {found.step + 1}{there}, minus that of the uninterrupted run in the precision of the "
-        f"row: the same batch, the same checkpoint{seeds}, sd over them"
+        f"row: the same batch, the same checkpoint; {seeds}"
     )
 
 
