@@ -97,8 +97,16 @@ class Noting(nn.Linear):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_options_of_the_trainer_reach_the_model(checkpoint, compiled):
     config = with_options(activation_checkpointing=checkpoint, compile=compiled)
-    model = build_model(replace(config, model={"_target_": f"{__name__}.Noting"}))
+    config = replace(config, model={"_target_": f"{__name__}.Noting"})
+    model = build(config, CPU, build_data(config, CPU)).model
     assert model.told == ["checkpoint"] * checkpoint + ["compile"] * compiled
+
+
+def test_where_a_task_calls_several_models_each_is_compiled():
+    config = composed("model=gan_digits", "trainer.compile=true")
+    model = build(config, CPU, build_data(config, CPU)).model
+    is_compiled = [part._compiled_call_impl is not None for part in (model, model.generator, model.discriminator)]
+    assert is_compiled == [False, True, True]
 
 
 def test_images_are_convolved_in_the_layout_that_is_asked_for():
