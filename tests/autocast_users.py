@@ -1,7 +1,7 @@
 """Models whose own code uses autocast: custom functions of both kinds, decorators, and regions without it.
 
-`ON_CUDA` and `HERE` are the same with the type of device that each names. They must be imported as the suite imports the
-user's modules.
+`ON_CUDA` and `HERE` are the same with the type of device that each names. They must be imported as the suite imports
+the user's modules.
 """
 
 import torch

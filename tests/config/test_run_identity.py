@@ -241,6 +241,34 @@ def test_a_component_without_a_name_is_called_by_its_class():
     assert (facts.model, facts.data, facts.task) == ("Net", "text", "language_modeling")
 
 
+def test_an_optimizer_is_known_by_its_class_or_its_option():
+    custom = ["optimizer=custom", "optimizer._target_=mine.Lion"]
+    for overrides, name, lr in [
+        (["optimizer=sgd"], "sgd", 1e-3),
+        (custom, "Lion", None),
+        ([*custom, "optimizer.name=lion", "optimizer.lr=0.5"], "lion", 0.5),
+        (["+optimizer.each.critic={_target_:torch.optim.SGD,lr:0.1}"], "adamw, critic: SGD", 1e-3),
+    ]:
+        facts = identity(compose_one(overrides), steps=10, device="cpu")
+        assert (facts.optimizer, facts.lr) == (name, lr)
+    assert identity(compose_one(custom), steps=10, device="cpu", lr=0.25).lr == 0.25, "the class's own"
+
+
+LATER_OPTIMIZER_KEYS = ("optimizer.groups=[{match:[*],lr:1}]", "+optimizer.each.a.lr=1", "optimizer.foreach=true")
+
+
+def test_optimizers_without_new_keys_keep_their_hashes():
+    known = {
+        ("optimizer=adamw",): "638bd4953b1b",
+        ("optimizer=sgd",): "f6f218accfa0",
+        ("scheduler=cosine",): "0bcdb9900044",
+    }
+    for overrides, expected in known.items():
+        assert config_hash(compose_one(["model=mlp_small", *overrides])) == expected
+    plain = config_hash(compose_one([]))
+    assert all(config_hash(compose_one([key])) != plain for key in LATER_OPTIMIZER_KEYS)
+
+
 @pytest.mark.parametrize(
     ("mode", "dtype"),
     [

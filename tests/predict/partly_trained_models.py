@@ -1,4 +1,4 @@
-"""Models of a user's own whose parameters do not all get the gradients that backward computes."""
+"""Models of a user's own whose gradients are few, changed or complex."""
 
 import torch
 from torch import Tensor, nn

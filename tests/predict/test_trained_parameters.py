@@ -1,7 +1,12 @@
-"""Predictions of models whose parameters have no gradients, changed ones, or complex ones: to the byte."""
+"""Predictions of models with missing, changed or complex gradients: to the byte."""
 
 import pytest
+import torch
+import torch.nn.functional as F
 from steps import measured, predicted
+
+from ampsweep.predict.fake_kernels import FakeKernels
+from ampsweep.predict.target_device import TargetDevice
 
 
 @pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "pure_bf16"])
@@ -16,3 +21,15 @@ def test_such_a_step_to_the_byte(model, mode, optimizer):
 
     assert timeline.peak().categories == truth.peak
     assert timeline.at(timeline.end_of_forward) == truth.end_of_forward
+
+
+def gradient_of_a_turned_input():
+    inputs, gradient = (torch.ones(2, 4, 3).transpose(1, 2) for _ in range(2))
+    outputs = F.layer_norm(inputs.requires_grad_(), (4,))
+    return torch.autograd.grad(outputs, inputs, gradient)[0].stride()
+
+
+def test_the_gradient_of_a_turned_input_has_the_layout_of_the_kernels():
+    with FakeKernels(TargetDevice("cpu")):
+        predicted_layout = gradient_of_a_turned_input()
+    assert predicted_layout == gradient_of_a_turned_input() == (12, 4, 1)

@@ -139,6 +139,18 @@ class Seen(Own):
         self.calls.append(("after_step", model.training, torch.is_grad_enabled(), "meta"))
 
 
+class NoTurn:
+    """Has neither a loss nor turns."""
+
+
+class NumberOfTurns(Own):
+    turns = 3
+
+
+class NamesOfTurns(Own):
+    turns = ("judge", "maker")
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

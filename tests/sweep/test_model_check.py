@@ -65,6 +65,19 @@ def test_what_a_training_would_find_is_found_before(task, sentence):
 
 
 @pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ("NoTurn", "task=custom has no turns: AttributeError: 'NoTurn' object has no attribute 'loss'"),
+        ("NumberOfTurns", "a task's turns must be a list of ampsweep.tasks.base.Turn, got int"),
+        ("NamesOfTurns", "a task's turns must be a list of ampsweep.tasks.base.Turn, got str"),
+    ],
+)
+def test_what_has_no_turns_is_refused(task, sentence):
+    with pytest.raises(UserError, match=sentence):
+        own(task)
+
+
+@pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         ((), "the model returns a dict with the tensors logits, hidden; task.output must name the one that the task"),

@@ -125,6 +125,10 @@ REFUSED = {
     "optimizer=SGD: Invalid momentum value: -1": {"momentum": -1},
     "optimizer.capturable=true: SGD has no such argument": {"capturable": True},
     "optimizer.fused=true: torch has no fused SGD on meta": {"fused": True, "device": torch.device("meta")},
+    "optimizer.fused=true with optimizer.foreach=true: an optimizer has one implementation": {
+        "fused": True,
+        "foreach": True,
+    },
     "optimizer.fused=true: NAdam has no such argument": {"target": "torch.optim.NAdam", "fused": True},
     "optimizer.fused=true: Lion has no such argument": {"target": "own_optimizers.Lion", "fused": True},
     "optimizer=LBFGS: its step needs a closure that computes the loss again, and a training step computes it once": {
@@ -191,7 +195,7 @@ def test_a_fused_optimizer_of_ones_own_is_counted_on_the_device():
     assert list(training.column("train/lr").values()) == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_optimizer_without_a_rate_logs_none_and_has_no_schedule():
+def test_an_optimizer_without_a_rate_logs_none():
     training = assemble(*MLP, *chosen("own_optimizers.WithoutRate"), "trainer.steps=2")
     training.train()
     assert training.column("train/lr") == {}

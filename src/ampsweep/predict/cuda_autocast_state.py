@@ -19,8 +19,8 @@ def cuda_autocast_state() -> Iterator[None]:
     operators of the fake device are cast.
 
     So `torch.autocast("cuda", ...)` acts as a context or as a decorator, and so do `torch.amp.custom_fwd` and
-    `custom_bwd`. Code that asks a tensor for its type of device is told `cpu`, which therefore means the fake device, too.
-    Where CUDA itself is missing, torch is told that it is there, for autocast alone.
+    `custom_bwd`. Code that asks a tensor for its type of device is told `cpu`, which therefore means the fake device,
+    too. Where CUDA itself is missing, torch is told that it is there, for autocast alone.
     """
     default = torch.get_autocast_dtype("cuda")
     with ExitStack() as stack:

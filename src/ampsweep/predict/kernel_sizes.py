@@ -32,6 +32,7 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     """The corrections that hold on the target, by operator."""
     dtype_of = _statistics_dtype_on_cuda if target.kind == "cuda" else _statistics_dtype_on_cpu
     known = {norm: _statistics(dtype_of, position) for norm, position in _NORMS.items()}
+    known[aten.native_layer_norm_backward] = _contiguous_gradient
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
     if target.kind == "cpu":
@@ -73,6 +74,12 @@ def _statistics(dtype_of: Callable[[Tensor, Tensor | None], torch.dtype], positi
         return (output, *(each if each.dtype == dtype else each.to(dtype) for each in statistics))
 
     return correct
+
+
+def _contiguous_gradient(result: Any, args: Sequence[Any]) -> Any:
+    """The gradient of the input is contiguous, whatever the input is (ATen/native/layer_norm.cpp, cuda alike)."""
+    gradient, *others = result
+    return (gradient if gradient is None else gradient.contiguous(), *others)
 
 
 def _statistics_dtype_on_cpu(inputs: Tensor, weight: Tensor | None) -> torch.dtype:

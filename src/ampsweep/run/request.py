@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
 from ampsweep.config.modes import arm_label, step_dtypes
@@ -95,7 +96,7 @@ def identity(
         grad_accum_steps=config.trainer.grad_accum_steps,
         seq_len=config.data.get("seq_len"),
         steps=steps,
-        optimizer=component_name(config.optimizer),
+        optimizer=_optimizer_names(config.optimizer),
         lr=lr if lr is not None else config.optimizer.get("lr"),
         compile=config.trainer.compile,
         channels_last=config.trainer.channels_last,
@@ -106,6 +107,12 @@ def identity(
         saved_in=saved_in(config),
         seam_step=config.seam.step,
     )
+
+
+def _optimizer_names(optimizer: dict[str, Any]) -> str:
+    """The name of the optimizer, and of each class that one of several has instead: `adamw, critic: SGD`."""
+    others = {name: own for name, own in (optimizer.get("each") or {}).items() if "_target_" in own}
+    return ", ".join([component_name(optimizer), *(f"{name}: {component_name(own)}" for name, own in others.items())])
 
 
 def now() -> str:

@@ -97,7 +97,9 @@ def _as_found(directory: Path, record: RunRecord) -> _FirstPart:
 
 
 def _ended_before(config: Config, record: RunRecord) -> Untrained:
-    """The end of a point without a checkpoint to begin with: that of the run which should have kept it."""
-    told = record.error or record.cut_short or record.status
-    sentence = f"the run in {record.arm} that it goes on from ended before step {config.seam.step}: {told}"
+    """The end of a point without a checkpoint to begin with: the end of the run which should have kept it."""
+    notes = record.attempts[-1].notes if record.attempts else None  # such as one on a full disk
+    why = record.error or record.cut_short or "; ".join(notes or ())
+    sentence = f"the run in {record.arm} that it goes on from has no checkpoint of step {config.seam.step}"
+    sentence += f": {why}" if why else ""
     return Untrained("failed" if record.status == "completed" else record.status, sentence, record.oom)

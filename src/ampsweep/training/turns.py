@@ -33,9 +33,12 @@ def trained_parts(turns: Sequence[Turn]) -> dict[str, list[str]]:
     """Map the names of all optimizers to patterns of the parameters that they train.
 
     Raises:
-        UserError: there is no turn, two turns have a name but are not the same, a turn trains nothing or has no list
-            of patterns, or an optimizer has other patterns in another turn.
+        UserError: there is no turn, or something else, two turns have a name but are not the same, a turn trains
+            nothing or has no list of patterns, or an optimizer has other patterns in another turn.
     """
+    for one in turns if isinstance(turns, tuple | list) else [turns]:
+        if not isinstance(one, Turn):
+            raise UserError(f"a task's turns must be a list of ampsweep.tasks.base.Turn, got {type(one).__name__}")
     if not turns:
         raise UserError("the task has no turns")
     parts: dict[str, list[str]] = {}

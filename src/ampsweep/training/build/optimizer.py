@@ -251,6 +251,8 @@ class _OneOptimizer:
         available = has_fused_kernels(target, device.type)
         if given.get("fused") and not available:
             raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
+        if given.get("fused") and given.get("foreach"):
+            raise UserError(f"{self.key}.fused=true with {self.key}.foreach=true: an optimizer has one implementation")
         if given.get("capturable") and device.type not in (able := _get_capturable_supported_devices()):
             raise UserError(
                 f"{self.key}.capturable=true: torch's {target.__name__} can be captured on {', '.join(able)}, not on "
