@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from own_datasets import Augmented, Broken, Unpicklable, Unsendable
+from own_datasets import Augmented, Broken, Unpicklable, Unsendable, Watched
 
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.worker_processes import told_death
@@ -124,6 +124,14 @@ def test_a_memory_limit_is_none_of_the_workers(make):
             batch = fed(data.train_batch, index)
         assert torch.equal(batch, expected)
         del batch
+
+
+def test_no_trace_goes_on_in_a_worker(make):
+    data = make(Watched(), Watched())
+    with MemoryLimit(CPU, 1.0):
+        here, there = fed(data.train_batch, 0), fed(data.train_batch, 1)
+    assert here.tolist() == [1] * 4
+    assert there.tolist() == [0] * 4
 
 
 def test_data_that_is_dropped_takes_its_workers_along(make):

@@ -78,7 +78,7 @@ class ReadTiming:
         batch_s = reads_per_batch * statistics.median_low(self._reads_s)
         if batch_s < _HANDING_OVER_S:
             return 0
-        waits = sum(self._busy_s) < _COMPUTES * sum(self._reads_s)
+        waits = sum(self._busy_s[1:]) < _COMPUTES * sum(self._reads_s[1:])  # the first read opens files
         if not waits and cores == 1:
             return 0
         most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
