@@ -102,6 +102,7 @@ def test_options_of_the_trainer_reach_the_model(checkpoint, compiled):
     assert model.told == ["checkpoint"] * checkpoint + ["compile"] * compiled
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # of what torch imports to compile
 def test_where_a_task_calls_several_models_each_is_compiled():
     config = composed("model=gan_digits", "trainer.compile=true")
     model = build(config, CPU, build_data(config, CPU)).model
