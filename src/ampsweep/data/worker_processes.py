@@ -60,7 +60,7 @@ def begin_worker(parent: int, _: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # it died before that
-    for _ in _get_current_dispatch_mode_stack():
+    for _mode in _get_current_dispatch_mode_stack():
         _pop_mode()
 
 
