@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker, util
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
 from ampsweep.socket_folder import socket_folder
 from ampsweep.text import one_line
@@ -60,7 +60,8 @@ def begin_worker(parent: int, _: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # it died before that
-    _disable_current_modes().__enter__()
+    for _mode in _get_current_dispatch_mode_stack():
+        _pop_mode()
 
 
 @contextmanager
