@@ -29,7 +29,7 @@ def gradient_of_a_turned_input():
     return torch.autograd.grad(outputs, inputs, gradient)[0].stride()
 
 
-def test_the_gradient_of_a_turned_input_has_the_kernels_layout():
+def test_a_turned_gradient_has_the_layout_of_the_kernels():
     with FakeKernels(TargetDevice("cpu")):
         predicted_layout = gradient_of_a_turned_input()
     assert predicted_layout == gradient_of_a_turned_input() == (12, 4, 1)
