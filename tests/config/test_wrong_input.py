@@ -152,6 +152,11 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("model=gpt_tiny task.gradient_penalty=1", "unknown key task.gradient_penalty; task has name, output"),
         ("optimizer=sgd optimizer.nesterov=true", "optimizer.nesterov=true needs optimizer.momentum greater than 0"),
         ("data=tokens", "data.path must be given a value"),
+        (
+            "model=custom model._target_=mine.Net task=regression data=custom data.batch_size=4 "
+            "data._target_=ampsweep.data.map_dataset.MapDataset +data.num_workers=1.5",
+            "data.num_workers=1.5: must be a whole number",
+        ),
         ("model=custom", "model._target_ must be given a value"),
         ("task=custom", "task._target_ must be given a value"),
         ("~model", "model must be given a value"),

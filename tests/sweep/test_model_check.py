@@ -48,6 +48,10 @@ def test_a_task_that_trains_is_taken(task, model):
         ("Number", "the loss must be a tensor, or several in a tuple, got float"),
         ("Nothing", "the loss must be a tensor, or several in a tuple, got an empty tuple"),
         ("Detached", "the loss has no gradient: it is detached, or computed from nothing that is trained"),
+        (
+            "Unreached",
+            "the loss of the turn of_weights has no gradient for any parameter that its optimizer biases trains",
+        ),
         ("NotDifferentiable", "RuntimeError: rounding has no gradient"),
         ("NoEvaluation", "TypeError: 'NoneType' object is not callable"),
         ("BrokenEvaluation", "RuntimeError: "),

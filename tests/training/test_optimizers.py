@@ -123,6 +123,15 @@ REFUSED = {
     "momentum, nesterov, weight_decay": {"groups": [GROUP | {"fused": False}]},
     "optimizer=SGD: TypeError: SGD.__init__() got an unexpected keyword argument 'momntum'": {"momntum": 0.9},
     "optimizer=SGD: Invalid momentum value: -1": {"momentum": -1},
+    "optimizer.groups[0]=SGD: Invalid momentum value: -1": {"groups": [GROUP | {"momentum": -1}]},
+    "optimizer.groups[0]=Adam: Invalid beta parameter at index 0: 2": {
+        "target": "torch.optim.Adam",
+        "beta2": 0.9,
+        "groups": [GROUP | {"beta1": 2}],
+    },
+    "optimizer.each.optimizer.groups[0]=SGD: Invalid momentum value: -1": {
+        "each": {"optimizer": {"groups": [GROUP | {"momentum": -1}]}}
+    },
     "optimizer.capturable=true: SGD has no such argument": {"capturable": True},
     "optimizer.fused=true: torch has no fused SGD on meta": {"fused": True, "device": torch.device("meta")},
     "optimizer.fused=true with optimizer.foreach=true: an optimizer has one implementation": {

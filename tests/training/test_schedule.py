@@ -251,6 +251,7 @@ REFUSED = {
         "_target_": "own_optimizers.falls_short"
     },
     "scheduler=no_number gives nan for 0 applied steps": {"_target_": "own_optimizers.no_number"},
+    "scheduler=sin gives -0.75": {"_target_": "math.sin"},
     "scheduler=OneCycleLR fails for 6 applied steps: Tried to step 6 times. The specified number of total steps is 5": {
         "_target_": "torch.optim.lr_scheduler.OneCycleLR",
         "max_lr": 0.1,

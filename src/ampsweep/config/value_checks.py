@@ -22,6 +22,8 @@ from ampsweep.redaction import hide
 DTYPES = ("float32", "bfloat16", "float16")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
+_COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
+"""Whole numbers of classes that have no schema."""
 _WEIGHTS = {"gradient_penalty"}
 """Numbers of any size, or zero."""
 _LARGEST_GIB = 2**30
@@ -236,6 +238,8 @@ def _component(group: str, component: Any) -> Iterator[str]:
             yield from _not_negative(f"{group}.{key}", value)
         elif isinstance(value, int) and not isinstance(value, bool):
             yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
+        elif isinstance(value, float) and key in _COUNTS:
+            yield f"{group}.{key}={value:g}: must be a whole number"
         elif isinstance(value, float):
             yield from _share(f"{group}.{key}", value, zero=key in _MAY_BE_ZERO)
 

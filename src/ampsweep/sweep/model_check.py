@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from numbers import Number
 from typing import Any, Final
 
@@ -116,6 +117,7 @@ class _Rehearsal:
             most = max(most, counted.made_bytes + sum(tensor.nbytes for tensor in tensors_in(batch)))
             if self.is_own:
                 _differentiate(losses)
+                _require_gradients(turn, model)
             del losses
             model.zero_grad(set_to_none=True)
         with torch.no_grad():
@@ -156,6 +158,18 @@ def _differentiate(losses: Any) -> None:
         if not loss.requires_grad:
             raise LossError("the loss has no gradient: it is detached, or computed from nothing that is trained")
         loss.backward(retain_graph=number < len(several))  # type: ignore[no-untyped-call]
+
+
+def _require_gradients(turn: Turn, model: nn.Module) -> None:
+    """Refuse an optimizer that would never have anything to step with; a GradScaler asks each for a gradient, too."""
+    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    for optimizer, patterns in turn.trains.items():
+        mine = [one for name, one in parameters.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if mine and all(one.grad is None for one in mine):  # an optimizer of no parameter is refused with the others
+            raise LossError(
+                f"the loss of the turn {turn.name} has no gradient for any parameter that its optimizer {optimizer} "
+                f"trains ({', '.join(patterns)})"
+            )
 
 
 def _require_means(evaluated: Any) -> None:

@@ -111,6 +111,11 @@ class _Shares(Rates):
         return [made[key] for key in zip(self._peaks, devices, strict=True)]
 
 
+def _is_rate(value: float) -> bool:
+    """Tell whether a step can be taken with it; a negative one would climb."""
+    return 0 <= value < math.inf
+
+
 def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[int], float]:
     """Wrap a user's function so that it gives a number or a sentence."""
     name = settings["name"]
@@ -122,7 +127,7 @@ def _function_of_steps(settings: Mapping[str, Any], function: Any) -> Callable[[
             value = float(function(applied_steps))
         except Exception as error:  # the user's own function may raise anything
             raise UserError(f"scheduler={name} fails for {applied_steps} applied steps: {one_line(error)}") from error
-        if not math.isfinite(value):
+        if not _is_rate(value):
             raise UserError(f"scheduler={name} gives {value} for {applied_steps} applied steps")
         return value
 
@@ -184,7 +189,7 @@ def _scheduled(settings: dict[str, Any], optimizer: "_StandIn") -> Iterator[list
                 f"rates alone; {way_out}"
             )
         rates = [float(group["lr"]) for group in stand_in.param_groups]
-        if not all(map(math.isfinite, rates)):
+        if not all(map(_is_rate, rates)):
             raise UserError(f"scheduler={name} gives {rates} for {step} applied steps")
         yield rates
         try:

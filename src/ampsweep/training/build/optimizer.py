@@ -217,6 +217,8 @@ class _OneOptimizer:
             kind = type(optimizer).__name__
             raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
         self._check_hyperparameters(optimizer, own)
+        if self.rehearses:
+            self._check_values(target, named | arguments)
         self._check_parameters(optimizer)
         if _needs_closure(optimizer):
             raise UserError(
@@ -287,6 +289,17 @@ class _OneOptimizer:
                 f"{self.key}.groups: {type(optimizer).__name__} has no hyperparameter {key} that a group can have; "
                 f"allowed are {', '.join(sorted(known))}"
             )
+
+    def _check_values(self, target: Callable[..., Any], component: dict[str, Any]) -> None:
+        """Build an optimizer for each group alone: classes check the values that are common, not those of groups."""
+        left, taken = dict(self.parameters), parameters_of(target)
+        betas = component.get("betas")
+        for number, group in enumerate(self.settings.get("groups") or ()):
+            mine = [left.pop(name) for name in _matching(left, group["match"])]
+            own = _with_pair({key: value for key, value in group.items() if key != "match"}, betas)
+            own = {key: value for key, value in own.items() if key in taken or _takes_any(taken)}
+            if mine:
+                build_component(f"{self.key}.groups[{number}]", component | own, mine)
 
     def _check_parameters(self, optimizer: Optimizer) -> None:
         taken = {one for group in optimizer.param_groups for one in group["params"]}
