@@ -50,7 +50,7 @@ def recipe(config: Config, device: torch.device) -> Callable[[], None]:
     layers = [nn.Linear(width, width) for _ in range(model["num_layers"])]
     network = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
     network = network.to(device, dtype)
-    optimizer = torch.optim.SGD(network.parameters(), lr=config.optimizer.lr, fused=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=config.optimizer["lr"], fused=True)
     scaler = torch.amp.GradScaler(device.type, enabled=mode == "amp_fp16")
 
     def step() -> None:

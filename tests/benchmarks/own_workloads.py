@@ -1,8 +1,8 @@
 """Workloads of a stranger's project, each trained in three modes: `python tests/benchmarks/own_workloads.py`.
 
 They lie in `own_workloads/`, outside the suite: models, data and tasks (`zoo`), configs (`conf`), and the same
-trainings written by hand from torch's own parts (`by_hand.py`). Each workload is trained as a sweep, trained again with
-kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress to
+trainings written by hand from torch's own parts (`plain_loops.py`). Each workload is trained as a sweep, trained again
+with kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress to
 stderr, a table in Markdown to `--table FILE`.
 """
 
@@ -184,7 +184,7 @@ def _train_by_hand(name: str, directory: Path, configs: Mapping[str, Any]) -> di
     for mode, file in files.items():
         file.write_text(json.dumps(configs[mode]))
     subprocess.run(
-        [sys.executable, str(HERE / "by_hand.py"), name, *map(str, files.values())],
+        [sys.executable, str(HERE / "plain_loops.py"), name, *map(str, files.values())],
         cwd=directory / "whole",
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(HERE)},
         timeout=600,

@@ -1,10 +1,10 @@
 """Hugging Face's datasets train as they are, stored and streamed."""
 
-import multiprocessing
 from functools import partial
 
 import pytest
 import torch
+from children import children
 
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_dataset import StreamDataset
@@ -38,7 +38,7 @@ def make():
     yield make
     for data in made:
         data.stop_workers()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def same(left, right):

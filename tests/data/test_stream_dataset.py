@@ -1,9 +1,8 @@
 """A user's own stream trains as it is, and goes on after a resume with the batch that is next."""
 
-import multiprocessing
-
 import pytest
 import torch
+from children import children
 from own_datasets import Augmented, Shuffled, StatefulStream, Stream
 
 from ampsweep.data.base import Stateful
@@ -25,7 +24,7 @@ def make():
     yield make
     for data in made:
         data.stop_workers()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def batches_of(data, indices=range(20)):
@@ -193,11 +192,11 @@ def test_the_fingerprint_is_of_the_first_items(make):
 def test_a_check_of_one_batch_starts_no_worker(make):
     data = make(num_workers=1)
     data.train_batch(0)
-    assert multiprocessing.active_children() == []
+    assert children() == []
     data.train_batch(1)
-    assert len(multiprocessing.active_children()) == 1
+    assert len(children()) == 1
 
 
 def test_a_prediction_starts_no_worker(make):
     batches_of(make(num_workers=3, device=torch.device("meta")))
-    assert multiprocessing.active_children() == []
+    assert children() == []

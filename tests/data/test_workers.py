@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from children import children
 from own_datasets import Augmented, Broken, Unpicklable, Unsendable, Watched
 
 from ampsweep.data.map_dataset import MapDataset
@@ -37,7 +38,7 @@ def make():
     yield make
     for data in made:
         data.stop_workers()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def first_batches(data, indices=range(14)):
@@ -45,7 +46,7 @@ def first_batches(data, indices=range(14)):
 
 
 def workers():
-    return multiprocessing.active_children()
+    return children()
 
 
 def same(left, right):

@@ -1,10 +1,10 @@
 """What data that is read ahead takes: nothing on a host, and one batch on a GPU."""
 
 import gc
-import multiprocessing
 
 import pytest
 import torch
+from children import children
 from steps import composed, measured, predicted
 from torch.utils.data import Dataset
 
@@ -48,7 +48,7 @@ def test_workers_change_no_peak_on_a_cpu(more, tmp_path):
     peaks = [step.peak_bytes for step in (measured(*alone), measured(*read), measured(*read, resumed=tmp_path))]
     assert peaks == [predicted(*read).peak().num_bytes] * 3
     gc.collect()
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def batches_alive(width, *more):

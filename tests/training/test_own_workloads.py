@@ -34,12 +34,12 @@ def settings(workload, mode):
 @pytest.mark.parametrize("mode", ["fp32", "amp_bf16"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_it_trains_as_written_by_hand_and_as_predicted(workload, mode):
-    import by_hand
+    import plain_loops
 
     training = assemble(*settings(workload, mode))
     assert training.train().status == "completed"
     stop_workers(training.built.data)
-    theirs = by_hand.train(workload, resolved_values(training.config))
+    theirs = plain_loops.train(workload, resolved_values(training.config))
     ours, weights = [*training.column("train/loss").values()], training.built.model.state_dict()
     if mode == "fp32":
         assert ours == theirs["losses"]

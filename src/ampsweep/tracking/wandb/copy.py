@@ -174,12 +174,14 @@ def _load(run: "Run", directory: Path) -> tuple[str, Path | str]:
     with (directory / HISTORY_NAME).open("wb") as history:
         for row in run.scan_history(use_cache=False):
             if STEP in row:
-                step, line = int(row[STEP]), history_line(_as_logged(row)).encode()
+                values = _as_logged(row)
+                step, line = int(row[STEP]), history_line(values).encode()
+                content = hash(history_line(dict(sorted(values.items()))))  # W&B keeps no order of keys
                 if step in seen:
-                    if seen[step] != hash(line):
+                    if seen[step] != content:
                         return run.id, f"has two rows of step {step} that differ"
                     continue  # sent twice
-                seen[step] = hash(line)
+                seen[step] = content
                 digest.update(line)
                 end += history.write(line)
     record.history = [Stretch(end=end, blake2b=str(digest))] if end else []

@@ -1,8 +1,8 @@
 """Trainings of the same models on the same batches, written by hand from torch's own parts.
 
 The loops are those of PyTorch's documentation: the recipe "Automatic Mixed Precision" and the notes "Automatic Mixed
-Precision examples". Of the suite they use the data sets alone. `python by_hand.py NAME CONFIG.json ...` trains by each
-of these resolved configs; CONFIG.pt gets the losses of all steps and the weights, or the error.
+Precision examples". Of the suite they use the data sets alone. `python plain_loops.py NAME CONFIG.json ...` trains by
+each of these resolved configs; CONFIG.pt gets the losses of all steps and the weights, or the error.
 """
 
 import json
