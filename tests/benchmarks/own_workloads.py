@@ -2,8 +2,8 @@
 
 They lie in `own_workloads/`, outside the suite: models, data and tasks (`zoo`), configs (`conf`), and the same
 trainings written by hand from torch's own parts (`plain_loops.py`). Each workload is trained as a sweep, trained again
-with kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress to
-stderr, a table in Markdown to `--table FILE`.
+with kill -9 in the middle of every run and gone on with by `into=`, and trained by hand. JSON goes to stdout, progress
+to stderr, a table in Markdown to `--table FILE`.
 """
 
 import argparse
