@@ -23,7 +23,7 @@ from ampsweep.config.compose import compose_one
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.report.palette import arm_colour
-mode = compose_one(["precision=rounded", "precision.tf32=true"]).precision
+mode = compose_one(["precision=rounded", "precision.grad_scaler=true"]).precision
 print(json.dumps({
     "label": arm_label(mode),
     "colour": arm_colour(arm_label(mode)),
@@ -61,9 +61,9 @@ def test_a_new_mode_touches_the_table_and_one_class():
 @pytest.mark.slow
 def test_a_new_mode_has_label_colour_order_and_support(tree):
     assert json.loads(python(tree, "-c", FACTS)) == {
-        "label": "rounded+tf32=true",
+        "label": "rounded+grad_scaler=true",
         "colour": "#0072b2",
-        "order": ["fp32", "rounded+tf32=true", "pure_fp16", "mine"],
+        "order": ["fp32", "rounded+grad_scaler=true", "pure_fp16", "mine"],
         "computes in": "float32",
         "unsupported": None,
         "class": "Rounded",
