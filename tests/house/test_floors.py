@@ -13,7 +13,7 @@ import ampsweep
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
     {"memory_categories", "own_code_place"},
-    {"metrics", "text", "redaction", "argument_checks", "socket_folder"},
+    {"metrics", "text", "redaction", "argument_checks", "socket_folder", "stop_signals"},
     {"config", "record"},
     {"tracing", "precision"},
     {"models", "data", "tasks", "monitors", "launch", "tracking", "analysis"},
@@ -39,6 +39,7 @@ WITHOUT_TORCH = {
     "text",
     "redaction",
     "socket_folder",
+    "stop_signals",
     "config",
     "record",
     "launch",

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from ampsweep.launch.signals import STOP_SIGNALS, StopRequest
+from ampsweep.launch.signals import StopRequest
+from ampsweep.stop_signals import STOP_SIGNALS
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

@@ -9,16 +9,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker, util
+from multiprocessing import util
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
 from ampsweep.socket_folder import socket_folder
+from ampsweep.stop_signals import STOP_SIGNALS, held_stop_signals
 from ampsweep.text import one_line
 
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG: Final = 1
 """linux/prctl.h"""
 _HINTS: Final = {"SIGBUS": ", as where /dev/shm has no room", "SIGKILL": ", as the system does where memory runs out"}
@@ -37,7 +37,7 @@ def starting_workers() -> Iterator[list[BaseProcess]]:
     usual, tempfile.tempdir = tempfile.tempdir, socket_folder()
     try:
         util.get_temp_dir()
-        with _held_stop_signals():
+        with held_stop_signals():
             yield found
     finally:
         tempfile.tempdir = usual
@@ -51,10 +51,10 @@ def begin_worker(parent: int, _: int) -> None:
     The stop signals, which Ctrl-C and batch systems send to every process, are the parent's, whose death is the
     worker's own, too; and no dispatch mode that a fork inherits from a trace or a memory limit counts its operators.
     """
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, _ignore)  # no SIG_IGN: a program that the user's code starts would inherit it
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     if sys.platform == "linux" and multiprocessing.get_start_method() == "fork":
         # Elsewhere torch's worker looks every 5 seconds, unless it reads.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -119,19 +119,6 @@ class _Nowhere:
 
 def _ignore(*_: object) -> None:
     pass
-
-
-@contextmanager
-def _held_stop_signals() -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    resource_tracker.ensure_running()  # multiprocessing starts it on demand, and would unblock the signals then
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _child_handler() -> Any:

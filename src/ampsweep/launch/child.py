@@ -18,7 +18,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import psutil
 
-from ampsweep.launch.signals import StopRequest, release_stop_signals
+from ampsweep.launch.signals import StopRequest
+from ampsweep.stop_signals import release_stop_signals
 from ampsweep.text import one_line
 
 Kind = Literal["message", "result", "error", "declined"]

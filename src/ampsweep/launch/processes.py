@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
-from ampsweep.launch.signals import held_stop_signals
 from ampsweep.socket_folder import socket_folder
+from ampsweep.stop_signals import held_stop_signals
 
 Method = Literal["forkserver", "spawn"]
 

@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
 from typing import Self
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from ampsweep.stop_signals import STOP_SIGNALS
 
 # Wrappers (GNU `timeout`, `wandb agent`, `uv run`) signal a process and then its whole group: one request, two signals.
 _ECHO_S = 0.5
@@ -84,26 +83,3 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-@contextmanager
-def held_stop_signals() -> Iterator[None]:
-    """Block the stop signals in processes started inside, so that none is killed before it can handle them.
-
-    Signals that arrive meanwhile stay pending: here until the context ends, there until `release_stop_signals`.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    resource_tracker.ensure_running()  # multiprocessing starts it on demand, and would unblock the signals then
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def release_stop_signals() -> None:
-    """Deliver in this thread the signals that `held_stop_signals` has held back since the process began."""
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
