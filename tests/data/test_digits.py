@@ -1,6 +1,7 @@
 """The digits are real, whole and split once."""
 
 import sys
+from fractions import Fraction
 
 import pytest
 import torch
@@ -40,8 +41,11 @@ def test_each_epoch_has_its_own_order():
     assert torch.equal(first.sort().values, second.sort().values)
 
 
-def test_an_incomplete_last_batch_is_dropped():
-    assert Digits(val_fraction=0.2, batch_size=1000, seed=0, device=CPU).num_train_batches == 1
+def test_the_rest_of_an_epoch_begins_a_batch():
+    data = Digits(val_fraction=0.2, batch_size=1000, seed=0, device=CPU)
+    digits = [digit for index in range(3) for digit in hashes(data.train_batch(index)[0])]
+    assert data.num_train_batches == Fraction(1438, 1000)
+    assert len(set(digits[:1438])) == len(set(digits[1438:2876])) == 1438
 
 
 def test_another_split_is_other_data():

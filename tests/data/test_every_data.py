@@ -1,58 +1,21 @@
 """What holds for every kind of data: batches are a function of (seed, index), and validation of neither."""
 
-import numpy as np
 import pytest
 import torch
 from devices import needs_cuda
-from torch.utils.data import TensorDataset
-
-from ampsweep.data.digits import Digits
-from ampsweep.data.map_dataset import MapDataset
-from ampsweep.data.synthetic import SyntheticImages, SyntheticRegression, SyntheticTokens
-from ampsweep.data.text import Text
-from ampsweep.data.tokens import Tokens
+from every_data import OF_THE_SUITE, SYNTHETIC
 
 CPU = torch.device("cpu")
 
 
-def synthetic_regression(_, **common):
-    return SyntheticRegression(in_features=3, out_features=2, num_batches=5, **common)
-
-
-def synthetic_tokens(_, **common):
-    return SyntheticTokens(vocab_size=11, seq_len=6, num_batches=5, **common)
-
-
-def synthetic_images(_, **common):
-    return SyntheticImages(image_size=8, in_channels=1, num_classes=4, num_batches=5, **common)
-
-
-def digits(_, **common):
-    return Digits(val_fraction=0.2, **common)
-
-
-def text(_, **common):
-    return Text(seq_len=32, val_fraction=0.1, num_val_batches=3, **common)
-
-
-def tokens(folder, **common):
-    path = folder / "ids.bin"
-    np.random.default_rng(0).integers(0, 500, 4000).astype(np.uint16).tofile(path)
-    return Tokens(path=str(path), vocab_size=500, seq_len=32, val_fraction=0.1, num_val_batches=3, **common)
-
-
-def map_dataset(_, **common):
-    items = TensorDataset(torch.arange(30.0), torch.arange(30))
-    return MapDataset(train=items, val=items, **common)
-
-
 @pytest.fixture(
-    params=[synthetic_regression, synthetic_tokens, synthetic_images, digits, text, tokens, map_dataset],
+    params=OF_THE_SUITE,
     ids=lambda make: make.__name__,
 )
 def make(request, tmp_path):
     def made(**changes):
-        return request.param(tmp_path, **({"batch_size": 4, "seed": 0, "device": CPU} | changes))
+        sizes = {"num_batches": 5} if request.param in SYNTHETIC else {}
+        return request.param(tmp_path, **({"batch_size": 4, "seed": 0, "device": CPU} | sizes | changes))
 
     return made
 

@@ -49,11 +49,12 @@ def test_pairs_arrive_as_pairs():
     assert torch.equal(inputs, targets.float())
 
 
-def test_an_epoch_visits_items_once_and_drops_the_rest():
+def test_each_epoch_visits_every_item_once():
     data = adapted()
-    seen = [item for index in range(2) for item in data.train_batch(index)["inputs"].tolist()]
-    assert data.num_train_batches == 2
-    assert len(set(seen)) == 8
+    seen = [item for index in range(5) for item in data.train_batch(index)["inputs"].tolist()]
+    assert data.num_train_batches == 2.5
+    assert sorted(seen[:10]) == sorted(seen[10:]) == [*range(10)]
+    assert seen[:10] != seen[10:]
 
 
 def test_validation_visits_every_item_in_order():
@@ -61,13 +62,20 @@ def test_validation_visits_every_item_in_order():
     assert batches == [[0, 1, 2, 3], [4]]
 
 
-def test_augmentations_are_a_function_of_the_batch():
+def test_augmentations_are_a_function_of_the_position():
     data = adapted(Noisy(), Noisy())
     first = data.train_batch(0)[0]
     torch.rand(5)
     data.train_batch(1)
     assert torch.equal(adapted(Noisy(), Noisy()).train_batch(0)[0], first)
-    assert all(torch.equal(*pair) for pair in zip(*(next(iter(data.val_batches())) for _ in range(2)), strict=True))
+    halves = [adapted(Noisy(), Noisy(), batch_size=2).train_batch(index)[0] for index in range(2)]
+    assert torch.equal(torch.cat(halves), first)
+
+
+def test_augmented_validation_is_the_same_in_batches_of_any_size():
+    for _ in range(2):
+        batches, others = ([*adapted(val=Noisy(), batch_size=size).val_batches()] for size in (4, 3))
+        assert torch.equal(torch.cat([inputs for inputs, _ in batches]), torch.cat([inputs for inputs, _ in others]))
 
 
 def test_the_fingerprint_tells_datasets_apart():

@@ -1,4 +1,4 @@
-"""What is read depends on a key alone, and nobody else's random numbers on what is read."""
+"""What is read depends on keys alone, and nobody else's random numbers on what is read."""
 
 import random
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ampsweep.data.seeded_reading import SeededReading
+from ampsweep.data.seeded_reading import ItemReading, seeded
+
+KEY = ("train", 0)
 
 
 def from_torch():
@@ -32,6 +34,16 @@ def from_none():
 READERS = [from_torch, from_random, from_numpy, from_all, from_none]
 
 
+def reading(read, collate=list):
+    """A reading of items that are what `read` draws."""
+    return ItemReading(lambda items: [(item, *read()) for item in items], collate)
+
+
+def batch_of(reading, index, size=4):
+    items = list(range(index * size, (index + 1) * size))
+    return reading(items, KEY, first=items[0], index=index)
+
+
 def everybodys_next():
     """What a training would draw next; the state does not change."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
@@ -43,23 +55,35 @@ def everybodys_next():
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_the_same_key_gives_the_same_numbers(read):
-    one, other = SeededReading(), SeededReading()
-    expected = [one(read, "key", index) for index in range(4)]
+def test_a_key_gives_the_same_numbers(read):
+    expected = [seeded(read, "key", index) for index in range(4)]
     from_all()
-    assert [other(read, "key", index) for index in (3, 1, 0, 2)] == [expected[index] for index in (3, 1, 0, 2)]
+    assert [seeded(read, "key", index) for index in (3, 1, 0, 2)] == [expected[index] for index in (3, 1, 0, 2)]
     assert read is from_none or expected[0] != expected[1]
 
 
-@pytest.mark.parametrize("can_repeat", [True, False])
 @pytest.mark.parametrize("read", READERS)
-def test_what_a_training_draws_does_not_depend_on_it(read, can_repeat):
-    reading = SeededReading(can_repeat=can_repeat)
-    reading(read, "first")  # from here on it is known what is drawn
+def test_an_item_is_the_same_in_any_batch(read):
+    one, other = reading(read), reading(read)
+    expected = [batch_of(one, index) for index in range(4)]
+    from_all()
+    assert [batch_of(other, index) for index in (3, 1, 0, 2)] == [expected[index] for index in (3, 1, 0, 2)]
+    items = [item for batch in expected for item in batch]
+    assert [item for index in range(8) for item in batch_of(reading(read), index, 2)] == items
+    assert read is from_none or len({item[1:] for item in items}) == 16
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_a_training_draws_does_not_depend_on_it(read):
+    of_items, of_collate = reading(read), reading(from_none, lambda items: [*items, read()])
+    for one in (of_items, of_collate):
+        batch_of(one, 0)  # from here on it is known what is drawn
     from_numpy()  # leaves a normal number over for the next call
     before = everybodys_next()
     for index in range(3):
-        reading(read, "key", index)
+        for one in (of_items, of_collate):
+            batch_of(one, index)
+        seeded(read, "key", index)
         assert everybodys_next() == before
 
 
@@ -68,22 +92,71 @@ def test_the_first_draw_is_undone_too(read):
     np.random.seed(0)
     random.seed(0)
     before = everybodys_next()
-    SeededReading()(read, "key")
+    batch_of(reading(read), 0)
     assert everybodys_next() == before
 
 
 def test_a_rare_draw_is_seeded_like_any():
-    watching, seeding = SeededReading(), SeededReading(can_repeat=False)
-    for index, read in enumerate([from_none] * 5 + [from_all, from_none, from_all]):
-        assert watching(read, index) == seeding(read, index)
+    rare = ItemReading(lambda items: [from_all() if item in (6, 7, 30) else from_none() for item in items], list)
+    alone = ItemReading(lambda items: [from_all() for _ in items], list)
+    found = [item for index in range(8) for item in batch_of(rare, index)]
+    drawn = [item for index in range(8) for item in batch_of(alone, index)]
+    assert all(found[item] == (drawn[item] if item in (6, 7, 30) else [1.0]) for item in range(32))
+
+
+def test_each_generator_is_found_by_itself():
+    draws = [from_torch, from_none, from_numpy, from_random]
+    mixed = ItemReading(lambda items: [draws[item % 4]() for item in items], list)
+    rows = [item for index in range(16) for item in batch_of(mixed, index, 1)]
+    again = [item for index in range(4) for item in batch_of(ItemReading(mixed._fetch, list), index, 4)]
+    assert rows == again
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_collate_draws_depends_on_the_batch(read):
+    def collate(items):
+        return [items.pop(), read()]  # of items that were changed nothing could be made again
+
+    one, other = reading(from_random, collate), reading(from_random, collate)
+    expected = [batch_of(one, index) for index in range(3)]
+    assert [batch_of(other, index) for index in (2, 0, 1)] == [expected[index] for index in (2, 0, 1)]
+    assert read is from_none or expected[0][1] != expected[1][1]
+
+
+def test_one_thing_in_place_of_items_is_seeded_as_a_whole():
+    whole = ItemReading(lambda items: {"items": items, "draws": from_all()}, dict)
+    first = [batch_of(whole, index) for index in range(3)]
+    assert [batch_of(whole, index) for index in range(3)] == first
+    assert first[0]["draws"] != first[1]["draws"]
 
 
 def test_what_was_read_without_a_draw_is_read_once():
     calls = []
-    reading = SeededReading()
-    for index in range(3):
-        reading(lambda: calls.append(from_torch()), index)
-    assert len(calls) == 3
+    batch_of(ItemReading(lambda items: calls.append(items) or items, list), 0)
+    assert calls == [[0, 1, 2, 3]]
+
+
+def test_a_generator_that_nobody_draws_from_is_not_seeded(monkeypatch):
+    one = reading(from_torch)
+    batch_of(one, 0)
+    for module in (random, np.random):
+        monkeypatch.setattr(module, "seed", None)
+    batch_of(one, 1)
+
+
+@pytest.mark.parametrize("read", [from_none, from_all])
+def test_an_error_leaves_the_generators_alone(read):
+    def fails(items):
+        if items[0] >= 4:
+            read()
+            raise RuntimeError
+        return [read() for _ in items]
+
+    before, one = everybodys_next(), ItemReading(fails, list)
+    batch_of(one, 0)
+    with pytest.raises(RuntimeError):
+        batch_of(one, 1)
+    assert everybodys_next() == before
 
 
 def test_a_generator_of_another_kind_is_kept():
@@ -91,9 +164,11 @@ def test_a_generator_of_another_kind_is_kept():
     np.random.set_bit_generator(own)
     try:
         before = everybodys_next()
-        drawn = [SeededReading()(from_all, "key") for _ in range(2)]
+        drawn = [seeded(from_all, "key") for _ in range(2)]
+        items = batch_of(reading(from_all), 0)
         assert np.random.get_bit_generator() is own
         assert everybodys_next() == before
     finally:
         np.random.set_bit_generator(usual)
-    assert drawn == [SeededReading()(from_all, "key")] * 2
+    assert drawn == [seeded(from_all, "key")] * 2
+    assert items == batch_of(reading(from_all), 0)

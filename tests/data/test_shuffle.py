@@ -8,21 +8,29 @@ import pytest
 import torch
 
 from ampsweep.data.seeding import Permutation, Shuffle
+from ampsweep.data.share import WHOLE, Share
 
 LARGE = 200_003
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 1000, 65_536, 65_537, 65_539, 2**17, LARGE]
 """With squares, their neighbours and primes; above 65,536 items an order is computed."""
 
 
-def epoch(num_items, *, batch_size=1, seed=0, number=0):
-    shuffle = Shuffle(num_items, batch_size, seed)
-    first = number * shuffle.num_batches
-    return torch.cat([shuffle.items(first + index) for index in range(shuffle.num_batches)]).numpy()
+def epoch(num_items, *, batch_size=1, seed=0, number=0, share=WHOLE):
+    """The items of an epoch, as far as they are the share's."""
+    shuffle = Shuffle(num_items, batch_size, seed, share)
+    begin, end = number * num_items, (number + 1) * num_items
+    own = range(begin // (batch_size * share.world_size), -(-end // (batch_size * share.world_size)))
+    items = [
+        shuffle.items(index)[max(0, begin - first) : end - first]
+        for index in own
+        if (first := shuffle.first(index)) < end
+    ]
+    return torch.cat(items).numpy()
 
 
 @pytest.fixture(scope="module")
 def order():
-    return epoch(LARGE, batch_size=7)[: LARGE - LARGE % 7]
+    return epoch(LARGE, batch_size=7)
 
 
 @pytest.mark.parametrize("num_items", LENGTHS)
@@ -32,17 +40,42 @@ def test_a_computed_order_has_each_item_once(num_items):
 
 
 @pytest.mark.parametrize("num_items", LENGTHS[3:])
-def test_an_epoch_has_each_item_once(num_items):
-    batch_size = num_items // 4
-    items = epoch(num_items, batch_size=batch_size)
-    assert len(items) == num_items - num_items % batch_size
-    assert len(np.unique(items)) == len(items)
-    assert 0 <= items.min() <= items.max() < num_items
+def test_each_epoch_has_each_item_once(num_items):
+    for number in (0, 1, 3):
+        items = epoch(num_items, batch_size=num_items // 4, number=number)
+        assert np.array_equal(np.sort(items), np.arange(num_items))
 
 
-def test_the_order_does_not_depend_on_the_batch_size():
-    orders = [epoch(LARGE, batch_size=size)[:190_000] for size in (7, 1024, 10_000)]
-    assert all(np.array_equal(orders[0], other) for other in orders[1:])
+@pytest.mark.parametrize("num_items", [1000, LARGE])
+def test_the_order_does_not_depend_on_the_batch_size(num_items):
+    for number in (0, 2):
+        orders = [epoch(num_items, batch_size=size, number=number) for size in (7, 64, num_items // 3)]
+        assert all(np.array_equal(orders[0], other) for other in orders[1:])
+
+
+@pytest.mark.parametrize("num_items", [7, 1000, 65_536, LARGE])
+@pytest.mark.parametrize("world_size", [2, 3, 64])
+def test_ranks_share_each_epoch(num_items, world_size):
+    batch_size = max(2, num_items // 1000)
+    for number in (0, 3):
+        shares = [epoch(num_items, batch_size=batch_size, number=number, share=Share(r, world_size)) for r in (0, 1)]
+        whole = epoch(num_items, batch_size=batch_size, number=number)
+        first, second = (set(share.tolist()) for share in shares)
+        assert not first & second
+        assert first | second <= set(whole.tolist())
+        assert world_size > 2 or len(first | second) == num_items
+
+
+def test_a_rank_computes_its_own_batches_only(monkeypatch):
+    computed = []
+    whole = Permutation.__call__
+    monkeypatch.setattr(
+        Permutation, "__call__", lambda self, places: computed.append(len(places)) or whole(self, places)
+    )
+    shuffle = Shuffle(10**8, 8, 0, Share(5, 1000))
+    for index in range(1000):
+        shuffle.items(index)
+    assert sum(computed) <= 2**13
 
 
 def test_a_batch_is_the_same_in_whatever_order_it_is_asked_for():

@@ -52,5 +52,12 @@ def test_readers_that_wait_take_no_core(timed):
     assert timed(0.1, 0.1, busy=0.1, cores=1, device=CPU) == 1
 
 
+@pytest.mark.parametrize(("ranks", "num_workers"), [("2", 3), ("8", 0), ("16", 0)])
+def test_ranks_on_one_machine_share_its_cores(timed, monkeypatch, ranks, num_workers):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert timed(0.1, 0.01) == num_workers
+    assert timed(0.1, 0.01, busy=0.1) == max(1, 8 // int(ranks))
+
+
 def test_with_one_core_computing_readers_save_nothing(timed):
     assert timed(0.1, 0.1, cores=1) == 0

@@ -1,10 +1,13 @@
 """The protocol of data, as the training loop uses it, and the transfer of its batches to the device."""
 
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from ampsweep.data.share import Share
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
@@ -19,8 +22,11 @@ class Data(Protocol):
         """Number of items in a training micro-batch."""
 
     @property
-    def num_train_batches(self) -> int | None:
-        """Number of full batches in an epoch; None for endless data, which has no epochs."""
+    def num_train_batches(self) -> int | Fraction | None:
+        """Number of micro-batches in an epoch, as a fraction where it is not whole; None for data without epochs.
+
+        The order goes on over the border of two epochs, so that it does not depend on the size of a batch.
+        """
 
     @property
     def tokens_per_batch(self) -> int | None:
@@ -33,7 +39,9 @@ class Data(Protocol):
     def train_batch(self, index: int) -> Any:
         """Micro-batch ``index`` since the start of training: a function of (seed, index) alone.
 
-        A resumed run therefore needs no state of its data, and every arm of a comparison sees the same batches.
+        A resumed run therefore needs no state of its data, and every arm of a comparison sees the same batches. Its
+        items are those from ``index * batch_size`` on of an order that depends on the seed alone. So a step has the
+        same samples, however many processes and micro-batches share them.
         """
 
     def val_batches(self) -> Iterator[Any]:
@@ -50,13 +58,133 @@ class Validatable(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Data whose next batch is no function of its index alone: a stream that has to go on where it was."""
+    """Data whose next batch is no function of its index alone: a stream that has to go on where it was.
+
+    A state that was taken after a step stands for the place in the order after that step, whichever rank tells it: any
+    rank can go on from it, of any number of ranks.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the stream after the batches that `train_batch` has returned, as plain values and tensors."""
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
         """Go on from there; may return sentences for the user on how."""
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """Data whose validation batches can be had by index, so that no rank makes those of the others."""
+
+    @property
+    def num_val_batches(self) -> int:
+        """Number of validation batches."""
+
+    def val_batch(self, index: int) -> Any:
+        """Validation batch ``index``."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """Data with its own notion of a rank's part, as where it is read ahead; any other is divided by index."""
+
+    def for_rank(self, share: Share) -> Data:
+        """The data as the rank of a share sees it, which yields `val_rounds`."""
+
+
+@runtime_checkable
+class Divided(Protocol):
+    """Data as one of several ranks sees it."""
+
+    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
+        """The rank's validation batches, and whether each counts.
+
+        There are as many on every rank, since a sharded model computes on all ranks or on none. Each batch of the whole
+        counts on one rank; where they do not go round, the last round has one on the other ranks that does not count.
+        """
+
+
+def for_rank(data: Data, rank: int, world_size: int) -> Data:
+    """The data as a rank sees it: its micro-batch i is micro-batch i * world_size + rank of the whole order.
+
+    ``batch_size``, ``tokens_per_batch`` and the fingerprint stay; an epoch has ``num_train_batches / world_size`` of
+    the rank's micro-batches. ``val_batches`` are those of `Divided.val_rounds`. A single process sees the data itself.
+    """
+    if world_size == 1:
+        return data
+    share = Share(rank, world_size)
+    if isinstance(data, Divisible):
+        return data.for_rank(share)
+    return (_DividedStream if isinstance(data, Stateful) else _DividedByIndex)(data, share)
+
+
+def val_rounds(data: Data) -> Iterator[tuple[Any, bool]]:
+    """The validation batches of data, and whether each counts: for a single process all do."""
+    if isinstance(data, Divided):
+        yield from data.val_rounds()
+        return
+    for batch in data.val_batches():
+        yield batch, True
+
+
+class _DividedByIndex:
+    """A rank's part of data whose batches are functions of their index; whatever else it has is the data's own."""
+
+    def __init__(self, data: Data, share: Share) -> None:
+        self._data, self._share = data, share
+        self.batch_size, self.tokens_per_batch = data.batch_size, data.tokens_per_batch
+        self.num_train_batches, self.fingerprint = share.num_batches(data.num_train_batches), data.fingerprint
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_data":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._data, name)
+
+    def train_batch(self, index: int) -> Any:
+        return self._data.train_batch(self._share.index(index))
+
+    def val_batches(self) -> Iterator[Any]:
+        for batch, _ in self.val_rounds():
+            yield batch
+
+    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
+        if isinstance(self._data, Indexed):
+            for index, counts in self._share.rounds(self._data.num_val_batches):
+                yield self._data.val_batch(index), counts
+            return
+        yield from self._share.dealt(self._data.val_batches())
+
+
+class _DividedStream(_DividedByIndex):
+    """A rank's part of a stream: it reads all micro-batches, one after the other, and keeps its own."""
+
+    def __init__(self, data: Data, share: Share) -> None:
+        super().__init__(data, share)
+        assert isinstance(data, Stateful)
+        self._stream: Stateful = data
+        self._next: int | None = None
+        """Index of the stream's next micro-batch; None before the first, which tells it."""
+
+    def train_batch(self, index: int) -> Any:
+        self._pass_by(index * self._share.world_size, self._share.index(index))
+        batch = super().train_batch(index)
+        self._next = self._share.index(index) + 1
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the batches of all ranks: that of a single process."""
+        if self._next is not None:
+            self._pass_by(self._next, -(-self._next // self._share.world_size) * self._share.world_size)
+        return self._stream.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
+        self._next = None
+        return self._stream.load_state_dict(state)
+
+    def _pass_by(self, begin: int, end: int) -> None:
+        """Read the other ranks' micro-batches up to `end`; from `begin` on, if none has been read."""
+        for index in range(begin if self._next is None else self._next, end):
+            self._data.train_batch(index)
+            self._next = index + 1
 
 
 def stop_workers(data: object) -> None:

@@ -1,7 +1,7 @@
 """Batches of a map-style source by index, read in this process or ahead by workers."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -17,8 +17,6 @@ _NUM_TIMED: Final = 4
 
 class Source(Protocol):
     """Batches on the host that are functions of their index."""
-
-    def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any: ...
 
@@ -54,22 +52,21 @@ class BatchReader:
             return self._from_workers(self._workers)
         return self._source[index]
 
-    def one_pass(self, source: Source) -> Iterator[Any]:
-        """Read all batches of another source, with as many workers as this one."""
-        length = len(source)
-        if not self.num_workers or length < 2:
-            yield from (source[index] for index in range(length))
+    def one_pass(self, source: Source, indices: Sequence[int]) -> Iterator[Any]:
+        """Read these batches of another source, with as many workers as this one."""
+        if not self.num_workers or len(indices) < 2:
+            yield from (source[index] for index in indices)
             return
-        yield source[0]  # as it may be the only one that is asked for
+        yield source[indices[0]]  # as it may be the only one that is asked for
         workers = Workers(
             source,
-            range(1, length),
-            num_workers=min(self.num_workers, length - 1),
+            indices[1:],
+            num_workers=min(self.num_workers, len(indices) - 1),
             prefetch_factor=self._settings.prefetch_factor,
             pins=self._pins,
         )
         try:
-            for _ in range(1, length):
+            for _ in indices[1:]:
                 yield workers.next()
         finally:
             workers.close()

@@ -42,7 +42,7 @@ class Digits:
         self.batch_size = batch_size
         self.fingerprint = tensor_digest(inputs[train], targets[train], inputs[val], targets[val])
         self._shuffle = Shuffle(len(train), batch_size, seed)
-        self.num_train_batches = self._shuffle.num_batches
+        self.num_train_batches, self.num_val_batches = self._shuffle.num_batches, -(-num_val // batch_size)
         self._device = device
         self._train = inputs[train].to(device), targets[train].to(device)
         self._val = inputs[val].to(device), targets[val].to(device)
@@ -53,7 +53,11 @@ class Digits:
         inputs, targets = self._train
         return inputs[items], targets[items]
 
+    def val_batch(self, index: int) -> Batch:
+        """The held-out digits of batch ``index``; the last may be smaller."""
+        (inputs, targets), items = self._val, slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return inputs[items], targets[items]
+
     def val_batches(self) -> Iterator[Batch]:
         """The held-out digits in their fixed order."""
-        inputs, targets = self._val
-        yield from zip(torch.split(inputs, self.batch_size), torch.split(targets, self.batch_size), strict=True)
+        return map(self.val_batch, range(self.num_val_batches))

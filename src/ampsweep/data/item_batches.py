@@ -1,13 +1,14 @@
 """Batches of a map-style dataset's items on the host, each a function of its index."""
 
 from collections.abc import Callable, Sized
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from ampsweep.data.seeded_reading import SeededReading
+from ampsweep.data.seeded_reading import ItemReading, seeded
 from ampsweep.data.seeding import Shuffle
 
 Collate = Callable[[list[Any]], Any]
@@ -19,7 +20,7 @@ class ItemBatches:
 
     Args:
         shuffle: the order of the items; None: their own, in which the last batch may be smaller.
-        key: seeds the random numbers that are drawn while a batch is read, together with its index.
+        key: seeds the random numbers that are drawn while an item is read, together with its position in the order.
     """
 
     def __init__(
@@ -32,30 +33,36 @@ class ItemBatches:
         key: tuple[str | int, ...],
     ) -> None:
         self._dataset, self._batch_size, self._collate = dataset, batch_size, collate
-        self._shuffle, self._key, self._reading = shuffle, key, SeededReading()
+        self._shuffle, self._key = shuffle, key
+        self._reading = ItemReading(partial(_fetched, dataset), collate)
 
     def __len__(self) -> int:
-        """The number of batches in one pass."""
-        if self._shuffle is not None:
-            return self._shuffle.num_batches
+        """The number of batches in one pass in the items' own order."""
         return -(-length_of(self._dataset) // self._batch_size)
 
     def __getitem__(self, index: int) -> Any:
         """Read micro-batch `index`; any index, if the order is a shuffle, else one below the length."""
         if self._shuffle is not None:
-            return self._read(self._shuffle.items(index), *self._key, index)
-        first = index * self._batch_size
-        last = min(first + self._batch_size, length_of(self._dataset))
-        return self._read(torch.arange(first, last), *self._key, first)
+            first, items = self._shuffle.first(index), self._shuffle.items(index)
+            key_of_batch = first // self._batch_size
+        else:
+            first = key_of_batch = index * self._batch_size
+            items = torch.arange(first, min(first + self._batch_size, length_of(self._dataset)))
+        if (batch := self._indexed(items)) is not None:
+            return batch
+        return self._reading(items.tolist(), self._key, first=first, index=key_of_batch)
 
     def sample(self, item: int) -> Any:
         """Read one item as a batch, always the same whatever the seed."""
-        return self._read(torch.tensor([item]), "fingerprint", item)
+        if (batch := self._indexed(torch.tensor([item]))) is not None:
+            return batch
+        return seeded(lambda: self._collate(_fetched(self._dataset, [item])), "fingerprint", item)
 
-    def _read(self, items: Tensor, *key: str | int) -> Any:
-        if (tensors := _in_memory(self._dataset)) is not None and self._collate is default_collate:
-            return [tensor[items] for tensor in tensors]  # what default_collate makes of the items
-        return self._reading(lambda: self._collate(_fetched(self._dataset, items.tolist())), *key)
+    def _indexed(self, items: Tensor) -> list[Tensor] | None:
+        """Index the dataset's tensors; None where that is not what reading it and `default_collate` do."""
+        if self._collate is not default_collate or (tensors := _in_memory(self._dataset)) is None:
+            return None
+        return [tensor[items] for tensor in tensors]
 
 
 def length_of(dataset: Dataset[Any]) -> int:

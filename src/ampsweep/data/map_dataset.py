@@ -1,5 +1,6 @@
 """Any of torch's map-style datasets as data of the suite."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.item_batches import Collate, ItemBatches, checked_length
 from ampsweep.data.seeding import Shuffle, require_batch
+from ampsweep.data.share import WHOLE, Share
 from ampsweep.data.worker_processes import why_not_sent
 from ampsweep.data.worker_settings import WorkerSettings
 
@@ -23,10 +25,10 @@ class MapDataset:
     """A pair of the user's own ``torch.utils.data.Dataset``; ``collate`` makes batches of their items.
 
     Workers read ahead where that is faster than to read here. Either way torch's CPU generator, ``random`` and NumPy's
-    global one are seeded from (seed, batch) while a batch is read, and here restored afterwards, so that augmentations
-    drawn from them are the same in every arm, after a resume and with any number of workers. A generator that the
-    dataset keeps for itself is its own affair. The fingerprint covers class names, lengths and eight evenly spaced
-    items of each set.
+    global one are seeded from (seed, position in the order) while an item is read, and restored afterwards, so that
+    augmentations drawn from them are the same in every arm, after a resume, with any number of workers and in batches
+    of any size. What ``collate`` draws depends on (seed, batch). A generator that the dataset keeps for itself is its
+    own affair. The fingerprint covers class names, lengths and eight evenly spaced items of each set.
     """
 
     tokens_per_batch: int | None = None
@@ -58,14 +60,17 @@ class MapDataset:
         if num_workers and (reason := why_not_sent(train, val, collate)) is not None:
             raise ValueError(f"num_workers={num_workers}: {reason}")
         self.batch_size = batch_size
-        shuffle = Shuffle(num_train, batch_size, seed)
-        self.num_train_batches = shuffle.num_batches
-        batches = ItemBatches(train, batch_size=batch_size, collate=collate, shuffle=shuffle, key=("train", seed))
+        self._train, self._collate, self._num_train, self._seed = train, collate, num_train, seed
+        self._settings, self._device = settings, device
         self._val = ItemBatches(val, batch_size=batch_size, collate=collate, shuffle=None, key=("val",))
+        batches = self._begin(WHOLE)
         self.fingerprint = digest(_fingerprint(train, num_train, batches), _fingerprint(val, num_val, self._val))
-        self._device = device
-        self._reader = BatchReader(batches, settings, device)
-        self._batches = CopiedAhead(self._reader, batch_size, device)
+
+    def for_rank(self, share: Share) -> "MapDataset":
+        """The same data as a rank sees it, which reads its own batches only."""
+        other = copy.copy(self)
+        other._begin(share)
+        return other
 
     @property
     def num_workers(self) -> int | None:
@@ -78,13 +83,35 @@ class MapDataset:
 
     def val_batches(self) -> Iterator[Any]:
         """The validation items in their own order."""
-        for batch in self._reader.one_pass(self._val):
-            yield batch_to_device(batch, self._device)
+        for batch, _ in self.val_rounds():
+            yield batch
+
+    def val_rounds(self) -> Iterator[tuple[Any, bool]]:
+        """The validation batches of this rank, and whether each counts."""
+        rounds = [*self._share.rounds(len(self._val))]
+        batches = self._reader.one_pass(self._val, [index for index, _ in rounds])
+        for (_, counts), batch in zip(rounds, batches, strict=True):
+            yield batch_to_device(batch, self._device), counts
 
     def stop_workers(self) -> None:
         """End the workers."""
         self._batches.close()
         self._reader.stop_workers()
+
+    def _begin(self, share: Share) -> ItemBatches:
+        """Be where no training batch of a share has been read."""
+        shuffle = Shuffle(self._num_train, self.batch_size, self._seed, share)
+        batches = ItemBatches(
+            self._train,
+            batch_size=self.batch_size,
+            collate=self._collate,
+            shuffle=shuffle,
+            key=("train", self._seed),
+        )
+        self._share, self.num_train_batches = share, shuffle.num_batches
+        self._reader = BatchReader(batches, self._settings, self._device)
+        self._batches = CopiedAhead(self._reader, self.batch_size, self._device)
+        return batches
 
 
 def _fingerprint(dataset: Dataset[Any], length: int, batches: ItemBatches) -> str:

@@ -1,129 +1,116 @@
 """Reading of data with random numbers that depend on a key alone, whichever generator an augmentation draws from."""
 
-import _random
-import random
-import sys
-from collections.abc import Callable
-from ctypes import memmove, string_at
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
-from torch.utils.data import get_worker_info
-
-from ampsweep.data.seeding import seed_of
+from ampsweep.data.generators import Marked, OfNumPy, OfRandom, OfTorch, marked
+from ampsweep.data.seeding import seed_of, seeds_of
 
 Read = TypeVar("Read")
 
-_HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
-"""The generator behind the functions of `random`."""
-_ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
-_SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
-_NUMPY_SIZE: Final = 4 * 625
-"""A Mersenne Twister is 624 words and the position in them."""
-_IS_READABLE: Final = sys.implementation.name == "cpython"
-"""An object's `id` is its address, and behind its head lie its own fields."""
+_KINDS = frozenset(range(3))
+"""Numbers of the generators, in the order of `_marks`."""
 
 
-class SeededReading:
-    """Reads with the generators of torch (the CPU's), `random` and `numpy.random` seeded by a key.
-
-    Afterwards they are as they were: the model's own random numbers, as those of dropout, do not depend on who reads.
-    A worker's generators are nobody else's, and stay as they are.
-
-    To save and restore those of `random` and NumPy takes 0.1 ms, as long as a batch in memory takes to read. Until
-    something read has drawn from them, they are only watched; the first batch that does is read a second time.
-    """
-
-    def __init__(self, *, can_repeat: bool = True) -> None:
-        """`can_repeat`: what is read can be read a second time; else all generators are seeded from the beginning."""
-        self._draws_from_others = not can_repeat
-
-    def __call__(self, read: Callable[[], Read], *key: str | int) -> Read:
-        """Call `read` with the generators seeded by `key`, and return its result."""
-        seed = seed_of(*key)
-        if get_worker_info() is not None:
-            _seed_numpy(seed)
-            random.seed(seed)
-            return _with_torch(read, seed)
-        of_torch = torch.default_generator.get_state()
-        try:
-            if not self._draws_from_others:
-                watch = _Watch()
-                result = _with_torch(read, seed)
-                if watch.saw_no_draw():
-                    return result
-                watch.restore()
-                self._draws_from_others = True
-            return _with_all(read, seed)
-        finally:
-            torch.default_generator.set_state(of_torch)
-
-
-class _Watch:
-    """A watch over the generators of `random` and NumPy, from its construction on.
-
-    Their bytes are compared where they lie: `random.getstate` takes 10 and `np.random.get_state` 40 microseconds.
-    Where they cannot be, and where NumPy's generator is not its usual one, each call counts as a draw.
-    """
-
-    __slots__ = ("_address", "_normal", "_of_numpy", "_of_python", "_state")
-
-    def __init__(self) -> None:
-        self._of_numpy = get_bit_generator()
-        self._of_python: Any
-        self._state: Any
-        self._address = 0
-        """Address of the state of NumPy's generator; 0 where the generators cannot be seen."""
-        if not _IS_READABLE or type(self._of_numpy) is not np.random.MT19937:
-            self._of_python, self._state = random.getstate(), np.random.get_state(legacy=False)
-            return
-        self._address = self._of_numpy.ctypes.state_address
-        self._of_python, self._state = string_at(_ADDRESS, _SIZE), string_at(self._address, _NUMPY_SIZE)
-        self._normal = _HIDDEN.gauss_next
-
-    def saw_no_draw(self) -> bool:
-        return (
-            self._address != 0
-            and string_at(_ADDRESS, _SIZE) == self._of_python
-            and string_at(self._address, _NUMPY_SIZE) == self._state
-            and get_bit_generator() is self._of_numpy
-            and _HIDDEN.gauss_next == self._normal
-        )
-
-    def restore(self) -> None:
-        """Put both back as they were; a normal number that NumPy's had left over for its next call is gone."""
-        set_bit_generator(self._of_numpy)  # without what a draw has left over, too
-        if self._address == 0:
-            random.setstate(self._of_python)
-            np.random.set_state(self._state)
-            return
-        memmove(_ADDRESS, self._of_python, _SIZE)
-        memmove(self._address, self._state, _NUMPY_SIZE)
-        _HIDDEN.gauss_next = self._normal
-
-
-def _with_all(read: Callable[[], Read], seed: int) -> Read:
-    of_python, of_numpy, state = random.getstate(), get_bit_generator(), np.random.get_state(legacy=False)
-    set_bit_generator(np.random.MT19937(0))
+def seeded(read: Callable[[], Read], *key: str | int) -> Read:
+    """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
+    before, seed = marked(), seed_of(*key)
     try:
-        np.random.seed(seed)
-        random.seed(seed)
-        return _with_torch(read, seed)
+        for generator in before:
+            generator.seed(seed)
+        return read()
     finally:
-        set_bit_generator(of_numpy)
-        np.random.set_state(state)
-        random.setstate(of_python)
+        _restore(before)
 
 
-def _seed_numpy(seed: int) -> None:
-    if type(get_bit_generator()) is not np.random.MT19937:  # the only kind that takes a seed
-        set_bit_generator(np.random.MT19937(0))
-    np.random.seed(seed)
+class ItemReading:
+    """Reads batches of items with the generators seeded for each item, so that it is the same one in any batch.
+
+    Afterwards the generators are as they were: the model's own random numbers, as those of dropout, do not depend on
+    who reads. What `collate` draws depends on the batch.
+
+    To seed all of them takes 10 microseconds an item, and to save them 0.1 ms a batch, as long as a batch in memory
+    takes to read. So a generator is only watched until something has drawn from it; the first batch that does is read a
+    second time.
+
+    Args:
+        fetch: reads items by their numbers, into a list. What it returns instead of a list is one thing, and seeded by
+            its first item.
+        collate: makes a batch of what `fetch` returns.
+    """
+
+    def __init__(self, fetch: Callable[[list[int]], Any], collate: Callable[[Any], Any]) -> None:
+        self._fetch, self._collate = fetch, collate
+        self._by_items: frozenset[int] = frozenset()
+        self._by_collate: frozenset[int] = frozenset()
+        """The generators from which items were drawn, and from which `collate` has drawn."""
+        self._has_items = True
+
+    def __call__(self, items: list[int], key: Sequence[str | int], *, first: int, index: int) -> Any:
+        """Read a batch.
+
+        Args:
+            key, first: seed items, the first of which is at position `first`.
+            index: seeds `collate` together with the key.
+        """
+        before = self._marks()
+        try:
+            if not (self._by_items or self._by_collate):
+                fetched = self._fetch(items)
+                self._has_items = isinstance(fetched, list)
+                batch = self._collate(fetched)
+                if not any(generator.has_moved() for generator in before):
+                    before = ()
+                    return batch
+                del fetched, batch
+                _restore(before)
+            return self._seeded(before, items, key, first, index)
+        finally:
+            _restore(before)
+
+    def _marks(self) -> tuple[Marked, ...]:
+        return OfTorch(), OfRandom(), OfNumPy(whole=2 in self._by_items | self._by_collate)
+
+    def _seeded(
+        self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int, index: int
+    ) -> Any:
+        while True:
+            fetched = self._fetched(before, items, key, first)
+            if moved := self._moved(before, but=self._by_items):
+                self._by_items |= moved
+            else:
+                known = self._by_items | self._by_collate
+                _seed(before, known, *key, index)
+                batch = self._collate(fetched)
+                if not (moved := self._moved(before, but=known)):
+                    return batch
+                self._by_collate |= moved
+            _restore(before)  # and read again, since `collate` may have changed the items
+
+    def _fetched(self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int) -> Any:
+        if not self._by_items:
+            return self._fetch(items)
+        if not self._has_items:
+            _seed(before, self._by_items, *key, "item", first)
+            return self._fetch(items)
+        fetched: list[Any] = []
+        generators = [before[kind] for kind in self._by_items]
+        for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
+            for generator in generators:
+                generator.seed(seed)
+            fetched += self._fetch([item])
+        return fetched
+
+    def _moved(self, before: tuple[Marked, ...], *, but: frozenset[int]) -> frozenset[int]:
+        return frozenset(kind for kind in _KINDS - but if before[kind].has_moved())
 
 
-def _with_torch(read: Callable[[], Read], seed: int) -> Read:
-    # torch.manual_seed would reseed the device as well, whose generator is the model's.
-    torch.default_generator.manual_seed(seed)
-    return read()
+def _seed(generators: tuple[Marked, ...], kinds: frozenset[int], *key: str | int) -> None:
+    seed = seed_of(*key)
+    for kind in kinds:
+        generators[kind].seed(seed)
+
+
+def _restore(generators: tuple[Marked, ...]) -> None:
+    for generator in generators:
+        generator.restore()

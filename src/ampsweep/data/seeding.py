@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -9,11 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ampsweep.data.share import WHOLE, Share
+
 _TABLE_UP_TO: Final = 2**16
 """Longest order that is drawn as a table. Longer ones are computed item by item, which needs no memory; of few items a
 computed order would be too regular."""
 _AT_ONCE: Final = 2**13
-"""Items of a computed order that are computed together, if they make a batch."""
+"""Items that are looked up together, if they make a batch."""
 
 
 def generator(*key: str | int) -> torch.Generator:
@@ -29,40 +32,66 @@ def seed_of(*key: str | int) -> int:
     return int.from_bytes(_hashed(*key)[:4], "little")
 
 
-class Shuffle:
-    """A new permutation of ``num_items`` in each epoch, cut into full batches; the rest of an epoch is dropped.
+def seeds_of(*key: str | int, first: int, number: int) -> list[int]:
+    """The 32 bits that seed generators at so many positions, from `first` on."""
+    base = np.frombuffer(_hashed(*key)[:8], dtype="<u8")[0]
+    positions = np.arange(first, first + number, dtype=np.uint64)
+    seeds: list[int] = _below(np.uint64(2**32), base ^ (positions * np.uint64(0x9E3779B97F4A7C15))).tolist()
+    return seeds
 
-    The memory it takes and the time until its first batch do not grow with ``num_items``.
+
+class Shuffle:
+    """A new permutation of ``num_items`` in each epoch, one after the other, cut into batches.
+
+    An item's place in the order depends on the seed alone: a batch may have the last items of an epoch and the first of
+    the next. The memory it takes and the time until its first batch do not grow with ``num_items``.
     """
 
-    def __init__(self, num_items: int, batch_size: int, seed: int) -> None:
-        """Raise a ``ValueError`` for a batch that is larger than the data."""
+    def __init__(self, num_items: int, batch_size: int, seed: int, share: Share = WHOLE) -> None:
+        """Raise a ``ValueError`` for a batch that is larger than the data; ``share`` is the batches that are wanted."""
         require_batch(batch_size, num_items)
-        self.num_batches = num_items // batch_size
-        self._num_items = num_items
-        self._batch_size = batch_size
-        self._seed = seed
-        is_table = num_items <= _TABLE_UP_TO
-        self._batches_at_once = self.num_batches if is_table else max(1, _AT_ONCE // batch_size)
-        self._part = -1, -1
+        self.num_batches = share.num_batches(Fraction(num_items, batch_size))
+        """Number of batches in an epoch, which need not be whole."""
+        self._num_items, self._batch_size, self._seed, self._share = num_items, batch_size, seed, share
+        # Of few items these are some epochs, of which the share has a part.
+        self._batches_at_once = max(1, min(_AT_ONCE, 8 * num_items // share.world_size) // batch_size)
+        self._part = -1
         self._items = torch.empty(0, dtype=torch.int64)
+        self._table = -1, np.empty(0, dtype=np.int64)
+        """An epoch and its order, if it is short enough to be drawn."""
+
+    def first(self, index: int) -> int:
+        """The position in the order of all epochs of the first item of the share's micro-batch ``index``."""
+        return self._share.index(index) * self._batch_size
 
     def items(self, index: int) -> Tensor:
-        """Items of micro-batch ``index`` since the start of training: int64 (batch_size,) on the CPU."""
-        epoch, position = divmod(index, self.num_batches)
-        part, within = divmod(position, self._batches_at_once)
-        if (epoch, part) != self._part:  # kept only to save time: the order is a function of (seed, epoch)
-            self._items = self._items_of(epoch, part)
-            self._part = epoch, part
+        """Items of the share's micro-batch ``index`` since the start of training: int64 (batch_size,) on the CPU."""
+        part, within = divmod(index, self._batches_at_once)
+        if part != self._part:  # kept only to save time: the order is a function of (seed, position)
+            self._items = self._items_of(part)
+            self._part = part
         return self._items[within * self._batch_size :][: self._batch_size]
 
-    def _items_of(self, epoch: int, part: int) -> Tensor:
-        if self._num_items <= _TABLE_UP_TO:
-            return torch.randperm(self._num_items, generator=generator("epoch", self._seed, epoch))
-        size = self._batches_at_once * self._batch_size
-        places = np.arange(part * size, min((part + 1) * size, self._num_items), dtype=np.uint64)
-        items = Permutation(self._num_items, "epoch", self._seed, epoch)(places)
-        return torch.from_numpy(items.astype(np.int64))
+    def _items_of(self, part: int) -> Tensor:
+        first, step = self.first(part * self._batches_at_once), self.first(1) - self.first(0)
+        begins = np.arange(first, first + self._batches_at_once * step, step)
+        positions = (begins[:, None] + np.arange(self._batch_size)).ravel()
+        epochs = range(first // self._num_items, int(positions[-1]) // self._num_items + 1)
+        borders = np.searchsorted(positions, [epoch * self._num_items for epoch in epochs[1:]])
+        pieces = zip(epochs, np.split(positions, borders), strict=True)
+        ordered = [self._ordered(epoch, piece - epoch * self._num_items) for epoch, piece in pieces if len(piece)]
+        return torch.from_numpy(np.concatenate(ordered))
+
+    def _ordered(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The items at these places of an epoch's order."""
+        if self._num_items > _TABLE_UP_TO:
+            items = Permutation(self._num_items, "epoch", self._seed, epoch)(places.astype(np.uint64))
+            return items.astype(np.int64)
+        if self._table[0] != epoch:
+            table = torch.randperm(self._num_items, generator=generator("epoch", self._seed, epoch)).numpy()
+            self._table = epoch, table
+        table = self._table[1]
+        return table[places[0] : places[-1] + 1] if self._share.world_size == 1 else table[places]
 
 
 class Permutation:
@@ -105,7 +134,7 @@ class Permutation:
 
 
 def _below(limit: np.uint64, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash numbers to numbers below ``limit``, which has 32 bits at most.
+    """Hash numbers to numbers below ``limit``, which is 2**32 at most.
 
     The hash is D. Stafford's variant 13 of MurmurHash3's finalizer (2011), which SplitMix64 uses.
     """

@@ -1,101 +1,92 @@
 """Batches of a torch iterable dataset, as one process reads them: an endless stream, from a given place on."""
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
 
 from ampsweep.data.item_batches import Collate
-from ampsweep.data.seeded_reading import SeededReading
+from ampsweep.data.share import Share
+from ampsweep.data.stream_items import StreamBatch, StreamItems
 
-_END: Final = object()
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns in which the batches of several streams come: one of each, and again.
+
+    A share of them has batches of some of the streams, which come in turns, too.
+    """
+
+    num_streams: int
+    share: Share
+
+    @property
+    def num_own(self) -> int:
+        """Number of streams of which the share has batches."""
+        return self.num_streams // math.gcd(self.num_streams, self.share.world_size)
+
+    def of(self, index: int) -> tuple[int, int]:
+        """The stream of the share's micro-batch `index`, and its number among the batches of that stream."""
+        number, stream = divmod(self.share.index(index), self.num_streams)
+        return stream, number
 
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """A place in a process's stream from which it can be read on."""
+    """A place in a stream from which it can be read on."""
 
-    num_before: int
-    """Batches of this process before the place."""
-    states: tuple[Any, ...] = ()
-    """The state of each process there, as `StreamBatches` gives it; none: the batches before are read and dropped."""
+    num_before: int = 0
+    """Items of the stream before the place."""
+    state: dict[str, Any] | None = None
+    """The state there, as `StreamItems` tells it; None at the beginning."""
 
 
 @dataclass(frozen=True)
-class StreamBatch:
-    """A batch, and the state of the process that read it as it was before."""
-
-    batch: Any
-    state: dict[str, Any] | None
-    """None if the dataset tells none."""
-
-
 class StreamBatches:
-    """Full batches of a stream, pass after pass without an end; what is left of a pass is dropped.
+    """The batches of a share, from its micro-batch `first` on, as far as they are of one stream.
 
-    In a worker it is that worker's own stream: its dataset finds out by `get_worker_info` which part of the items it
-    has. While a batch is read the generators are seeded from (seed, worker, batches before). If the dataset has
-    `set_epoch`, it is called with the number of passes before.
+    In a worker they are of that worker's own stream: its dataset finds out by `get_worker_info` which part of the items
+    it has. What is not the share's is read, too, but no batch is made of it. What items draw depends on (seed, stream,
+    items before), what `collate` draws on (seed, stream, batches before).
     """
 
-    def __init__(
-        self, dataset: IterableDataset[Any], *, batch_size: int, collate: Collate, seed: int, place: StreamPlace
-    ) -> None:
-        self._dataset, self._batch_size, self._collate, self._seed = dataset, batch_size, collate, seed
-        self._place = place
+    dataset: IterableDataset[Any]
+    batch_size: int
+    collate: Collate
+    seed: int
+    turns: Turns
+    first: int
+    places: Mapping[int, StreamPlace] = field(default_factory=dict)
+    """Places to begin at, by stream; others are read from their beginning."""
 
     def __iter__(self) -> Iterator[StreamBatch]:
         """Yield batches.
 
         Raises:
-            ValueError: a pass has no full batch.
+            ValueError: a pass is shorter than a batch.
         """
-        info, place = get_worker_info(), self._place
-        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
-        reading, key = SeededReading(can_repeat=False), ("stream", self._seed, worker)
-        state = place.states[worker] if place.states else None
-        num_read = 0 if state is None else place.num_before
-        for epoch in itertools.count(0 if state is None else state["epoch"]):
-            items = reading(lambda: self._begun(epoch, state), *key, "pass", epoch)  # noqa: B023  called at once
-            has_batch, state = state is not None, None
-            is_first = not has_batch
-            while True:
-                before = self._state(epoch, is_first=is_first)
-                wanted = num_read >= place.num_before
-                batch = reading(lambda: self._read(items, collates=wanted), *key, num_read)  # noqa: B023  likewise
-                if batch is _END:
-                    break
-                if wanted:
-                    yield StreamBatch(batch, before)
-                has_batch, is_first, num_read = True, False, num_read + 1
-            if not has_batch:
-                who = "" if num_workers == 1 else f" for worker {worker + 1} of {num_workers}"
-                raise ValueError(f"a pass of the stream has no full batch of {self._batch_size} items{who}")
-
-    def _begun(self, epoch: int, state: dict[str, Any] | None) -> Iterator[Any]:
-        dataset: Any = self._dataset
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
-        if state is not None and state["dataset"] is not None:
-            dataset.load_state_dict(state["dataset"])
-        return iter(dataset)
-
-    def _state(self, epoch: int, *, is_first: bool) -> dict[str, Any] | None:
-        dataset: Any = self._dataset
-        if not tells_state(dataset):
-            return None
-        # Before its first item a dataset need not have any.
-        return {"epoch": epoch, "dataset": None if is_first else dataset.state_dict()}
-
-    def _read(self, items: Iterator[Any], *, collates: bool) -> Any:
-        batch = list(itertools.islice(items, self._batch_size))
-        if len(batch) < self._batch_size:
-            return _END
-        return self._collate(batch) if collates else None
-
-
-def tells_state(dataset: Any) -> bool:
-    """Tell whether a dataset says where it is and can go on from there, as torchdata's and Hugging Face's do."""
-    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        info, turns = get_worker_info(), self.turns
+        own = self.first + (0 if info is None else info.id)
+        stream, number = turns.of(own)
+        _, following = turns.of(own + turns.num_own)
+        if info is not None and (info.id, info.num_workers) != (stream, turns.num_streams):
+            # Nothing public tells a dataset which stream it is where these are not the workers of one loader.
+            torch_worker._worker_info = replace(
+                info, id=stream, num_workers=turns.num_streams, seed=info.seed - info.id + stream
+            )
+        place = self.places.get(stream, StreamPlace())
+        items = StreamItems(
+            self.dataset,
+            key=("stream", self.seed, stream),
+            least=self.batch_size,
+            who="" if turns.num_streams == 1 else f" for worker {stream + 1} of {turns.num_streams}",
+            state=place.state,
+        )
+        items.skip(number * self.batch_size - place.num_before)
+        while True:
+            yield items.read(self.batch_size, self.collate, "stream", self.seed, stream, number)
+            items.skip((following - number - 1) * self.batch_size)
+            number, following = following, 2 * following - number

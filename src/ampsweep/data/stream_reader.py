@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch.utils.data import IterableDataset
 
 from ampsweep.data.fingerprint import batch_probe
 from ampsweep.data.item_batches import Collate
-from ampsweep.data.stream_batches import StreamBatch, StreamBatches, StreamPlace
+from ampsweep.data.share import Share
+from ampsweep.data.stream_batches import StreamBatches, StreamPlace, Turns
+from ampsweep.data.stream_items import StreamBatch
 from ampsweep.data.workers import Workers
 from ampsweep.tracing.host_memory import is_measuring
 
@@ -25,10 +27,10 @@ class _Passed:
 
 
 class StreamReader:
-    """The batches of a stream by index.
+    """The batches of a share of a stream by index.
 
-    Several workers have streams of their own, of which batches are taken in turn: their number is part of what the
-    batches are. One worker reads what this process would.
+    Several workers have streams of their own, of which batches are taken in turn: their number, over all ranks, is part
+    of what the batches are. One worker reads what this process would.
 
     A state that a dataset tells may not be all of it, as where a shuffle keeps items back. So the state of a checkpoint
     is the one before the last batch of each worker; these are read again, and compared with what they were.
@@ -41,52 +43,77 @@ class StreamReader:
         batch_size: int,
         collate: Collate,
         seed: int,
+        share: Share,
         num_workers: int,
         prefetch_factor: int | None,
         pins: bool,
     ) -> None:
-        self._parts: dict[str, Any] = {"batch_size": batch_size, "collate": collate, "seed": seed}
         self._dataset, self._num_workers = dataset, num_workers
+        self._batch_size, self._turns = batch_size, Turns(max(1, num_workers), share)
+        self._parts: dict[str, Any] = {"collate": collate, "seed": seed}
         self._ahead: dict[str, Any] = {"prefetch_factor": prefetch_factor, "pins": pins}
-        self._num_streams = max(1, num_workers)
         self._source: Iterator[StreamBatch] | None = None
         self._workers: Workers | None = None
         self._next = 0
-        self._passed: deque[tuple[int, _Passed]] = deque(maxlen=2 * self._num_streams + 1)
+        self._passed: deque[tuple[int, _Passed]] = deque(maxlen=self._turns.num_own + 1)
 
     def __call__(self, index: int) -> Any:
         """Read batch `index`."""
         hands_over = self._source is not None and self._num_workers > 0 and not is_measuring()
         if not self._is_open or index < self._next or (hands_over and index > 0):
-            self._open(index)
+            self._begin(index, {})
         while self._next < index:
             self._take()
         return self._take()
 
     def state_dict(self, next_batch: int) -> dict[str, Any]:
         """The state from which `next_batch`, the next one or the one before it, can be read; plain values."""
-        streams = self._num_streams
-        passed = dict(self._passed)
-        first = next_batch // streams * streams - streams
-        wanted = [passed.get(index) for index in range(first, next_batch)]
-        state: dict[str, Any] = {"next_batch": next_batch, "num_streams": streams}
-        states = [one.state for one in wanted[:streams] if one is not None]
-        if first < 0 or None in wanted or not _is_plain(states):
+        share, passed = self._turns.share, dict(self._passed)
+        first = next_batch - self._turns.num_own
+        wanted = [found for index in range(first, next_batch) if (found := passed.get(index)) is not None]
+        state = {
+            "position": self._position(next_batch),
+            "batch_size": self._batch_size,
+            "num_streams": self._turns.num_streams,
+            "rank": share.rank,
+            "world_size": share.world_size,
+        }
+        states = [one.state for one in wanted]
+        if len(wanted) < self._turns.num_own or not _is_plain(states):
             return state
-        return state | {"first": first, "states": states, "probes": [one.probe for one in wanted if one is not None]}
+        return state | {"first": first, "states": states, "probes": [one.probe for one in wanted]}
+
+    def next_batch(self, state: dict[str, Any]) -> int:
+        """The batch of this share in which a state was taken, or before which."""
+        if "position" not in state:
+            return int(state["next_batch"])
+        return int(state["position"] // self._position(1))
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Go to where a state was taken; return sentences for the user on how."""
-        next_batch, streams = state["next_batch"], state["num_streams"]
-        if streams != self._num_streams:
-            differs = "so that its batches are others from now on"
-            why = f"was read by {streams} workers and is now by {self._num_streams}, {differs}"
-            return self._skip_to(next_batch, why)
+        """Go to where a state was taken, by this rank or another one; return sentences for the user on how."""
+        next_batch, streams, num_streams = self.next_batch(state), state["num_streams"], self._turns.num_streams
+        differs = "so that its batches are others from now on"
+        if "position" not in state:
+            return self._skip_to(next_batch, "was read by an earlier version, whose batches may have been others")
+        if streams != num_streams:
+            return self._skip_to(next_batch, f"was read by {streams} workers and is now by {num_streams}, {differs}")
+        if streams > 1 and state["batch_size"] != self._batch_size:
+            sizes = f"{state['batch_size']} items and now in such of {self._batch_size}"
+            return self._skip_to(next_batch, f"was read by {streams} workers in batches of {sizes}, {differs}")
+        if state["position"] % self._position(1):
+            return self._skip_to(next_batch, "was left within a batch of this run")
         if "states" not in state:
             return self._skip_to(next_batch, "tells no state to go on from")
-        if self._leads_on(state):
-            return []
-        return self._skip_to(next_batch, "goes on with other batches from the state that it told")
+        places = self._places_in(state)
+        if not {self._turns.of(next_batch + turn)[0] for turn in range(self._turns.num_own)} <= places.keys():
+            return self._skip_to(next_batch, "has workers of which the checkpoint has no state")
+        told_by = self._as_in(state)
+        if not told_by._leads_on(state, places):
+            return self._skip_to(next_batch, "goes on with other batches from the state that it told")
+        if told_by is not self:
+            told_by.stop_workers()
+            self._begin(next_batch, places)
+        return []
 
     def stop_workers(self) -> None:
         """End the workers, and forget the place in the stream."""
@@ -99,12 +126,38 @@ class StreamReader:
     def _is_open(self) -> bool:
         return self._source is not None or self._workers is not None
 
-    def _leads_on(self, state: dict[str, Any]) -> bool:
+    def _position(self, index: int) -> int:
+        """Number of items of all ranks before batch `index` of each."""
+        return index * self._turns.share.world_size * self._batch_size
+
+    def _as_in(self, state: dict[str, Any]) -> "StreamReader":
+        """The reader of the batches with which a state was proved: this one, if they are of the same share and size."""
+        share = Share(state["rank"], state["world_size"])
+        if (share, state["batch_size"]) == (self._turns.share, self._batch_size):
+            return self
+        return StreamReader(
+            self._dataset,
+            batch_size=state["batch_size"],
+            share=share,
+            num_workers=self._num_workers,
+            **self._parts,
+            **self._ahead,
+        )
+
+    def _places_in(self, state: dict[str, Any]) -> dict[int, StreamPlace]:
+        """The places of a state, by stream."""
+        turns = Turns(state["num_streams"], Share(state["rank"], state["world_size"]))
+        found = {}
+        for index, of_stream in enumerate(state["states"], state["first"]):
+            stream, number = turns.of(index)
+            found[stream] = StreamPlace(number * state["batch_size"], of_stream)
+        return found
+
+    def _leads_on(self, state: dict[str, Any], places: Mapping[int, StreamPlace]) -> bool:
         """Go on from a state, if the batches that it was proved with come again."""
-        first = state["first"]
-        self._begin(first, tuple(state["states"]))
+        self._begin(state["first"], places)
         try:
-            probes = [batch_probe(self._take()) for _ in range(first, state["next_batch"])]
+            probes = [batch_probe(self._take()) for _ in state["probes"]]
         except Exception:  # noqa: BLE001  a dataset may raise anything from a state that is not all of it
             return False
         expected: list[str] = state["probes"]
@@ -113,26 +166,22 @@ class StreamReader:
     def _skip_to(self, index: int, why: str) -> list[str]:
         if index == 0:
             return []
-        self._open(index)
+        self._begin(index, {})
         return [f"the stream {why}: its batches before batch {index} are read again and dropped"]
 
-    def _open(self, index: int) -> None:
-        """Begin so that batch `index` can be read soon: those before it are dropped where they are read."""
-        self._begin(index // self._num_streams * self._num_streams, ())
-
-    def _begin(self, first: int, states: tuple[Any, ...]) -> None:
+    def _begin(self, first: int, places: Mapping[int, StreamPlace]) -> None:
+        """Begin so that batch `first` comes next: what is before it is dropped where it is read."""
         self.stop_workers()
         self._passed.clear()
         self._next = first
-        place = StreamPlace(first // self._num_streams, states)
+        parts = {**self._parts, "batch_size": self._batch_size, "turns": self._turns, "first": first, "places": places}
         # A check reads the first batch and no other.
         if self._num_workers > 1 or (self._num_workers and first > 0 and not is_measuring()):
-            batches = StreamBatches(self._dataset, place=place, **self._parts)
-            self._workers = Workers(batches, None, num_workers=self._num_workers, **self._ahead)
+            batches = StreamBatches(self._dataset, **parts)
+            self._workers = Workers(batches, None, num_workers=self._turns.num_own, **self._ahead)
             return
         # A state that turns out not to be all of it would stay in the dataset, as in the copy that a worker has.
-        dataset = copy.deepcopy(self._dataset) if states else self._dataset
-        self._source = iter(StreamBatches(dataset, place=place, **self._parts))
+        self._source = iter(StreamBatches(copy.deepcopy(self._dataset) if places else self._dataset, **parts))
 
     def _take(self) -> Any:
         try:

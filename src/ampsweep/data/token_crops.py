@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import Batch, to_device
 from ampsweep.data.seeding import generator
+
+_AT_ONCE: Final = 2**12
+"""Training crops that are drawn together, in the order in which they come: the same in batches of any size."""
 
 
 class TokenSequence(Protocol):
@@ -64,17 +67,33 @@ class TokenCrops:
         self._window = np.arange(seq_len + 1)
         num_crops = min(num_val_batches * batch_size, len(val) - seq_len)
         self._val_starts = np.arange(num_crops) * (len(val) - seq_len) // num_crops
+        self.num_val_batches = -(-num_crops // batch_size)
+        self._part: tuple[int, NDArray[np.int64]] = -1, np.empty(0, dtype=np.int64)
+        """The training crops that were drawn last, and their number among all parts."""
 
     def train_batch(self, index: int) -> Batch:
-        """Crops at random starts drawn from (seed, index)."""
-        num_starts = len(self._train) - len(self._window) + 1
-        starts = torch.randint(num_starts, (self.batch_size,), generator=generator("crops", self._seed, index))
-        return self._cut(self._train, starts.numpy())
+        """Crops at random starts, each drawn from (seed, its position among all crops)."""
+        starts, first = [], index * self.batch_size
+        while (missing := (index + 1) * self.batch_size - first) > 0:
+            part, within = divmod(first, _AT_ONCE)
+            starts.append(self._starts(part)[within : within + missing])
+            first += len(starts[-1])
+        return self._cut(self._train, starts[0] if len(starts) == 1 else np.concatenate(starts))
+
+    def val_batch(self, index: int) -> Batch:
+        """The evenly spaced crops of batch ``index``; the last may be smaller."""
+        return self._cut(self._val, self._val_starts[index * self.batch_size : (index + 1) * self.batch_size])
 
     def val_batches(self) -> Iterator[Batch]:
         """The evenly spaced crops, in the order of the text."""
-        for first in range(0, len(self._val_starts), self.batch_size):
-            yield self._cut(self._val, self._val_starts[first : first + self.batch_size])
+        return map(self.val_batch, range(self.num_val_batches))
+
+    def _starts(self, part: int) -> NDArray[np.int64]:
+        if self._part[0] != part:  # kept only to save time: the starts are a function of (seed, part)
+            num_starts = len(self._train) - len(self._window) + 1
+            starts = torch.randint(num_starts, (_AT_ONCE,), generator=generator("crops", self._seed, part))
+            self._part = part, starts.numpy()
+        return self._part[1]
 
     def _cut(self, tokens: TokenSequence, starts: NDArray[np.int64]) -> Batch:
         crops = torch.from_numpy(tokens[starts[:, None] + self._window].astype(np.int64))

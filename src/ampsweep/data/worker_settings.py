@@ -72,9 +72,9 @@ class ReadTiming:
         """The number of workers with which reading keeps up with a training on `device`, with a core for each.
 
         Those that compute themselves get the cores that a training on the CPU leaves, but one at least: while this
-        process reads, all but one of its cores are idle.
+        process reads, all but one of its cores are idle. The ranks of a training on this machine share its cores.
         """
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = max(1, _num_cores() // _num_local_ranks())
         batch_s = reads_per_batch * statistics.median_low(self._reads_s)
         if batch_s < _HANDING_OVER_S:
             return 0
@@ -83,3 +83,13 @@ class ReadTiming:
             return 0
         most = cores if waits else max(1, cores - (torch.get_num_threads() if device.type == "cpu" else 1))
         return max(1, min(math.ceil(batch_s / max(min(self._between_s, default=0.0), 1e-9)), most, _MOST))
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _num_local_ranks() -> int:
+    """Number of ranks on this machine, as torch's launcher tells each; 1 in a process that is no rank."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(told) if told.isdecimal() and int(told) > 0 else 1

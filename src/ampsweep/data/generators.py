@@ -1,0 +1,193 @@
+"""The generators from which an augmentation may draw: torch's on the CPU, that of `random`, and NumPy's global one."""
+
+import _random
+import random
+import sys
+from ctypes import memmove, string_at
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
+
+_HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
+"""The generator behind the functions of `random`."""
+_ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
+_SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
+_NUMPY_SIZE: Final = 4 * 625
+"""A Mersenne Twister is 624 words and the position in them."""
+_IS_READABLE: Final = sys.implementation.name == "cpython"
+"""An object's `id` is its address, and behind its head lie its own fields."""
+
+
+class Marked(Protocol):
+    """A generator as it was at a moment, the object's construction."""
+
+    def has_moved(self) -> bool:
+        """Tell whether something has drawn from it or seeded it since."""
+
+    def restore(self) -> None:
+        """Put it back as it was."""
+
+    def seed(self, seed: int) -> None:
+        """Seed it."""
+
+
+class OfTorch:
+    """torch's generator on the CPU; `torch.manual_seed` would seed the device's as well, which is the model's."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        self._state = torch.default_generator.get_state()
+
+    def has_moved(self) -> bool:
+        now, size = torch.default_generator.get_state(), self._state.nbytes
+        return string_at(now.data_ptr(), size) != string_at(self._state.data_ptr(), size)
+
+    def restore(self) -> None:
+        torch.default_generator.set_state(self._state)
+
+    def seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+
+
+class OfRandom:
+    """The generator of `random`.
+
+    Its bytes are compared where they lie: `random.getstate` takes 10 microseconds. Where they cannot be, it counts as
+    moved.
+    """
+
+    __slots__ = ("_normal", "_state")
+
+    def __init__(self) -> None:
+        self._state: Any = string_at(_ADDRESS, _SIZE) if _IS_READABLE else random.getstate()
+        self._normal = _HIDDEN.gauss_next
+
+    def has_moved(self) -> bool:
+        return not _IS_READABLE or string_at(_ADDRESS, _SIZE) != self._state or _HIDDEN.gauss_next != self._normal
+
+    def restore(self) -> None:
+        if _IS_READABLE:
+            memmove(_ADDRESS, self._state, _SIZE)
+            _HIDDEN.gauss_next = self._normal
+        else:
+            random.setstate(self._state)
+
+    def seed(self, seed: int) -> None:
+        random.seed(seed)
+
+
+class OfNumPy:
+    """NumPy's global generator.
+
+    Its bytes are compared where they lie, too: `np.random.get_state` takes 40 microseconds. Where they cannot be, and
+    where it is of another kind than usual, it counts as moved.
+
+    Args:
+        whole: keep also a normal number that is left over for the next call; else that is gone where `restore` is
+            needed.
+    """
+
+    __slots__ = ("_address", "_generator", "_state")
+
+    def __init__(self, *, whole: bool) -> None:
+        self._generator = get_bit_generator()
+        is_usual = _IS_READABLE and type(self._generator) is np.random.MT19937
+        self._address = self._generator.ctypes.state_address if is_usual and not whole else 0
+        """Address of the state; 0 where all is kept."""
+        self._state: Any = string_at(self._address, _NUMPY_SIZE) if self._address else np.random.get_state(legacy=False)
+
+    def has_moved(self) -> bool:
+        return (
+            self._address == 0
+            or string_at(self._address, _NUMPY_SIZE) != self._state
+            or get_bit_generator() is not self._generator
+        )
+
+    def restore(self) -> None:
+        if not self.has_moved():
+            return  # with what it has left over
+        set_bit_generator(self._generator)  # without what a draw has left over
+        if self._address == 0:
+            np.random.set_state(self._state)
+        else:
+            memmove(self._address, self._state, _NUMPY_SIZE)
+
+    def seed(self, seed: int) -> None:
+        if type(get_bit_generator()) is not np.random.MT19937:  # the only kind that takes a seed
+            set_bit_generator(np.random.MT19937(0))
+        np.random.seed(seed)
+
+
+def marked() -> tuple[Marked, ...]:
+    """All generators as they are now, nothing left out."""
+    return OfTorch(), OfRandom(), OfNumPy(whole=True)
+
+
+class OwnGenerators:
+    """Generators of a reader's own, which take everybody's place while it is entered.
+
+    They go on where they were: what is drawn depends on how they were seeded and on what was read since, and not on how
+    much was read at once.
+    """
+
+    def __init__(self) -> None:
+        self._own: tuple[Marked, ...] = ()
+        self._seeded: tuple[Marked, ...] = ()
+        """The generators as they were when they were seeded last."""
+        self._others: tuple[Marked, ...] = ()
+        self._is_kept = False
+
+    def __enter__(self) -> Self:
+        self._others, self._is_kept = marked(), False
+        for generator in self._own:
+            generator.restore()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.keep()
+        for generator in self._others:
+            generator.restore()
+
+    def keep(self) -> None:
+        """Note how they are; until the end of the entry they may be used for anything else."""
+        if not self._is_kept:
+            self._own, self._is_kept = marked(), True
+
+    def seed(self, seed: int) -> None:
+        """Seed all of them, while they are entered."""
+        for generator in self._others:
+            generator.seed(seed)
+
+    def begin(self, seed: int) -> None:
+        """Seed all of them, while they are entered, to go on from there."""
+        self.seed(seed)
+        self._seeded = OfTorch(), OfRandom(), OfNumPy(whole=False)
+
+    def state(self) -> dict[str, Any] | None:
+        """Their state, while they are entered, as plain values and a tensor; None: as they were begun."""
+        if not any(generator.has_moved() for generator in self._seeded):
+            return None
+        of_numpy: Any = np.random.get_state(legacy=False)
+        return {
+            "torch": torch.default_generator.get_state(),
+            "random": random.getstate(),
+            "numpy": _plain(of_numpy),
+        }
+
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        """Go on from a state, while they are entered."""
+        if state is None:
+            return
+        torch.default_generator.set_state(state["torch"])
+        random.setstate(state["random"])
+        np.random.set_state(state["numpy"])
+
+
+def _plain(value: Any) -> Any:
+    """The same in Python's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
