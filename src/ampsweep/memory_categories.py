@@ -3,7 +3,15 @@
 from typing import Final, Literal
 
 MemoryCategory = Literal[
-    "parameters", "gradients", "optimizer_state", "activations", "autocast_weights", "temporary", "data", "other"
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "autocast_weights",
+    "communication",
+    "temporary",
+    "data",
+    "other",
 ]
 """The content of bytes on a device."""
 
@@ -13,6 +21,7 @@ MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "optimizer_state": "optimizer state",
     "activations": "activations",
     "autocast_weights": "half-precision copies of weights",
+    "communication": "buckets of gradients, gathered parameters and what else ranks exchange",
     "temporary": "temporaries",
     "data": "data set resident on an accelerator",
     "other": "everything else",

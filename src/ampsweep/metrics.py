@@ -67,6 +67,14 @@ _METRICS = (
         "median time by which the device ends a step after the host has launched it; near zero, the device waits for "
         "the host (accelerators only)",
     ),
+    Metric(
+        "perf/communication_ms",
+        "ms",
+        "median time of a step in which the device waits for parameters, gradients or buffers of other ranks (several "
+        "ranks; the one that waits least, for which the others wait)",
+        "lower",
+    ),
+    Metric("perf/reduced_mib", "MiB", "bytes of gradients that a rank hands to the reduction in a step", "lower"),
     Metric("perf/samples_per_sec", "1/s", "training samples per second", "higher"),
     Metric("perf/tokens_per_sec", "1/s", "training tokens per second", "higher"),
     Metric(
@@ -78,6 +86,12 @@ _METRICS = (
     Metric("perf/mfu_pct", "%", "model arithmetic done, as share of the device's dense peak for its dtypes", "higher"),
     Metric("memory/peak_allocated_gib", "GiB", "peak of allocated tensor bytes after warm-up", "lower"),
     Metric("memory/peak_allocated_run_gib", "GiB", "peak of allocated tensor bytes over the whole run", "lower"),
+    Metric(
+        "memory/peak_allocated_spread_gib",
+        "GiB",
+        "peak of allocated tensor bytes on the fullest rank less that on the emptiest (several ranks)",
+        "lower",
+    ),
     Metric("memory/peak_reserved_gib", "GiB", "peak of memory reserved by the allocator", "lower"),
     Metric(
         "memory/process_gib",

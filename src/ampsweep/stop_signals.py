@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import Final
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+WARNING_SIGNALS: Final = () if sys.platform == "win32" else (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that batch systems send some time before they end a job, as `sbatch --signal` and submitit have it: Slurm
+sends them to every process of the job step, and one that does not handle them is killed."""
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, *WARNING_SIGNALS)
 
 
 @contextmanager
@@ -19,9 +22,11 @@ def held_stop_signals() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    resource_tracker.ensure_running()  # multiprocessing starts it on demand, and would unblock the signals then
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, WARNING_SIGNALS)
     try:
+        # multiprocessing starts it on demand, and would unblock the signals then. It ignores the other two itself.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)

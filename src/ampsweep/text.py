@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ampsweep.own_code_place import place_of
@@ -92,6 +92,17 @@ def decimals(value: float, digits: int) -> int:
 def plural(count: int, noun: str) -> str:
     """'1 run', '2 runs'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(names: Iterable[str], limit: int = 20) -> str:
+    """The names one after another; of more than `limit` the first ones, and how many more there are.
+
+    >>> listed("abc"), listed("abc", limit=2)
+    ('a, b, c', 'a, b and 1 more')
+    """
+    known = [*names]
+    more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
+    return ", ".join(known[:limit]) + more
 
 
 def first_line(text: str, limit: int = 200) -> str:

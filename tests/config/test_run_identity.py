@@ -8,8 +8,8 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import LATER_KEYS, config_hash, pair_key, run_directory_name, workload_hash
-from ampsweep.config.modes import PRECISION_MODES, arm_label, report_order
-from ampsweep.config.schema import PrecisionConfig
+from ampsweep.config.modes import PARALLEL_ARM_KEYS, PRECISION_MODES, arm_label, report_order
+from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {
@@ -24,12 +24,18 @@ WITHOUT_RESULT = {
 }
 """Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone, modules
 kept in float32 where there is autocast."""
+OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(ParallelConfig()) if key != "strategy"}
+"""Keys without any effect where there is one process."""
+OF_THE_ARM = {"data.path", "parallel.num_processes", "seam.saved_in", *(f"parallel.{key}" for key in PARALLEL_ARM_KEYS)}
+"""Keys in which runs that pair may differ, beside `precision.*`. Where the data lies says nothing of what it is: the
+fingerprint does; how many ranks there are is told apart. What a run is saved in is a precision, too."""
 
 CONFIGS = {
     name: compose_one(overrides)
     for name, overrides in {
         "gpt on text": [],
         "mlp on digits": ["model=mlp_small", "optimizer=sgd"],
+        "sharded": ["parallel=fsdp2", "precision=amp_bf16"],
         "one's own": ["model=custom", "model._target_=mine.Net", "+model.sizes=[4,8]", "+model.options={bias:true}"],
     }.items()
 }
@@ -42,6 +48,13 @@ def leaves(values, prefix=""):
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def without_result(name):
+    """Keys that change no result of this config."""
+    if name == "sharded":
+        return WITHOUT_RESULT - {"precision.fp32_modules"}
+    return WITHOUT_RESULT | OF_SEVERAL_PROCESSES
 
 
 def other(value):
@@ -95,18 +108,17 @@ def pair(config, **facts):
 @pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
 def test_a_point_is_known_by_all_that_can_change_its_result(name, key):
     same = config_hash(changed(name, key)) == config_hash(CONFIGS[name])
-    assert same == (key in WITHOUT_RESULT)
+    assert same == (key in without_result(name))
 
 
 @pytest.mark.parametrize(("name", "key"), EVERY_LEAF)
 def test_runs_pair_whose_precision_alone_differs(name, key):
     same = pair(changed(name, key)) == pair(CONFIGS[name])
-    # Where the data lies says nothing of what it is: the fingerprint does. What a run is saved in is a precision, too.
-    assert same == (key in WITHOUT_RESULT or key in ("data.path", "seam.saved_in") or key.startswith("precision."))
+    assert same == (key in {*without_result(name), *OF_THE_ARM, "device"} or key.startswith("precision."))
 
 
 def test_the_keys_without_result_exist():
-    assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT
+    assert {key for _, key in EVERY_LEAF} >= WITHOUT_RESULT | OF_SEVERAL_PROCESSES
 
 
 @pytest.mark.parametrize("overrides", FORMER_HASHES, ids=",".join)
@@ -118,12 +130,14 @@ def test_new_keys_leave_former_hashes_as_they_were(overrides):
 @pytest.mark.parametrize(("group", "key"), LATER_KEYS)
 def test_a_new_key_counts_once_it_is_used(group, key):
     overrides = {"task": ["model=mlp_small"], "precision": ["precision=amp_bf16"]}.get(group, [])
+    if group == "parallel" and key != "strategy":
+        overrides = ["parallel=fsdp2", "precision=amp_bf16"]
     config = compose_one(overrides)
     default = LATER_KEYS[group, key]
     assert dict(leaves(asdict(config)))[f"{group}.{key}"] == default
     used = with_value(config, f"{group}.{key}", other(default))
     assert config_hash(used) != config_hash(config)
-    is_precision = group == "precision" or (group, key) == ("seam", "saved_in")
+    is_precision = group == "precision" or f"{group}.{key}" in OF_THE_ARM
     assert (pair(used) == pair(config)) == is_precision
 
 
@@ -133,6 +147,14 @@ def test_the_batch_of_a_search_is_its_result_and_no_setting():
     assert config_hash(answered) == config_hash(searching)
     assert pair(answered) == pair(searching), "arms with different answers pair"
     assert config_hash(with_value(searching, "max_batch.limit", 37)) != config_hash(searching)
+
+
+def test_a_point_is_known_whichever_free_device_it_takes():
+    some, same, other = (compose_one([f"device={name}"]) for name in ("cpu:0-3/4-7", "cpu:0-3/4-7", "cuda:1"))
+    assert config_hash(some) == config_hash(same)
+    assert config_hash(some) != config_hash(other), "a sweep over devices has a point for each"
+    assert pair(some) == pair(other), "the model of the device decides, which the facts have"
+    assert pair(some, device_name="an EPYC, 4 cores") != pair(some, device_name="an EPYC, 8 cores")
 
 
 @pytest.mark.parametrize("fact", [{"device_name": "H100"}, {"world_size": 2}, {"data_fingerprint": "abd"}])

@@ -72,8 +72,15 @@ def to_config(composed: DictConfig) -> Config:
     Raises:
         omegaconf.errors.OmegaConfBaseException: a mandatory value is missing, or an interpolation points nowhere.
     """
-    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    own = without_hydra(composed)
     return Config(**{str(key): _plain(str(key), own) for key in own})
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    """A copy of a composed config without its `hydra` node; the config itself, if it has none."""
+    if "hydra" not in composed:
+        return composed
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
 
 
 def _plain(key: str, own: DictConfig) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
-from ampsweep.config.modes import arm_label, with_effect
+from ampsweep.config.modes import PARALLEL_ARM_KEYS, arm_label, parallel_differences, with_effect
 from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
@@ -26,6 +26,15 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "capturable"): None,
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
+    ("parallel", "blocks"): [],
+    ("parallel", "bucket_cap_mb"): None,
+    ("parallel", "find_unused_parameters"): False,
+    ("parallel", "mixed_precision"): "policy",
+    ("parallel", "num_processes"): None,
+    ("parallel", "reduce_dtype"): None,
+    ("parallel", "reshard_after_forward"): True,
+    ("parallel", "strategy"): "single",
+    ("parallel", "sync_batchnorm"): False,
     ("precision", "fp32_modules"): [],
     ("seam", "saved_in"): None,
     ("seam", "step"): None,
@@ -50,18 +59,20 @@ def config_hash(config: Config) -> str:
 
 
 def workload_hash(config: Config) -> str:
-    """Twelve hex digits, equal for configs that differ only in `precision.*`."""
-    return _digest(_without(_result_settings(config), ("precision",)))
+    """Twelve hex digits, equal for configs that differ only in their arm."""
+    return _digest(_without_arm(_result_settings(config)))
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in `precision.*`, on the same device, data and code.
+    """Twelve hex digits, equal for runs that differ only in their arm, on devices of one model, the same data and code.
 
     So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
     """
-    settings = _result_settings(replace(config, seam=replace(config.seam, saved_in=None)))
-    del settings["precision"]
+    settings = _without_arm(_result_settings(replace(config, seam=replace(config.seam, saved_in=None))))
     settings["data"] = _without(settings["data"], _LOCATIONS)
+    del settings["device"]  # several may do, such as those of `auto`: the model of the one that was taken decides
+    if "parallel" in settings:  # the number of ranks decides, whether it was given or found
+        settings["parallel"] = _without(settings["parallel"], ("num_processes",))
     facts = [device_name, world_size, code_version(), data_fingerprint]
     return _digest([settings, facts])
 
@@ -80,7 +91,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
     before = saved_in(config)
-    arm = arm_label(config.precision) + ("" if before is None else f"-after-{before}")
+    arm = arm_label(config.precision, config.parallel) + ("" if before is None else f"-after-{before}")
     readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
@@ -91,12 +102,28 @@ def _result_settings(config: Config) -> dict[str, Any]:
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
     # Without autocast it has no effect: the baseline is the same run whatever it says.
     settings["precision"]["fp32_modules"] = with_effect(config.precision).fp32_modules
+    settings["parallel"] = _with_effect(config)
     _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
         del settings["max_batch"]
     return settings
+
+
+def _with_effect(config: Config) -> dict[str, Any]:
+    """The settings of `parallel` that have an effect, so that one process is the same run whatever the others say."""
+    parallel = config.parallel
+    if parallel.strategy == "single":
+        return {}
+    arm = parallel_differences(config.precision, parallel)
+    return _without(asdict(parallel), PARALLEL_ARM_KEYS) | arm
+
+
+def _without_arm(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without what makes the arm."""
+    rest = _without(settings, ("precision",))
+    return rest | {"parallel": _without(rest["parallel"], PARALLEL_ARM_KEYS)} if "parallel" in rest else rest
 
 
 def _leave_out_later_keys(settings: dict[str, Any]) -> None:
@@ -106,8 +133,9 @@ def _leave_out_later_keys(settings: dict[str, Any]) -> None:
             del settings[group][key]
     if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
         settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
-    if not settings["seam"]:  # all of whose keys are later ones
-        del settings["seam"]
+    for group in ("parallel", "seam"):  # all of whose keys are later ones
+        if not settings[group]:
+            del settings[group]
 
 
 def _is_own(group: str, part: dict[str, Any]) -> bool:

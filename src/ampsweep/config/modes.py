@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from ampsweep.config.schema import PrecisionConfig
+from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,10 @@ _COUNTS_WITH: Final[Mapping[str, str]] = {
 """Fields without any effect unless another one is true."""
 
 
+PARALLEL_ARM_KEYS: Final = ("reduce_dtype", "mixed_precision")
+"""Keys of `parallel` that are a matter of precision: runs that differ in them are arms, and pair."""
+
+
 def mode_of(arm: str) -> Mode | None:
     """Find the mode that an arm started from, by the arm's label; None if the table has no such mode.
 
@@ -115,9 +119,9 @@ def report_order(arm: str) -> tuple[int, str]:
     return len(_IN_REPORTS) if mode is None else _IN_REPORTS.index(mode.name), arm
 
 
-def arm_label(precision: PrecisionConfig) -> str:
+def arm_label(precision: PrecisionConfig, parallel: ParallelConfig | None = None) -> str:
     """The canonical name of these settings: the mode, then every field that differs from the mode's settings (from the
-    defaults, if the table has no such mode) and has an effect.
+    defaults, if the table has no such mode) and has an effect, then what several processes change of the precision.
 
     So the baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is the arm `fp32`.
 
@@ -127,7 +131,18 @@ def arm_label(precision: PrecisionConfig) -> str:
     stock = PRECISION_MODES.get(precision.mode, PrecisionConfig(mode=precision.mode))
     idle = _without_effect(precision)
     changed = {name: value for name, value in differences(precision, stock).items() if name not in idle}
+    changed |= parallel_differences(precision, parallel or ParallelConfig())
     return "+".join([precision.mode, *(f"{name}={_text(value)}" for name, value in changed.items())])
+
+
+def parallel_differences(precision: PrecisionConfig, parallel: ParallelConfig) -> dict[str, str]:
+    """Fields of `PARALLEL_ARM_KEYS` that change the dtypes of these settings, with their values."""
+    changed = {}
+    if parallel.strategy != "single" and parallel.reduce_dtype not in (None, precision.parameters):
+        changed["reduce_dtype"] = str(parallel.reduce_dtype)
+    if parallel.strategy == "fsdp2" and precision.autocast and parallel.mixed_precision != "policy":
+        changed["mixed_precision"] = parallel.mixed_precision
+    return changed
 
 
 def with_effect(precision: PrecisionConfig) -> PrecisionConfig:
@@ -142,13 +157,21 @@ def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str,
     return {name: value for name, value in values.items() if value != getattr(stock, name)}
 
 
-def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
-    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters."""
+def step_dtypes(precision: PrecisionConfig, parallel: ParallelConfig | None = None) -> StepDtypes:
+    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters.
+
+    One process alone reduces nothing: its reduction is what it would be with several. FSDP2 adds micro-batches up in
+    the dtype of the reduction (`FSDPParam.to_accumulated_grad_if_needed` in torch).
+    """
     mode, kept = MODES.get(precision.mode), precision.parameters
     told = {
         "compute": precision.dtype if precision.autocast else kept,
         **dict.fromkeys(("parameters", "gradients", "reduction", "optimizer_state"), kept),
     }
+    if parallel is not None and parallel.strategy != "single" and parallel.reduce_dtype is not None:
+        told["reduction"] = parallel.reduce_dtype
+        if parallel.strategy == "fsdp2":
+            told["gradients"] = parallel.reduce_dtype
     return StepDtypes(**(told if mode is None else told | dict(mode.dtypes)))
 
 

@@ -125,7 +125,7 @@ class ImageFolderConfig(DataConfig):
     """Share of the images that is held out where the folder has no `train` and `val`."""
     augment: bool = True
     num_workers: int | None = None
-    """Processes that read ahead. None: chosen from the time that reading takes."""
+    """Processes that read ahead, for each rank. None: chosen from the time that reading takes."""
     prefetch_factor: int | None = None
     """Batches that each of them has read ahead. None: torch's default, 2."""
 
@@ -299,6 +299,34 @@ class TrainerConfig:
 
 
 @dataclass(kw_only=True)
+class ParallelConfig:
+    """The processes of a training, one a device, and how they share its work."""
+
+    strategy: str = "single"
+    """single: one process; ddp: each has the whole model, and gradients are averaged; fsdp2: parameters, gradients and
+    optimizer state are sharded."""
+    num_processes: int | None = None
+    """None: one for each accelerator here, or as many as torchrun has started."""
+    reduce_dtype: str | None = None
+    """dtype in which gradients are added up across processes. None: that of the parameters."""
+    mixed_precision: str = "policy"
+    """fsdp2 in an autocast mode. policy: parameters are cast as they are gathered (MixedPrecisionPolicy), and the whole
+    forward pass computes in that dtype; autocast: they are gathered as they are, and autocast casts."""
+    blocks: list[str] = field(default_factory=list)
+    """fsdp2: patterns (fnmatch) of the names of modules that are gathered one at a time. Empty: those that the model
+    names itself, in `blocks` or, as in Hugging Face's models, `_no_split_modules`."""
+    reshard_after_forward: bool = True
+    """fsdp2: free a block's gathered parameters after its forward pass, and gather them again for backward."""
+    sync_batchnorm: bool = False
+    """Batch normalization uses the batches of all processes (CUDA only)."""
+    bucket_cap_mb: float | None = None
+    """ddp: most MiB of gradients that are averaged at once. None: torch's default, 25."""
+    find_unused_parameters: bool = False
+    """In a step, the losses of ranks may depend on different parameters. ddp looks for those without gradient;
+    fsdp2 reduces zeros in their place, also where no rank has any."""
+
+
+@dataclass(kw_only=True)
 class TrackingConfig:
     mode: str = "auto"
     """auto: online where there is a key, else offline; or online, offline, disabled."""
@@ -380,6 +408,7 @@ class Config:
     optimizer: Any = MISSING
     scheduler: Any = MISSING
     trainer: TrainerConfig = MISSING
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     tracking: TrackingConfig = MISSING
     report: ReportConfig = MISSING
     predict: PredictConfig = field(default_factory=PredictConfig)

@@ -21,7 +21,7 @@ def precision_before_seam(config: Config) -> PrecisionConfig | None:
 def saved_in(config: Config) -> str | None:
     """The arm that the checkpoint at the seam is of; None if the run is uninterrupted."""
     before = precision_before_seam(config)
-    return None if before is None else arm_label(before)
+    return None if before is None else arm_label(before, config.parallel)
 
 
 def uninterrupted(config: Config) -> Config:

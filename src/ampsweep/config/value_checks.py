@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, mode_of
 from ampsweep.config.schema import (
     OPTIMIZERS,
     Config,
+    ParallelConfig,
     PrecisionConfig,
     PredictConfig,
     SchedulerConfig,
@@ -20,6 +22,7 @@ from ampsweep.config.seam import precision_before_seam
 from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
+STRATEGIES = ("single", "ddp", "fsdp2")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
 _COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
@@ -44,11 +47,12 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _not_finite("", asdict(config))
     yield from _precision(config.precision)
     yield from _trainer(config.trainer)
+    yield from _parallel(config)
     yield from _optimizer(config.optimizer)
     yield from _scheduler(config.scheduler)
     for group in ("data", "model", "task"):  # a model takes sizes from its data
         yield from _component(group, getattr(config, group))
-    yield from _gradient_penalty(config.task, config.trainer)
+    yield from _gradient_penalty(config.task, config.trainer, config.parallel.strategy)
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
     if mode_of(config.report.baseline) is None:
@@ -64,8 +68,7 @@ def _faults(config: Config) -> Iterator[str]:
     for key, path in (("name", config.name), ("output_dir", config.output_dir)):
         if (safe := hide(path, beside=asdict(config))) != path:
             yield f"{key}={safe}: holds a secret, which would be read in the names of directories"
-    if not re.fullmatch(r"auto|[a-z]+(:\d+)?", config.device):
-        yield f"device={config.device}: allowed are auto, cpu, cuda, cuda:N and mps"
+    yield from device_faults(config.device)
 
 
 def _precision(precision: PrecisionConfig) -> Iterator[str]:
@@ -106,6 +109,39 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
     if trainer.warmup_seconds is not None:
         yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
+
+
+def _parallel(config: Config) -> Iterator[str]:
+    parallel = config.parallel
+    yield from _choice("parallel.strategy", parallel.strategy, STRATEGIES)
+    yield from _positive("parallel.num_processes", parallel.num_processes)
+    yield from _positive("parallel.bucket_cap_mb", parallel.bucket_cap_mb)
+    yield from _choice("parallel.mixed_precision", parallel.mixed_precision, ("policy", "autocast"))
+    if parallel.reduce_dtype is not None:
+        yield from _choice("parallel.reduce_dtype", parallel.reduce_dtype, DTYPES)
+    if not all(isinstance(pattern, str) and pattern for pattern in parallel.blocks):
+        yield f"parallel.blocks={parallel.blocks}: must be a list of patterns of module names"
+    if parallel.strategy == "single":
+        if parallel.num_processes not in (None, 1):
+            yield f"parallel.num_processes={parallel.num_processes} with parallel=single: use parallel=ddp or fsdp2"
+        return
+    here = f"parallel={parallel.strategy}"
+    if config.predict.batch_sizes:
+        yield f"predict.batch_sizes with {here}: the table is over numbers of processes; give data.batch_size"
+    if config.max_batch.search:
+        yield f"max_batch.search=true with {here}: the search for the largest batch has one process"
+    for key in ("blocks", "reshard_after_forward"):
+        if parallel.strategy == "ddp" and getattr(parallel, key) != getattr(ParallelConfig(), key):
+            yield f"parallel.{key} with {here}: only fsdp2 shards"
+    for key in ("sync_batchnorm", "bucket_cap_mb"):
+        if parallel.strategy == "fsdp2" and getattr(parallel, key) != getattr(ParallelConfig(), key):
+            yield f"parallel.{key} with {here}: only ddp has it"
+    has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast
+    if has_policy and config.precision.fp32_modules:
+        yield (
+            f"precision.fp32_modules={_listed(config.precision.fp32_modules)} with parallel.mixed_precision=policy: "
+            "the policy casts whole blocks; use parallel.mixed_precision=autocast"
+        )
 
 
 def _optimizer(optimizer: Any) -> Iterator[str]:
@@ -248,7 +284,7 @@ def _listed(values: list[str]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig) -> Iterator[str]:
+def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig, strategy: str) -> Iterator[str]:
     if not str(task["_target_"]).startswith(_OWN) or "gradient_penalty" not in task:
         return
     if "penalty_of" in task:
@@ -257,6 +293,12 @@ def _gradient_penalty(task: dict[str, Any], trainer: TrainerConfig) -> Iterator[
         yield (
             f"task.gradient_penalty={task['gradient_penalty']:g} with trainer.compile=true: torch.compile has no "
             "gradient of a backward pass"
+        )
+    # A Wasserstein critic differentiates a backward pass even for a penalty of no weight.
+    if strategy == "fsdp2" and (task["gradient_penalty"] or "penalty_of" not in task):
+        yield (
+            f"task.gradient_penalty={task['gradient_penalty']:g} with parallel=fsdp2: FSDP2 frees parameters after a "
+            "backward pass, which then cannot be differentiated; use parallel=ddp"
         )
 
 

@@ -99,12 +99,16 @@ class ResNet(CheckpointedModel):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The residual blocks, in their order."""
+        return [block for stage in (self.layer1, self.layer2, self.layer3, self.layer4) for block in stage]
+
     def forward(self, images: Tensor) -> Tensor:
         """Map images (B, in_channels, H, W) to logits (B, num_classes)."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            for block in stage:
-                x = self.run(block, x)
+        for block in self.blocks:
+            x = self.run(block, x)
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits
 
