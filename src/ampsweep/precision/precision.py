@@ -49,6 +49,9 @@ class Precision:
         ValueError: there is no such mode, or its settings are impossible on this device or on any.
     """
 
+    casts_by_policy = False
+    """True if FSDP2 casts parameters as it gathers them, in place of autocast."""
+
     def __new__(cls, mode: str | PrecisionConfig, device: torch.device | str) -> Self:
         own = precision_class(mode) if cls is Precision else cls
         return super().__new__(own)  # type: ignore[return-value]
@@ -82,6 +85,10 @@ class Precision:
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self.scales_in_losses = False
         """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
+        self.frees_parameters = False
+        """True if a backward pass frees the parameters, as FSDP2's does: it cannot be differentiated."""
+        self.joins_losses = False
+        """True if several losses of a forward pass go backward together, as DDP's engine wants one backward pass."""
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -141,6 +148,8 @@ class Precision:
         Args:
             inputs: the leaves that get gradients; None: all.
         """
+        if self.joins_losses and len(losses) > 1:
+            losses = (torch.stack([*losses]).sum(),)
         for loss in losses:
             scaled: Tensor = self.scaler.scale(loss) if self._scales else loss
             scaled.backward(inputs=inputs, retain_graph=loss is not losses[-1])  # type: ignore[no-untyped-call]
@@ -155,7 +164,12 @@ class Precision:
         Args:
             loss: a scalar, attached to its graph.
             create_graph: the gradients have a graph of their own, through which the penalty can be differentiated.
+
+        Raises:
+            ValueError: they are to have one, and the backward pass frees what it leads to.
         """
+        if create_graph and self.frees_parameters:
+            raise ValueError("FSDP2 frees parameters after a backward pass, which cannot be differentiated; use ddp")
         with torch.autocast(self.device.type, enabled=False):
             if not self._scales:
                 return torch.autograd.grad(loss, inputs, create_graph=create_graph)

@@ -1,0 +1,131 @@
+"""The processes of a training as one of them, a rank, sees them; of one process alone every method does nothing."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.waits import Waits
+from ampsweep.precision import Precision
+
+Item = TypeVar("Item")
+
+
+class Stop(Protocol):
+    """The protocol of a request to end the run."""
+
+    @property
+    def reason(self) -> str:
+        """The source of the request, such as a signal's name; empty while there is no request."""
+
+
+class Parallel:
+    """A training in one process, and what all ranks of one in several have in common."""
+
+    rank = 0
+    world_size = 1
+    local_rank = 0
+    """The rank among those of this machine."""
+    local_world_size = 1
+    reduced_bytes = 0
+    """Bytes of gradients that this rank has handed to collectives so far."""
+    waits: Waits | None = None
+    """The time in which a step waits for other ranks; None where there are none."""
+
+    now_s: Callable[[], float] = staticmethod(perf_counter)
+    """Seconds by a clock that is the same on all ranks."""
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one rank that writes the run's files and speaks to the user."""
+        return self.rank == 0
+
+    def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
+        """Make the precision of these settings.
+
+        Raises:
+            ValueError: the settings are impossible on this device or on any.
+        """
+        return Precision(config, device)
+
+    def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
+        """Move the model, as it was built on the CPU, to the device in the dtype of its parameters, or this rank's part
+        of it; the module stays the same object.
+
+        Args:
+            in_parts: a step calls the model's children, each by itself, and not the model.
+
+        Raises:
+            ValueError: the strategy does not fit the model.
+        """
+        return precision.convert(model)
+
+    def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
+        """Count the micro-batches of one turn; the gradients are reduced when they have been taken.
+
+        Args:
+            trained: the parameters that the turn trains; None: all.
+        """
+        return range(num)
+
+    def backward(self, precision: Precision) -> Callable[..., None]:
+        """The function that runs the backward pass of a turn's losses, as `Precision.backward` does."""
+        return precision.backward
+
+    def evaluation(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Enclose an evaluation of the model; on entry all ranks get the buffers of the first one, whose running
+        statistics are the ones that count, and are saved.
+        """
+        return nullcontext()
+
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+        """Clip the 2-norm of all gradients as one vector; returns the norm from before, 0-dim on the device."""
+        return nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def grad_norm(self, gradients: list[Tensor], device: torch.device) -> Tensor:
+        """Compute the 2-norm of all gradients as one vector, 0-dim on their device, bit-equal to `get_total_norm`."""
+        if device.type != "cpu" or not gradients:
+            return nn.utils.get_total_norm(gradients)
+        # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
+        norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+        total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+        return total
+
+    def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The means over all ranks of 0-dim tensors on the device, without waiting for it."""
+        return values
+
+    def total(self, values: Sequence[float]) -> Sequence[float]:
+        """The sums over all ranks of numbers on the host."""
+        return values
+
+    def gather(self, item: Item) -> list[Item]:
+        """The items of all ranks, in their order; they must be small and picklable."""
+        return [item]
+
+    def agree(self, stop: Stop) -> Stop:
+        """The request to end the run that all ranks see after the same step."""
+        return stop
+
+    def cause(self, error: BaseException, fault: RankFault) -> RankFault:
+        """The fault that ends the training: this rank's, which all others are told, or that of another before it."""
+        return fault
+
+    def leave(self) -> None:
+        """Part from the other ranks: the training is over."""
+
+    def require_same(self, values: Mapping[str, float], step: int) -> None:
+        """Compare numbers of a row that must not differ between ranks.
+
+        Raises:
+            RanksDisagreeError: they differ.
+        """
+
+
+SINGLE = Parallel()
+"""The training in one process."""

@@ -1,0 +1,88 @@
+"""The fit of a model to the strategy of a training: what cannot work is refused before anything starts."""
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ampsweep.config.schema import ParallelConfig, PrecisionConfig
+from ampsweep.parallel.blocks import blocks_of, roots_of
+
+
+def check_fit(
+    model: nn.Module, config: ParallelConfig, precision: PrecisionConfig, device_type: str, *, in_parts: bool
+) -> None:
+    """Check a model, which may be on the meta device, before it is distributed.
+
+    Args:
+        in_parts: a step calls the model's children, each by itself, and not the model.
+
+    Raises:
+        ValueError: the strategy does not fit the model or the device, with a sentence for the user.
+    """
+    faults = {"ddp": _replicated, "fsdp2": _sharded}.get(config.strategy)
+    if faults is None:
+        return
+    for fault in faults(model, config, precision, device_type, in_parts=in_parts):
+        raise ValueError(f"parallel={config.strategy}: {fault}")
+
+
+def unused(name: str) -> str:
+    """Say that a parameter has no gradient, and what helps."""
+    return (
+        f"the loss does not depend on the parameter {name}, and DDP waits for its gradient; use "
+        "parallel.find_unused_parameters=true, or freeze it with requires_grad=False"
+    )
+
+
+def _replicated(
+    model: nn.Module, config: ParallelConfig, precision: PrecisionConfig, device_type: str, *, in_parts: bool
+) -> Iterator[str]:
+    if config.sync_batchnorm and device_type != "cuda":
+        yield f"parallel.sync_batchnorm=true: torch has it on CUDA only, not on {device_type}"
+    complex_one = next((name for name, one in model.named_parameters() if one.is_complex()), None)
+    if complex_one is not None and config.reduce_dtype not in (None, precision.parameters):
+        yield f"parallel.reduce_dtype={config.reduce_dtype}: the parameter {complex_one} is complex"
+
+
+def _sharded(
+    model: nn.Module, config: ParallelConfig, precision: PrecisionConfig, device_type: str, *, in_parts: bool
+) -> Iterator[str]:
+    blocks = blocks_of(model, config.blocks)
+    if in_parts and (own := next((name for name, _ in model.named_parameters(recurse=False)), None)) is not None:
+        yield f"the task calls the model in parts, and its parameter {own} is in none"
+    for name, one in model.named_parameters():
+        if one.dim() == 0:
+            yield f"the parameter {name} is a scalar, which torch cannot shard; give it the shape (1,)"
+        if one.is_complex():
+            yield f"the parameter {name} is complex, and torch shards the parameters of a block in one dtype"
+    paths = {id(module): name for name, module in model.named_modules()}
+    owners: dict[int, tuple[int, str]] = {}
+    for unit in [*blocks, *roots_of(model, in_parts=in_parts)]:  # the innermost first, as they are sharded
+        inner = {id(module) for block in blocks if block is not unit for module in _inside(block, unit)}
+        for name, one in _own_parameters(unit, paths[id(unit)], inner):
+            owner, first = owners.setdefault(id(one), (id(unit), name))
+            if owner != id(unit):
+                yield (
+                    f"the parameter {name} is also {first}, of another block; name in parallel.blocks what holds both, "
+                    "or neither"
+                )
+    if precision.autocast and config.mixed_precision == "policy":
+        for name, module in model.named_modules():
+            if isinstance(module, _NormBase) and module.running_mean is not None and module.weight is not None:
+                yield (
+                    f"parallel.mixed_precision=policy casts the weights of {name} ({type(module).__name__}), and torch "
+                    "has no kernel for them beside running statistics in float32; use "
+                    "parallel.mixed_precision=autocast"
+                )
+
+
+def _inside(block: nn.Module, unit: nn.Module) -> list[nn.Module]:
+    """The modules of a block that lies within the unit."""
+    return [*block.modules()] if any(module is block for module in unit.modules()) else []
+
+
+def _own_parameters(unit: nn.Module, path: str, inner: set[int]) -> Iterator[tuple[str, nn.Parameter]]:
+    for prefix, module in unit.named_modules(prefix=path):
+        if id(module) not in inner:
+            yield from module.named_parameters(prefix, recurse=False, remove_duplicate=False)

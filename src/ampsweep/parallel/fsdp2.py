@@ -1,0 +1,142 @@
+"""FSDP2: parameters, gradients and optimizer state are sharded, and a block's parameters are gathered while it runs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from ampsweep.config.schema import ParallelConfig, PrecisionConfig
+from ampsweep.parallel.blocks import blocks_of, roots_of
+from ampsweep.parallel.group import Group
+from ampsweep.parallel.measured_collectives import measure_collectives
+from ampsweep.parallel.ranks import Ranks
+from ampsweep.precision import Precision
+from ampsweep.precision.cast_by_policy import CastByPolicy
+from ampsweep.precision.precision import cast_floating_point
+
+
+class Sharded(Ranks):
+    """A rank of a training by FSDP2."""
+
+    def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
+        super().__init__(group, device)
+        self._config = config
+        self._roots: list[FSDPModule] = []
+        self._sharded: list[FSDPModule] = []
+        """The roots and the blocks."""
+        self._trained: list[nn.Parameter] = []
+        """The parameters that any turn trains."""
+        self._reduces = True
+        """True in a backward pass after which gradients are reduced."""
+
+    def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
+        has_policy = config.autocast and self._config.mixed_precision == "policy"
+        return CastByPolicy(config, device) if has_policy else Precision(config, device)
+
+    def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
+        precision.cover(model)
+        model = cast_floating_point(model, precision.parameters_dtype)
+        shard(model, self._config, precision, init_device_mesh(self.device.type, (self.world_size,)), in_parts=in_parts)
+        model.to(self.device)  # buffers, and what is in no part
+        self._roots = [cast(FSDPModule, root) for root in roots_of(model, in_parts=in_parts)]
+        self._sharded = [one for one in model.modules() if isinstance(one, FSDPModule)]
+        self._trained = [one for one in model.parameters() if one.requires_grad]
+        for root in self._roots:
+            root.set_reduce_scatter_unused_params(self._config.find_unused_parameters)
+        measure_collectives(model, self)
+        precision.joins_losses = precision.frees_parameters = True
+        return model
+
+    def micro_batches(self, num: int, trained: Sequence[nn.Parameter] | None) -> Iterable[object]:
+        if trained is not None:
+            self._train_only(trained)
+        return range(num) if num == 1 else self._reduced_with_the_last(num)
+
+    def _reduced_with_the_last(self, num: int) -> Iterable[object]:
+        for number in range(num):
+            self._reduces = number + 1 == num
+            for root in self._roots:
+                root.set_requires_gradient_sync(self._reduces)
+            yield number
+
+    def _train_only(self, trained: Sequence[nn.Parameter]) -> None:
+        """Have a backward pass compute gradients of these parameters alone.
+
+        The leaves of autograd's graph are the gathered parameters, which `inputs` of a backward pass cannot name, and
+        which follow the sharded ones in whether they need a gradient.
+        """
+        wanted = {*trained}
+        if all(one.requires_grad == (one in wanted) for one in self._trained):
+            return
+        self._reshard()  # gathered parameters follow when they are gathered anew
+        for parameter in self._trained:
+            parameter.requires_grad_(parameter in wanted)
+
+    def backward(self, precision: Precision) -> Callable[..., None]:
+        on_accelerator = self.device.type != "cpu"
+
+        def backward(*losses: Tensor, inputs: Sequence[Tensor] | None = None) -> None:
+            if not (on_accelerator and self._reduces):
+                precision.backward(*losses)
+                return
+            returned = self.waits.from_last_gradient(losses[0])
+            precision.backward(*losses)
+            returned()
+
+        return backward
+
+    @contextmanager
+    def evaluation(self, model: nn.Module) -> Iterator[None]:
+        with super().evaluation(model):
+            yield
+        # A root keeps what it has gathered for its forward pass until the next backward pass, and its parameters are
+        # meanwhile those, in the dtype in which they were gathered.
+        self._reshard()
+
+    def _reshard(self) -> None:
+        for module in self._sharded:
+            module.reshard()
+
+    def clip_grad_norm_(self, parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+        return _whole(super().clip_grad_norm_(parameters, max_norm))
+
+    def grad_norm(self, gradients: list[Tensor], device: torch.device) -> Tensor:
+        return _whole(nn.utils.get_total_norm(gradients))
+
+
+def shard(
+    model: nn.Module, config: ParallelConfig, precision: Precision, mesh: DeviceMesh, *, in_parts: bool = False
+) -> None:
+    """Shard the parameters of a model's blocks, and of what is in none, in place; they move to the mesh's device.
+
+    Raises:
+        ValueError: `parallel.blocks` matches no module.
+    """
+    policy = policy_of(config, precision)
+    roots = roots_of(model, in_parts=in_parts)
+    for block in blocks_of(model, config.blocks):
+        if not any(block is root for root in roots):
+            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard_after_forward)
+    whole = MixedPrecisionPolicy(policy.param_dtype, policy.reduce_dtype, torch.float32)
+    for root in roots:
+        # A loss is computed in float32, as autocast would have it, from outputs in that dtype.
+        fully_shard(root, mesh=mesh, mp_policy=whole if precision.casts_by_policy else policy)
+
+
+def policy_of(config: ParallelConfig, precision: Precision) -> MixedPrecisionPolicy:
+    """The dtypes in which parameters are gathered, if autocast does not cast them, and gradients reduced."""
+    reduced = getattr(torch, config.reduce_dtype or precision.config.parameters)
+    return MixedPrecisionPolicy(
+        param_dtype=precision.autocast_dtype if precision.casts_by_policy else None, reduce_dtype=reduced
+    )
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """The value of a norm of which each rank has a part."""
+    whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole

@@ -1,0 +1,93 @@
+"""FSDP2's collectives, with what they are handed and how long a step waits for them.
+
+On an accelerator they run in streams of their own, and the computing stream waits for their events, in methods of
+torch's `FSDPParamGroup` that are private: there is no public place to measure from. A test fails when they change.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from ampsweep.parallel.ranks import Ranks
+from ampsweep.parallel.waits import Waits
+
+
+def measure_collectives(model: nn.Module, ranks: Ranks) -> None:
+    """Have the collectives of a sharded model tell `ranks` the bytes that they reduce and the time that they take."""
+    gather, reduce = _Gather(ranks), _Reduce(ranks)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_all_gather(gather)
+            module.set_custom_reduce_scatter(reduce)
+            if ranks.device.type != "cpu":
+                for group in module._get_fsdp_state()._fsdp_param_groups:
+                    _measure_waits(group, ranks.waits)
+
+
+class _Gather(DefaultAllGather):
+    """torch's own way to gather, which on a CPU blocks the computing."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        if not self._blocks:
+            return super().__call__(output_tensor, input_tensor, group, async_op)
+        with self._ranks.waits:
+            return super().__call__(output_tensor, input_tensor, group, async_op)
+
+
+class _Reduce(DefaultReduceScatter):
+    """torch's own way to reduce and scatter, which on a CPU blocks the computing."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._blocks = ranks, ranks.device.type == "cpu"
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> dist.Work:
+        self._ranks.reduced_bytes += input_tensor.nbytes
+        if not self._blocks:
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
+        with self._ranks.waits:
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
+
+
+def _measure_waits(group: FSDPParamGroup, waits: Waits) -> None:
+    """Measure how long the computing stream waits for gathered parameters, and for the buffer of a reduction.
+
+    The stream is told to wait before the method tells it so, which then adds nothing.
+    """
+    module = group.device_handle
+
+    def before_gathered() -> None:
+        result = group._all_gather_result
+        if result is not None and result.all_gather_event is not None:
+            with waits:
+                module.current_stream().wait_event(result.all_gather_event)
+
+    def before_reduced() -> None:
+        states = group.comm_ctx.reduce_scatter_states
+        if group.reduce_grads and len(states) >= group.comm_ctx.reduce_scatter_max_input_buffers:
+            event = states[0].event
+            if event is not None:
+                with waits:
+                    module.current_stream().wait_event(event)
+
+    group.wait_for_unshard = _after(before_gathered, group.wait_for_unshard)  # type: ignore[method-assign]
+    group.post_backward = _after(before_reduced, group.post_backward)  # type: ignore[method-assign]
+
+
+def _after(before: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return method(*args, **kwargs)
+
+    return called

@@ -1,0 +1,166 @@
+"""The watch that each rank keeps on the others, from a thread of its own: one that is lost ends the training on all."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+from torch._C._distributed_c10d import Store
+
+from ampsweep.parallel.fault_board import FaultBoard
+from ampsweep.parallel.faults import RankFault
+
+_BEAT_S: Final = 0.5
+_SILENT_S: Final = 5.0
+"""The time without a beat after which a rank of this machine is lost, if it has not computed anything meanwhile."""
+_FAR_SILENT_S: Final = 30.0
+"""The same of a rank on another machine, of which nothing else is known."""
+_LEFT_S: Final = 3.0
+"""The time in which the main thread is to notice a fault by itself, as most communication then fails."""
+
+
+@dataclass
+class _Beats:
+    count: str = ""
+    changed_s: float = 0.0
+    host: str = ""
+    pid: int = 0
+    cpu_s: float = -1.0
+
+
+class Peers:
+    """Beats for this rank, looks for a fault on the board, and posts one for a rank that has fallen silent.
+
+    Rank 0 watches all others, and rank 1 watches rank 0.
+
+    Args:
+        tell: called in the watch's thread with a fault as soon as it is seen.
+        end: called there, before the process is ended, if the main thread has not noticed the fault within three
+            seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        tell: Callable[[RankFault], None],
+        end: Callable[[RankFault], None],
+    ) -> None:
+        self._store, self._board, self._rank, self._tell, self._end = store, FaultBoard(store), rank, tell, end
+        watched = range(1, world_size) if rank == 0 else [0] if rank == 1 else []
+        self._beats = {other: _Beats(changed_s=time.monotonic()) for other in watched}
+        self._fault: RankFault | None = None
+        self._is_over = threading.Event()
+        self._has_noticed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+        self._thread.start()
+
+    def cause(self, fault: RankFault, *, may_follow: bool) -> RankFault:
+        """Find the fault that ends the training, for a rank that has one: the first of all, which is posted.
+
+        Args:
+            may_follow: the rank's own fault looks like what another's end causes: the other's is waited for.
+        """
+        self._has_noticed.set()
+        deadline_s = time.monotonic() + _LEFT_S
+        while may_follow and time.monotonic() < deadline_s:
+            try:
+                if (first := self._board.read()) is not None:
+                    return first
+            except RuntimeError:
+                break
+            time.sleep(0.05)
+        try:
+            return self._board.post(self._lost() or fault if may_follow else fault)
+        except RuntimeError:  # the store is gone with the rank or the launcher that served it
+            return self._fault or fault
+
+    def close(self) -> None:
+        """End the watch."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        number, me = 0, f"{socket.gethostname()}|{os.getpid()}"
+        seen_s: float | None = None
+        while not self._is_over.wait(_BEAT_S):
+            number += 1
+            try:
+                self._store.set(f"beat/{self._rank}", f"{number}|{me}")
+                if self._fault is None:
+                    self._fault = self._board.read() or self._silent()
+            except RuntimeError:
+                continue  # the main thread's own communication tells, or its parent's end does
+            if self._fault is None or self._has_noticed.is_set():
+                continue
+            if seen_s is None:
+                seen_s = time.monotonic()
+                self._tell(self._fault)
+            if time.monotonic() - seen_s > _LEFT_S:
+                try:
+                    self._end(self._fault)
+                finally:
+                    os._exit(1)
+
+    def _silent(self) -> RankFault | None:
+        """Post a fault for a rank that has fallen silent."""
+        for rank, beats in self._beats.items():
+            self._note(rank, beats)
+            silent_s = time.monotonic() - beats.changed_s
+            is_near = beats.host == socket.gethostname()
+            if beats.count and silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
+                if is_near and _has_computed(beats):
+                    beats.changed_s = time.monotonic()  # it is busy in a library that leaves Python no time
+                    continue
+                return self._board.post(
+                    RankFault(rank=rank, status="failed", error=f"it stopped answering {silent_s:.0f} s ago")
+                )
+        return None
+
+    def _note(self, rank: int, beats: _Beats) -> None:
+        key = f"beat/{rank}"
+        if not self._store.check([key]):
+            return
+        told = self._store.get(key).decode()
+        if told != beats.count:
+            beats.count, beats.changed_s = told, time.monotonic()
+            _, beats.host, pid = told.split("|")
+            beats.pid, beats.cpu_s = int(pid), _processor_time(int(pid))
+
+    def _lost(self) -> RankFault | None:
+        """A fault for a rank whose process is gone, as far as this rank watches it and can tell."""
+        for rank, beats in self._beats.items():
+            is_near = beats.host == socket.gethostname()
+            if beats.count and is_near and not psutil.pid_exists(beats.pid):
+                return RankFault(rank=rank, status="failed", error="its process ended without a word", is_guess=True)
+            if beats.count and time.monotonic() - beats.changed_s > 3 * _BEAT_S:
+                return RankFault(
+                    rank=rank, status="failed", error="it was lost: its process or its machine ended", is_guess=True
+                )
+        return None
+
+
+def _has_computed(beats: _Beats) -> bool:
+    """Tell whether the process has used a processor since its last beat."""
+    try:
+        if psutil.Process(beats.pid).status() == psutil.STATUS_STOPPED:
+            return False
+    except psutil.Error:
+        return False
+    now_s = _processor_time(beats.pid)
+    has = now_s - beats.cpu_s > 0.1
+    beats.cpu_s = now_s
+    return has
+
+
+def _processor_time(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return -1.0
+    return float(times.user + times.system)

@@ -1,0 +1,50 @@
+"""The place of this process among the ranks of a training, as torch's launcher gives it in the environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that torchrun, and any launcher like it, sets for each of its processes."""
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank's place, and the address at which the ranks meet."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    address: str
+    port: int
+    has_store: bool
+    """True if the launcher serves the store at the address; else rank 0 does."""
+
+
+def place_in(environment: Mapping[str, str] = os.environ) -> RankPlace | None:
+    """Read this process's place; None if no launcher has started it as a rank.
+
+    Raises:
+        ValueError: a variable is missing, or is no number.
+    """
+    if not {"RANK", "WORLD_SIZE"} <= environment.keys():
+        return None
+    missing = [name for name in VARIABLES if name not in environment]
+    if missing:
+        raise ValueError(f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start the ranks with torchrun")
+    try:
+        numbers = {name: int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
+        local_world_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    except ValueError as error:
+        raise ValueError(f"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_PORT: {error}") from error
+    return RankPlace(
+        rank=numbers["RANK"],
+        world_size=numbers["WORLD_SIZE"],
+        local_rank=numbers["LOCAL_RANK"],
+        local_world_size=local_world_size,
+        address=environment["MASTER_ADDR"],
+        port=numbers["MASTER_PORT"],
+        has_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )

@@ -1,0 +1,73 @@
+"""The time of a step in which its computing waits for other ranks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Variable
+
+Moment = Any
+"""A moment as a step's clock takes it: seconds on the host, or an event in the queue of the stream that computes."""
+
+
+class Waits:
+    """The stretches of a step in which nothing is computed, because a collective is not done.
+
+    Each is enclosed with `with`; outside of steps nothing is kept. Taking a moment waits for no device: on one with a
+    queue it is an event of the computing stream, before and after that stream is told to wait for another.
+    """
+
+    __slots__ = ("_began", "_last", "_now", "_stretches")
+
+    def __init__(self) -> None:
+        self._now: Callable[[], Moment] | None = None
+        self._began: Moment = None
+        self._last: Moment = None
+        """The moment of the last gradient, until the backward pass has returned."""
+        self._stretches: list[tuple[Moment, Moment]] = []
+
+    def begin_step(self, now: Callable[[], Moment]) -> None:
+        """Begin to keep waits, by this clock."""
+        self._now, self._stretches = now, []
+
+    def end_step(self) -> Sequence[tuple[Moment, Moment]]:
+        """Take the waits of the step, in their order: when each began, and when it ended."""
+        self._now = None
+        return self._stretches
+
+    def __enter__(self) -> None:
+        self._began = None if self._now is None or self._last is not None else self._now()
+
+    def __exit__(self, *_: object) -> None:
+        if self._now is not None and self._began is not None:
+            self._stretches.append((self._began, self._now()))
+
+    def from_last_gradient(self, loss: Tensor) -> Callable[[], None]:
+        """Prepare for the wait at the end of a backward pass that begins at `loss`; call what is returned when the pass
+        has returned.
+
+        All gradients are there when autograd calls what was queued to be called at its end, in the order in which it
+        was queued; only then do DDP and FSDP2 wait for their last reductions, which they have queued later. The way to
+        queue is private in torch, whose own FSDP2 goes it, too.
+        """
+        if self._now is None:
+            return _nothing
+        now = self._now
+
+        def reached() -> None:
+            self._last = now()
+
+        def returned() -> None:
+            hook.remove()
+            self._stretches.append((self._last, now()))
+            self._last = None
+
+        def begun(_: Tensor) -> None:
+            Variable._execution_engine.queue_callback(reached)
+
+        hook = loss.register_hook(begun)  # type: ignore[no-untyped-call]
+        return returned
+
+
+def _nothing() -> None:
+    pass

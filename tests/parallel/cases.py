@@ -1,0 +1,155 @@
+"""What the tests have both ranks do; each function gets its rank, and returns what can be sent to the test."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from trainings import Collectives, assemble, by_hand, same, seeded
+
+
+def train(rank, config):
+    """Train by losses without chance; returns rows and whole parameters."""
+    training = assemble(config, rank, loss=seeded)
+    training.train()
+    buffers = {name: one.clone() for name, one in training.built.model.named_buffers()}
+    return training.rows, training.parameters(), buffers
+
+
+def train_and_by_hand(rank, config):
+    """Train, and by hand: rows, whole parameters, and the loop's losses, scales and whether its parameters are the same
+    bits."""
+    training = assemble(config, rank)
+    training.train()
+    losses, scales, parameters = by_hand(rank, config)
+    return {
+        "rows": training.rows,
+        "parameters": training.parameters(),
+        "losses": losses,
+        "scales": scales,
+        "is_same": same(training.parameters(), parameters),
+    }
+
+
+def collectives_of_a_step(rank, configs):
+    """Take two steps, and a third one under the profiler: what was handed to reductions, and its bytes by our count."""
+    found = []
+    for config in configs:
+        training = assemble(config, rank, loss=seeded)
+        trainer = training.trainer
+        trainer.model.train()
+        with trainer.precision.flags():
+            for _ in range(2):
+                trainer.train_step()
+            before = trainer.parallel.reduced_bytes
+            with Collectives() as seen:
+                trainer.train_step()
+        found.append((seen.reduced(), trainer.parallel.reduced_bytes - before))
+    return found
+
+
+def waits_of_steps(rank, config, slow_rank=None, slow_s=0.0):
+    """Take steps, the third one and those after it timed: ms that each waited, and what gloo was busy for on the way.
+
+    The slow rank sleeps before each loss.
+    """
+    training = assemble(config, rank, loss=lambda loss: _slowed(loss, slow_s) if rank == slow_rank else loss)
+    trainer = training.trainer
+    waits = trainer.parallel.waits
+    found = []
+    trainer.model.train()
+    with trainer.precision.flags():
+        for step in range(5):
+            waits.begin_step(time.perf_counter)
+            with Collectives() as seen:
+                trainer.train_step()
+            stretches = waits.end_step()
+            if step >= 2:
+                busy = sum(end - begin for begin, end in seen.spans) / 1e3
+                found.append((sum(1e3 * (end - begin) for begin, end in stretches), busy, len(stretches)))
+    return found
+
+
+def _slowed(loss, seconds):
+    def slowly(model, batch):
+        time.sleep(seconds)
+        return loss(model, batch)
+
+    return slowly
+
+
+def train_slowed(rank, config, slow_s):
+    """Train with a slow second rank; returns this rank's rows and summary."""
+    training = assemble(config, rank, loss=lambda loss: _slowed(loss, slow_s) if rank else loss)
+    training.train()
+    return training.rows, training.trainer.instruments.summary()
+
+
+def nan_on_one_rank(rank, config, at_step):
+    """Train, with a loss that is NaN on the second rank at one step; returns rows and parameters."""
+    count = iter(range(1, 100))
+
+    def sick(loss):
+        def computed(model, batch):
+            value = loss(model, batch)
+            return value * float("nan") if next(count) == at_step and rank == 1 else value
+
+        return computed
+
+    training = assemble(config, rank, loss=sick)
+    ending = training.train()
+    return ending.status, training.rows, training.parameters()
+
+
+def disagree(rank, config):
+    """Train with another scale on the second rank; returns the error."""
+    training = assemble(config, rank)
+    if rank == 1:
+        training.trainer.precision.scaler._growth_interval = 1  # grows, while the other's does not
+    try:
+        training.train()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def refusal(rank, config):
+    """Train; returns the error that it ends with on this rank. A rank without one is told of the other's by gloo."""
+    try:
+        training = assemble(config, rank)
+        training.train()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def units(rank, config):
+    """The names of the modules that FSDP2 gathers one at a time."""
+    model = assemble(config, rank).built.model
+    return [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+
+
+def evaluate_with_other_statistics(rank, config):
+    """Train, spoil the second rank's running statistics, and evaluate: validation loss and statistics."""
+    training = assemble(config, rank)
+    training.train()
+    if rank == 1:
+        for buffer in training.built.model.buffers():
+            if buffer.is_floating_point():
+                nn.init.normal_(buffer)
+    evaluated = training.trainer.evaluate()
+    return evaluated, {name: one.clone() for name, one in training.built.model.named_buffers()}
+
+
+def backward_twice(rank, config):
+    """Differentiate a backward pass through a sharded model; returns the error."""
+    training = assemble(config, rank)
+    torch.manual_seed(0)
+    try:
+        training.trainer.model.train()
+        training.trainer.train_step()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    dist.barrier()
+    return None

@@ -1,0 +1,11 @@
+from collections.abc import Iterator
+
+import pytest
+from rank_pair import RankPair
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[RankPair]:
+    """Two ranks of one gloo group, in processes that run case after case."""
+    with RankPair() as ranks:
+        yield ranks

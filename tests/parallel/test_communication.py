@@ -1,0 +1,49 @@
+"""The time that a step waits for other ranks, as it is measured, beside what torch's profiler sees gloo do."""
+
+import inspect
+from statistics import median
+
+import pytest
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from trainings import GPT, MLP, STRATEGIES, assemble, composed
+
+SLOW_S = 0.3
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "policy"])
+def test_all_wait_for_a_slow_rank_that_itself_waits_little(pair, strategy):
+    config = composed(*GPT, *STRATEGIES[strategy], "precision=fp32")
+    fast, slow = pair.run("cases.waits_of_steps", config=config, slow_rank=1, slow_s=SLOW_S)
+    waited, waited_by_slow = (median(ms for ms, _, _ in one) for one in (fast, slow))
+    assert waited > 500 * SLOW_S  # on a busy machine the fast rank is late, too
+    assert waited_by_slow < waited / 2
+    for waited_ms, busy_ms, num_waits in fast:
+        assert num_waits > 0
+        assert waited_ms <= busy_ms * 1.1 + 20  # nothing is waited for but collectives
+
+
+def test_rows_and_summary_tell_the_wait_of_a_rank(pair):
+    config = composed(*MLP, *STRATEGIES["ddp"], "precision=fp32", "trainer.steps=6")
+    (rows, summary), (_, of_slow) = pair.run("cases.train_slowed", config=config, slow_s=SLOW_S)
+    assert summary["perf/communication_ms"] > 500 * SLOW_S > of_slow["perf/communication_ms"]
+    assert summary["perf/communication_ms"] <= summary["perf/step_ms"]
+    timed = [row for row in rows if "perf/step_ms" in row]
+    assert timed
+    assert all(row["perf/communication_ms"] <= row["perf/step_ms"] for row in timed)
+
+
+def test_one_process_has_no_communication():
+    training = assemble(composed(*MLP, "precision=fp32"))
+    training.train()
+    assert training.trainer.parallel.waits is None
+    assert not any("perf/communication_ms" in row for row in training.rows)
+    assert "perf/communication_ms" not in training.trainer.instruments.summary()
+
+
+def test_torch_still_waits_where_waits_on_cuda_are_measured():
+    waits, reduces = (inspect.getsource(getattr(FSDPParamGroup, n)) for n in ("wait_for_unshard", "post_backward"))
+    assert "self._all_gather_result" in waits
+    assert "self.comm_ctx.reduce_scatter_states" in reduces
+    assert "reduce_scatter_max_input_buffers" in reduces
+    assert callable(torch.autograd.Variable._execution_engine.queue_callback)

@@ -1,0 +1,36 @@
+"""Trainings beyond one model and one loss: on two ranks they are what one process trains with the same samples."""
+
+import pytest
+from trainings import GPT, MLP, STRATEGIES, apart, assemble, column, composed, same, seeded, single
+
+GAN = ("model=gan_digits", "optimizer=adam", "optimizer.lr=5.0e-4", "data.batch_size=8", "model.hidden_size=4")
+OWN = ("model=custom", "data=digits", "data.batch_size=8", "optimizer=sgd")
+CASES = {
+    "gan": (*GAN, "task=gan"),
+    "wgan_gp": (*GAN, "task=wgan_gp", "task.critic_steps=2"),
+    "two_losses": ("model=two_headed", "model.hidden_size=16", "data.batch_size=8", "optimizer=sgd"),
+    "penalty": (*MLP, "task.gradient_penalty=0.1", "task.penalty_of=inputs", "optimizer=sgd"),
+    "checkpointed": (*GPT, "trainer.activation_checkpointing=true", "trainer.max_grad_value=0.01", "optimizer=sgd"),
+    "frozen": (*OWN, "model._target_=rank_models.Frozen"),
+    "own": (*OWN, "model._target_=rank_models.Net", "trainer.grad_accum_steps=2"),
+    "normalized": (*OWN, "model._target_=rank_models.Normalized"),
+}
+TWICE = ("wgan_gp", "penalty")
+"""Cases that differentiate a backward pass, which FSDP2 cannot."""
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [(n, s) for s in ("ddp", "autocast") for n in CASES if s == "ddp" or n not in TWICE]
+)
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16"])
+def test_ranks_train_what_one_process_trains(pair, name, strategy, mode):
+    config = composed(*CASES[name], f"precision={mode}", *STRATEGIES[strategy], "precision.init_scale=1024.0")
+    (rows, parameters, _), (_, others, _) = pair.run("cases.train", config=config)
+    alone = assemble(single(config), loss=seeded)
+    begun = alone.parameters()
+    alone.train()
+    assert same(parameters, others)
+    assert apart(parameters, alone.parameters(), begun) < {"fp32": 1e-4, "amp_fp16": 1e-2}[mode]
+    close = {"fp32": 1e-5, "amp_fp16": 1e-3}[mode]
+    assert column(rows, "train/loss") == pytest.approx(column(alone.rows, "train/loss"), rel=close)
+    assert column(rows, "amp/applied_steps") == column(alone.rows, "amp/applied_steps")
