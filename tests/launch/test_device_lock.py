@@ -1,11 +1,16 @@
 import multiprocessing
+import os
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import check_lock, device_lock, lock_path
+from ampsweep.launch.device_lock import check_lock, device_lock, device_locks, free_devices, lock_path
 from ampsweep.launch.signals import StopRequest
 
 
@@ -121,3 +126,123 @@ def test_a_hidden_device_is_refused(device, visible):
 
 def _path(device, visible):
     return lock_path(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+
+
+def is_free(device):
+    stop = StopRequest()
+    stop.request("it is not free")
+    try:
+        with device_lock(device, stop=stop):
+            return True
+    except KeyboardInterrupt:
+        return False
+
+
+core_sets = pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
+
+
+@core_sets
+@pytest.mark.parametrize("all_cores", ["cpu", "cpu:0-3"])
+def test_sets_of_cores_that_share_one_exclude_each_other(all_cores, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: len(os.sched_getaffinity(0)))
+    with device_lock("cpu:0-1"):
+        assert [is_free(one) for one in ("cpu:2-3", "cpu:1+4", "cpu:0", all_cores)] == [True, False, False, False]
+        with device_lock("cpu:2"):
+            assert not is_free("cpu:2-3")
+    assert is_free(all_cores)
+    with device_lock(all_cores):
+        assert not is_free("cpu:0-1")
+        assert is_free("cuda:0")
+
+
+@core_sets
+def test_the_cpu_of_a_process_is_the_cores_that_it_is_given(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5})
+    with device_lock("cpu"):
+        assert is_free("cpu:0-3")
+        assert not is_free("cpu:5-6")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {6, 7})
+        assert is_free("cpu"), "another job of a batch system on this machine"
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+        assert not is_free("cpu")
+
+
+def take_both(devices, ready, num_times):
+    ready.wait()
+    for _ in range(num_times):
+        with device_locks(devices):
+            pass
+
+
+def test_devices_taken_as_a_whole_in_any_order_never_deadlock(monkeypatch):
+    monkeypatch.setattr("ampsweep.launch.device_lock._POLL_S", 0.001)
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    ready = context.Barrier(2)
+    orders = (("cuda:0", "cuda:1", "cuda:2"), ("cuda:2", "cuda:1", "cuda:0"))
+    processes = [context.Process(target=take_both, args=(order, ready, 300)) for order in orders]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()  # one that still waits has met a deadlock
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def test_several_devices_are_held_together(cpu_holder):
+    told = []
+
+    def release(sentence):
+        told.append(sentence)
+        cpu_holder.release.set()
+
+    with device_locks(("cuda:1", "cpu", "cuda:0"), release):
+        assert not any(map(is_free, ("cpu", "cuda:0", "cuda:1")))
+    assert all(map(is_free, ("cpu", "cuda:0", "cuda:1")))
+    assert len(told) == 1
+    assert told[0].startswith("waiting for cpu: another training runs on it"), "the one of them that is not free"
+
+
+def test_the_first_devices_that_are_free_are_taken():
+    gpus = tuple(f"cuda:{index}" for index in range(4))
+    with ExitStack() as held:
+        assert held.enter_context(free_devices(gpus)) == ("cuda:0",)
+        assert held.enter_context(free_devices(gpus)) == ("cuda:1",)
+        assert held.enter_context(free_devices(gpus[1:], number=2)) == ("cuda:2", "cuda:3")
+        assert not any(map(is_free, gpus))
+    assert all(map(is_free, gpus))
+
+
+def test_who_waits_for_free_devices_holds_none():
+    gpus, told = ("cuda:0", "cuda:1", "cuda:2"), []
+    with ExitStack() as held:
+        held.enter_context(device_lock("cuda:0"))
+        last = held.enter_context(ExitStack())
+        last.enter_context(device_lock("cuda:2"))
+
+        def release(sentence):
+            told.append(sentence)
+            assert is_free("cuda:1")
+            last.close()
+
+        assert held.enter_context(free_devices(gpus, 2, release)) == ("cuda:1", "cuda:2")
+    assert len(told) == 1
+    assert told[0].startswith("waiting for 2 of cuda:0, cuda:1, cuda:2: other trainings run on them (locks such as /")
+
+
+def test_a_gpu_has_one_lock_however_it_is_named(monkeypatch):
+    uuids = ["8f2a7c31-1111-2222-3333-444455556666", "0b1c2d3e-1111-2222-3333-444455556666"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    by_order = [_path("cuda:0", None), _path("cuda:1", None)]
+    assert len(set(by_order)) == 2
+    assert [_path("cuda:0", "1,0"), _path("cuda:1", "GPU-8f2a,GPU-0b1c")] == by_order, "torch says which they are"
+    assert _path("cuda", None) == by_order[0]
+
+
+def test_partitions_of_a_gpu_have_locks_of_their_own():
+    first, second = "MIG-8f2a7c31-1111-2222-3333-444455556666", "MIG-0b1c2d3e-1111-2222-3333-444455556666"
+    assert _path("cuda:0", first) != _path("cuda:0", second)
+    assert _path("cuda:0", first) == _path("cuda:1", f"{second},{first}")

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 import ampsweep
+from ampsweep.stop_signals import STOP_SIGNALS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals between processes are a POSIX matter")
 
@@ -65,7 +66,7 @@ def wait_for_end(pid, within_s):
 def stopped_by(name, *, interrupted):
     """The end of a child that a signal of this name made return."""
     told = {"error": None, "sentence": None}
-    return {"exitcode": 0, "result": name, **told, "interrupted": interrupted, "oom_killed": False}
+    return {"exitcode": 0, "result": name, **told, "stopped_by": name if interrupted else "", "oom_killed": False}
 
 
 def test_ctrl_c_reaches_parent_and_child_and_is_one_request(start):
@@ -90,12 +91,17 @@ def test_a_signal_to_the_child_alone_spares_the_parent(start):
     assert parent.hear() == stopped_by("SIGTERM", interrupted=False)
 
 
-def test_a_signal_to_every_process_spares_the_fork_server(start):
+@pytest.mark.parametrize("number", STOP_SIGNALS[1:])
+def test_a_signal_to_every_process_spares_the_fork_server(start, number):
+    """As Slurm sends its warning, and then SIGTERM, to all processes of a job step."""
     parent = start("train_until_stopped")
     parent.hear()
-    for process in [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]:
-        process.send_signal(signal.SIGTERM)
-    assert parent.hear() == stopped_by("SIGTERM", interrupted=True)
+    processes = [parent.process, *psutil.Process(parent.process.pid).children(recursive=True)]
+    for process in processes:
+        process.send_signal(number)
+    assert parent.hear() == stopped_by(number.name, interrupted=True)
+    assert parent.hear() == "next"
+    assert parent.process.communicate(timeout=10)[1] == "", "the resource tracker lives on, too"
 
 
 def test_ctrl_c_during_the_first_imports_is_kept_for_the_child(start):
@@ -113,7 +119,7 @@ def test_a_run_that_does_not_stop_in_its_grace_is_killed(start):
     parent.hear()
     parent.signal(signal.SIGTERM)
     end = parent.hear()
-    assert (end["exitcode"], end["interrupted"]) == (-signal.SIGKILL, True)
+    assert (end["exitcode"], bool(end["stopped_by"])) == (-signal.SIGKILL, True)
     assert end["error"] == "killed: it had not ended 0.4 s after it was to"
 
 
@@ -124,7 +130,7 @@ def test_a_second_signal_kills_at_once(start):
     time.sleep(0.7)
     parent.signal(signal.SIGTERM)
     end = parent.hear()
-    assert (end["exitcode"], end["interrupted"]) == (-signal.SIGKILL, True)
+    assert (end["exitcode"], bool(end["stopped_by"])) == (-signal.SIGKILL, True)
     assert end["error"] == "killed at the second signal"
 
 

@@ -28,6 +28,13 @@ def write(root, files):
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": EVENTS}, 2),
         (
             {
+                "proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n",
+                "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0/user/memory.events": EVENTS,
+            },
+            2,
+        ),
+        (
+            {
                 "proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/docker/a\n0::/\n",
                 "sys/fs/cgroup/memory/docker/a/memory.oom_control": CONTROL,
             },
@@ -43,7 +50,7 @@ def write(root, files):
         ({"sys/fs/cgroup/memory.events": "max 12\n"}, None),
         ({}, None),
     ],
-    ids=["v2", "v2 in a container", "v1", "v1 in a container", "an old kernel", "no cgroups"],
+    ids=["v2", "v2 in a container", "v2 in a step of Slurm", "v1", "v1 in a container", "an old kernel", "no cgroups"],
 )
 def test_kills_are_counted_where_the_system_counts_them(files, count, tmp_path):
     assert num_oom_kills(write(tmp_path, files)) == count

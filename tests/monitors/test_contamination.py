@@ -1,5 +1,6 @@
 """Who else used the machine during a run is noticed, and the run itself is not mistaken for somebody else."""
 
+import os
 import subprocess
 import sys
 import time
@@ -11,11 +12,12 @@ import pytest
 import torch
 from devices import needs_cuda
 
+from ampsweep.monitors import processors
 from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
 from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.monitors.other_processes import UseBeforeRun, UseDuringRun
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, num_available_cores, own_processes
-from ampsweep.text import GIB
+from ampsweep.text import GIB, plural
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 LOOP = "while True: pass"
@@ -55,7 +57,7 @@ def test_a_load_in_another_process_contaminates():
     found = verdict_on(lambda: keep_busy(0.7))
     assert found.verdict == "contaminated"
     assert found.reasons[0].startswith("other processes kept ")
-    assert found.reasons[0].endswith(f"of {num_available_cores()} cores busy during the run")
+    assert found.reasons[0].endswith(f"of {plural(num_available_cores(), 'core')} busy during the run")
     assert found.figures["foreign_cores"] > MAX_FOREIGN_CORES
 
 
@@ -109,6 +111,49 @@ def test_the_verdict_follows_what_the_system_counted():
         assert found.verdict == "clean"
     elif foreign_cores > MAX_FOREIGN_CORES * 2:
         assert found.verdict == "contaminated"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
+def test_a_run_kept_to_cores_is_judged_by_these(monkeypatch, tmp_path):
+    """Cores 0 and 4 are threads of one physical core, 1 and 5 of another."""
+    stat = tmp_path / "stat"
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def busy(**seconds):
+        lines = [
+            f"cpu{core} {int(seconds.get(f'cpu{core}', 0) * ticks)} 0 0 {100 * ticks * len(seconds)} 0 0 0 0"
+            for core in (0, 1, 4, 5)
+        ]
+        stat.write_text("\n".join(lines))
+
+    monkeypatch.setattr(processors, "_STAT", stat)
+    monkeypatch.setattr(processors, "with_siblings", lambda cores: frozenset(cores) | {core + 4 for core in cores})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+    def judged(**seconds):
+        busy()
+        watch = UseDuringRun(CPU)
+        watch.after_warmup()
+        keep_busy(0.6)
+        busy(**seconds)
+        watch.end()
+        return watch.verdict(busy_before=None, throttled_pct=None)
+
+    assert [reason for reason in judged(cpu1=30, cpu5=30).reasons if "other processes" in reason] == []
+    (of_sibling,) = [reason for reason in judged(cpu0=1, cpu4=3).reasons if "other processes" in reason]
+    assert of_sibling.endswith("of 2 cores busy during the run")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
+def test_what_runs_on_other_cores_too_is_foreign(monkeypatch, child):
+    every = os.sched_getaffinity(0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {min(every)} if process == 0 else every | {1, 2})
+    window = ProcessorWindow()
+    own = time.process_time()
+    keep_busy(0.5)
+    own = time.process_time() - own
+    use = window.use()
+    assert use.own_cores == pytest.approx(own / use.window_s, abs=0.05), "not the busy loop that it has started"
 
 
 def test_a_run_that_stands_still_is_no_measure_of_speed():

@@ -59,7 +59,7 @@ class Fault:
     traceback: str | None = None
 
 
-class _Outbox:
+class Outbox:
     """Sends messages from a thread of its own, so that a slow, stopped or dead parent never holds up a training."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -89,13 +89,18 @@ def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_
 
     A child that `is_forked` from a server that has imported torch declines an environment that comes too late for it.
     """
-    outbox = _Outbox(pipe)
+    outbox = Outbox(pipe)
     if is_forked and (too_late := _changed_too_late(environment)):
         outbox.put("declined", too_late)
         outbox.close()
         return
     os.environ.clear()
     os.environ.update(environment)
+    work(pipe, outbox, order, grace_s)
+
+
+def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> None:
+    """Call the function of `order` in this process, in its environment, and report through `outbox`."""
     # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
     multiprocessing.set_start_method(None, force=True)
     with StopRequest() as stop:
@@ -116,7 +121,7 @@ def serve(pipe: Connection, order: bytes, environment: Mapping[str, str], grace_
             atexit._run_exitfuncs()
 
 
-def _call(order: bytes, outbox: _Outbox, stop: StopRequest) -> None:
+def _call(order: bytes, outbox: Outbox, stop: StopRequest) -> None:
     def send(message: object) -> None:
         outbox.put("message", message)
 

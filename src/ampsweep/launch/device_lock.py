@@ -1,46 +1,73 @@
-"""A lock for one training at a time on a device, because two at once would distort each other's figures."""
+"""Locks for one training at a time on a device, because two at once would distort each other's figures."""
 
 import getpass
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any, Final
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
+from ampsweep.config.device_names import cores_of
 from ampsweep.config.errors import UserError
+from ampsweep.cores import siblings
 from ampsweep.launch.signals import StopRequest
 
-_POLL_S = 0.2
+_POLL_S: Final = 0.2
+
+Tell = Callable[[str], None]
 
 
 @contextmanager
-def device_lock(
-    device: str, on_wait: Callable[[str], None] | None = None, stop: StopRequest | None = None
-) -> Iterator[None]:
-    """Hold `device` (a torch device string such as "cpu" or "cuda:1") among this user's processes on this machine.
-
-    While another process holds it, this one waits, after one call of `on_wait` with a sentence for the user. The
-    operating system releases the lock of a process that dies. Raises KeyboardInterrupt if `stop` is requested during
-    the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out, UserError where the lock is no file or
-    cannot be written.
-    """
-    lock = FileLock(lock_path(device, os.environ))
-    if not _taken(lock, device):
-        if on_wait is not None:
-            on_wait(f"waiting for {device}: another training runs on it (lock {lock.lock_file})")
-        while not lock.is_locked:
-            if stop is not None and stop.requested:
-                raise KeyboardInterrupt from None
-            with suppress(Timeout):
-                lock.acquire(timeout=_POLL_S)
-    try:
+def device_lock(device: str, on_wait: Tell | None = None, stop: StopRequest | None = None) -> Iterator[None]:
+    """Hold one device; see `device_locks`."""
+    with device_locks((device,), on_wait, stop):
         yield
-    finally:
-        lock.release()
+
+
+@contextmanager
+def device_locks(
+    devices: Sequence[str], on_wait: Tell | None = None, stop: StopRequest | None = None
+) -> Iterator[None]:
+    """Hold `devices` (names such as "cpu", "cpu:0-3" or "cuda:1") among this user's processes on this machine.
+
+    Sets of cores that share a physical one exclude each other, and the whole CPU excludes them all. Locks are taken in
+    one order whatever that of `devices`, so that two processes which want the same ones do not wait for each other.
+
+    While another process holds one of them, this one waits, after one call of `on_wait` with a sentence for the user.
+    The operating system releases the locks of a process that dies. Raises KeyboardInterrupt if `stop` is requested
+    during the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out, UserError where a lock is no
+    file or cannot be written.
+    """
+    wait = _Wait(on_wait, stop)
+    with ExitStack() as held:
+        for lock in _locks_of(devices, os.environ):
+            while not lock.taken(held):
+                wait.once_more(f"waiting for {lock.device}: another training runs on it (lock {lock.path})")
+        yield
+
+
+@contextmanager
+def free_devices(
+    devices: Sequence[str], number: int = 1, on_wait: Tell | None = None, stop: StopRequest | None = None
+) -> Iterator[tuple[str, ...]]:
+    """Hold the first `number` of `devices` that are free, as soon as there are as many, and return their names.
+
+    A process that waits holds none of them. The rest is as for `device_locks`.
+    """
+    assert 0 < number <= len(devices), devices
+    wait = _Wait(on_wait, stop)
+    with ExitStack() as held:
+        while (taken := _free(devices, number, held)) is None:
+            wait.once_more(_waiting_for(devices, number))
+        yield taken
 
 
 def check_lock(device: str) -> None:
@@ -49,21 +76,9 @@ def check_lock(device: str) -> None:
     Raises:
         UserError: the lock is no file, or cannot be written.
     """
-    lock = FileLock(lock_path(device, os.environ))
-    _taken(lock, device)
-    lock.release()
-
-
-def _taken(lock: BaseFileLock, device: str) -> bool:
-    """Take the lock, if nobody holds it."""
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return False
-    except OSError as error:
-        reason = "is a link" if Path(lock.lock_file).is_symlink() else error.strerror
-        raise UserError(f"the lock of device {device} cannot be taken: {lock.lock_file}: {reason}") from error
-    return True
+    with ExitStack() as held:
+        for lock in _locks_of((device,), os.environ):
+            lock.taken(held)
 
 
 def lock_path(device: str, environment: Mapping[str, str]) -> Path:
@@ -73,12 +88,126 @@ def lock_path(device: str, environment: Mapping[str, str]) -> Path:
     return Path(tempfile.gettempdir()) / f"ampsweep-{user}-{name}.lock"
 
 
+class _Wait:
+    """A wait for others, told once."""
+
+    def __init__(self, on_wait: Tell | None, stop: StopRequest | None) -> None:
+        self._on_wait, self._stop = on_wait, stop
+
+    def once_more(self, sentence: str) -> None:
+        if self._on_wait is not None:
+            self._on_wait(sentence)
+            self._on_wait = None
+        if self._stop is not None and self._stop.requested:
+            raise KeyboardInterrupt from None
+        time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True)
+class _Lock:
+    """One file to lock for `device`: alone, or together with others that share it."""
+
+    device: str
+    path: Path
+    is_shared: bool = False
+
+    def taken(self, held: ExitStack) -> bool:
+        """Take the lock if nobody holds it, until `held` is left."""
+        try:
+            release = self._shared() if self.is_shared else self._alone()
+        except OSError as error:
+            reason = "is a link" if self.path.is_symlink() else error.strerror
+            raise UserError(f"the lock of device {self.device} cannot be taken: {self.path}: {reason}") from error
+        if release is None:
+            return False
+        held.callback(release)
+        return True
+
+    def _alone(self) -> Callable[[], None] | None:
+        lock = FileLock(self.path)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return None
+        return lock.release
+
+    def _shared(self) -> Callable[[], None] | None:
+        """As FileLock takes the file on Linux, the one system with sets of cores, but shared."""
+        assert sys.platform != "win32"
+        from fcntl import LOCK_NB, LOCK_SH, LOCK_UN, flock
+
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            flock(descriptor, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+
+        def release() -> None:
+            flock(descriptor, LOCK_UN)  # closing is not enough: a process that was forked meanwhile has it open
+            os.close(descriptor)
+
+        return release
+
+
+def _locks_of(devices: Sequence[str], environment: Mapping[str, str]) -> list[_Lock]:
+    """The locks of `devices` in the order in which they are taken."""
+    found: dict[Path, _Lock] = {}
+    for device in devices:
+        path = lock_path(device, environment)
+        cores = cores_of(device) or (_allowed_cores() if device == "cpu" else None)
+        if cores is None:
+            found[path] = _Lock(device, path)
+            continue
+        found.setdefault(path, _Lock(device, path, is_shared=True))
+        for core in {min(siblings(core)) for core in cores}:  # the threads of a physical core have one lock
+            of_core = path.with_name(f"{path.stem}-core-{core}.lock")
+            found[of_core] = _Lock(device, of_core)
+    return sorted(found.values(), key=lambda lock: lock.path)
+
+
+def _allowed_cores() -> frozenset[int] | None:
+    """The cores that this process may run on, as a batch system or taskset gives it some; None if it is all of them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = frozenset(os.sched_getaffinity(0))
+    return None if len(allowed) == os.cpu_count() else allowed
+
+
+def _free(devices: Sequence[str], number: int, held: ExitStack) -> tuple[str, ...] | None:
+    """The first `number` free devices, held until `held` is left; None, and nothing held, if there are fewer."""
+    taken: list[str] = []
+    with ExitStack() as so_far:
+        for index, device in enumerate(devices):
+            if len(taken) + len(devices) - index < number:
+                break  # another that wants as many may find them if this one takes no more
+            with ExitStack() as of_device:
+                if all(lock.taken(of_device) for lock in _locks_of((device,), os.environ)):
+                    so_far.enter_context(of_device.pop_all())
+                    taken.append(device)
+            if len(taken) == number:
+                held.enter_context(so_far.pop_all())
+                return tuple(taken)
+    return None
+
+
+def _waiting_for(devices: Sequence[str], number: int) -> str:
+    path = lock_path(devices[0], os.environ)
+    if len(devices) == 1:
+        return f"waiting for {devices[0]}: another training runs on it (lock {path})"
+    wanted = "one" if number == 1 else str(number)
+    return f"waiting for {wanted} of {', '.join(devices)}: other trainings run on them (locks such as {path})"
+
+
 def _physical_name(device: str, environment: Mapping[str, str]) -> str:
     kind, _, index = device.partition(":")
     if kind == "cpu":
-        return kind  # torch knows one CPU, whatever its index
+        return kind  # one CPU, whichever of its cores
     index = index or "0"
     visible = environment.get("CUDA_VISIBLE_DEVICES")
+    is_partition = visible is not None and visible.strip().startswith("MIG-")
+    if not is_partition and (uuid := _uuid(kind, index)) is not None:
+        return f"{kind}-{uuid}"
     if kind != "cuda" or visible is None:
         return f"{kind}-{index}"
     # CUDA ignores everything from the first invalid entry on; -1 is the customary one.
@@ -86,4 +215,15 @@ def _physical_name(device: str, environment: Mapping[str, str]) -> str:
     valid = list(takewhile(lambda entry: entry and not entry.startswith("-"), entries))
     if not index.isdecimal() or int(index) >= len(valid):
         raise ValueError(f"device {device} is not among the {len(valid)} of CUDA_VISIBLE_DEVICES={visible!r}")
-    return f"{kind}-{valid[int(index)]}"
+    return f"{kind}-{valid[int(index)].removeprefix('GPU-').removeprefix('MIG-')}"
+
+
+def _uuid(kind: str, index: str) -> str | None:
+    """The UUID of a GPU that torch sees, the same for all processes: an index means another one in each environment,
+    and CUDA_VISIBLE_DEVICES may name a GPU in several ways. None without torch or a UUID."""
+    torch: Any = sys.modules.get("torch")  # whoever locks a GPU has it; the others do without
+    if torch is None or kind != "cuda" or not torch.cuda.is_available():
+        return None
+    if not index.isdecimal() or int(index) >= torch.cuda.device_count():
+        return None
+    return str(torch.cuda.get_device_properties(int(index)).uuid)

@@ -49,10 +49,20 @@ class ChildExit(Generic[Result]):
     """The target's traceback, or one sentence on how the process ended; None when all went well."""
     sentence: str | None
     """The same in one sentence, with the place in the user's own code that raised it, if it is known."""
-    interrupted: bool
-    """True if this process was asked to stop (Ctrl-C, SIGTERM) during the call."""
+    stopped_by: str
+    """The name of the signal that asked this process to stop during the call; empty if none did."""
     oom_killed: bool = False
     """True if SIGKILL ended the child while the kernel counted a process killed for lack of memory."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Tell whether this process was asked to stop (Ctrl-C, SIGTERM, a batch system's warning) during the call."""
+        return bool(self.stopped_by)
+
+    def raise_interrupt(self) -> None:
+        """Raise KeyboardInterrupt with the name of the signal, if this process was asked to stop during the call."""
+        if self.interrupted:
+            raise KeyboardInterrupt(self.stopped_by)
 
     def unpacked(self) -> Result:
         """Return the result.
@@ -61,8 +71,7 @@ class ChildExit(Generic[Result]):
             KeyboardInterrupt: this process was asked to stop.
             ChildError: there is no result.
         """
-        if self.interrupted:
-            raise KeyboardInterrupt
+        self.raise_interrupt()
         if self.result is None and self.sentence is not None:
             raise ChildError(self.sentence) from _ThereError(self.error)
         return cast("Result", self.result)
@@ -98,10 +107,10 @@ def run_isolated(
                 continue
             child.follow(stop, on_message)
             if not child.declined:
-                return child.exit(interrupted=stop.requested)
+                return child.exit(stop.reason)
             _LOGGER.info("a cold start, for libraries read %s as they were imported", ", ".join(child.declined))
     told = f"no process could be started: {fault}"
-    return ChildExit(_SERVER_LOST, None, told, told, stop.requested)
+    return ChildExit(_SERVER_LOST, None, told, told, stop.reason)
 
 
 class _Child(Generic[Result]):
@@ -141,14 +150,14 @@ class _Child(Generic[Result]):
             self._process.join()
             self._end_orphan()
 
-    def exit(self, interrupted: bool) -> ChildExit[Result]:
+    def exit(self, stopped_by: str) -> ChildExit[Result]:
         exitcode = self._process.exitcode
         assert exitcode is not None
         fault = self._fault
         if fault is None and (exitcode != 0 or not self._returned):
             fault = Fault(_sudden_end(exitcode))
         sentence, error = (None, None) if fault is None else (fault.sentence, fault.traceback or fault.sentence)
-        return ChildExit(exitcode, self._result, error, sentence, interrupted, self._oom_killed(exitcode))
+        return ChildExit(exitcode, self._result, error, sentence, stopped_by, self._oom_killed(exitcode))
 
     def _oom_killed(self, exitcode: int) -> bool:
         if sys.platform == "win32" or exitcode != -signal.SIGKILL or self._killed_here:

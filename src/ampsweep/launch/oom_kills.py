@@ -31,7 +31,8 @@ def _counters(root: Path) -> Iterator[Path]:
             _, controllers, path = line.split(":", 2)
             if "memory" in controllers.split(","):
                 yield mount / "memory" / path.lstrip("/") / "memory.oom_control"
-            elif not controllers:
-                yield mount / path.lstrip("/") / "memory.events"
+            elif not controllers:  # the nearest that has the memory controller: Slurm's is the step, not the task
+                place = mount / path.lstrip("/")
+                yield from (one / "memory.events" for one in (place, *place.parents) if one.is_relative_to(mount))
     yield mount / "memory.events"
     yield mount / "memory/memory.oom_control"

@@ -1,4 +1,4 @@
-"""Stop signals: the first ends a training at its next step, the second at once."""
+"""Stop signals: the first ends a training at its next step, the second at once; a warning is never the second."""
 
 import signal
 import sys
@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-from ampsweep.stop_signals import STOP_SIGNALS
+from ampsweep.launch.slurm import own_job
+from ampsweep.stop_signals import STOP_SIGNALS, WARNING_SIGNALS
 
 # Wrappers (GNU `timeout`, `wandb agent`, `uv run`) signal a process and then its whole group: one request, two signals.
 _ECHO_S = 0.5
 
 
 class StopRequest:
-    """A flag that SIGINT and SIGTERM raise while the context is entered; a second signal raises KeyboardInterrupt.
+    """A flag that the stop signals raise while the context is entered; a second one raises KeyboardInterrupt.
 
-    Handlers exist only for the main thread; entered in another one, the flag is raised by `request` alone.
+    A batch system's warning is no impatience: neither it nor the SIGTERM that follows it is a second signal, and in a
+    job of Slurm no SIGTERM is. Handlers exist only for the main thread; entered in another one, the flag is raised by
+    `request` alone.
     """
 
     def __init__(self) -> None:
@@ -63,6 +66,11 @@ class StopRequest:
         if self._interrupts:
             self._interrupts = False
             raise KeyboardInterrupt
+        # In a job of Slurm nobody grows impatient: SIGTERM comes for the step, for the job and from torchrun, and the
+        # end of Slurm's patience is SIGKILL.
+        if number in WARNING_SIGNALS or (number == signal.SIGTERM and own_job() is not None):
+            self.request(signal.Signals(number).name)
+            return
         now = time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
@@ -72,14 +80,29 @@ class StopRequest:
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does: between two runs, a sweep then ends with its comparison so far."""
+def stop_signals_as_interrupt() -> Iterator[None]:
+    """Let any stop signal end this process as Ctrl-C does: between two runs, a sweep ends with its comparison so far.
+
+    Handlers that somebody else has for a batch system's warnings are kept.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    free = [number for number in WARNING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, *free)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def pass_on(interrupt: KeyboardInterrupt) -> None:
+    """Deliver the signal that a StopRequest has taken, named in `interrupt`, to a handler that was there before.
+
+    In a job of submitit this is how Slurm is asked to requeue it; the handler raises what it raises.
+    """
+    for number in WARNING_SIGNALS:
+        if number.name == str(interrupt) and callable(signal.getsignal(number)):
+            signal.raise_signal(number)

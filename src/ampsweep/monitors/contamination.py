@@ -7,6 +7,7 @@ import torch
 
 from ampsweep.monitors.processors import ProcessorUse
 from ampsweep.record.parts import Contamination
+from ampsweep.text import plural
 
 MAX_FOREIGN_CORES: Final = 0.25
 """Most cores of others in a clean run: a system's services, a sweep's parent and W&B's helpers take some hundredths of
@@ -67,7 +68,7 @@ def foreign_load(host: ProcessorUse) -> str | None:
     limit = max(MAX_FOREIGN_CORES, MAX_FOREIGN_SHARE * host.num_cores)
     if host.foreign_cores is None or host.foreign_cores <= limit:
         return None
-    return f"other processes kept {host.foreign_cores:.1f} of {host.num_cores} cores busy"
+    return f"other processes kept {host.foreign_cores:.1f} of {plural(host.num_cores + host.num_shared, 'core')} busy"
 
 
 def computing(processes: frozenset[int]) -> str:

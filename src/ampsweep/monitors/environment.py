@@ -118,7 +118,8 @@ def _checkout() -> dict[str, Any]:
 
 def _git(*arguments: str, cwd: Path) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=5, check=False)
+        command = ["git", "--no-optional-locks", *arguments]
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

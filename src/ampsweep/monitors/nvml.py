@@ -1,7 +1,7 @@
 """Readings of one GPU from the NVIDIA driver, through NVML."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -156,6 +156,27 @@ def _is_throttled(nvml: Any, handle: Any) -> bool:
 
 def _is_slowed_down(nvml: Any, handle: Any, reasons: int) -> bool:
     return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & reasons)
+
+
+def partition_names(uuids: Sequence[str]) -> list[str | None]:
+    """The models of partitions (MIG), each with its size; None for what NVML does not know."""
+    import pynvml  # here: a run without a GPU does not wait for it
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return [None for _ in uuids]
+    try:
+        return [_partition_name(pynvml, uuid) for uuid in uuids]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _partition_name(nvml: Any, uuid: str) -> str | None:
+    try:
+        return str(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except nvml.NVMLError:
+        return None
 
 
 def _find(nvml: Any, device: torch.device) -> Any:

@@ -3,13 +3,17 @@
 import os
 import platform
 import subprocess
+import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
+
+from ampsweep.cores import with_siblings
 
 _STAT: Final = Path("/proc/stat")
 
@@ -36,6 +40,15 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+_companions: frozenset[int] = frozenset()
+
+
+def count_companions(processes: Iterable[int]) -> None:
+    """Take processes of this machine for parts of the same training from now on, whose use is not that of others."""
+    global _companions  # of the process, as its own use is
+    _companions = frozenset(processes) - {os.getpid()}
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
     """Processor time spent in a window, in cores: 1.0 is one core busy all of the time."""
@@ -44,10 +57,12 @@ class ProcessorUse:
     """Length of the window in seconds, without pauses."""
     num_cores: int
     own_cores: float
-    """Used by this process and everything it started (data workers, wandb-core, compilers), without pauses."""
+    """Used by this process and everything it started on its cores (data workers, compilers), without pauses."""
     foreign_cores: float | None
-    """Used by all other processes on the cores that this one may use, in a virtual machine also by its host. None if
-    the system does not count."""
+    """Used by all other processes on the physical cores that this one may use, in a virtual machine also by its host.
+    None if the system does not count."""
+    num_shared: int = 0
+    """Further cores on which others count: they are threads of a physical core that this process may use."""
 
 
 class ProcessorWindow:
@@ -56,7 +71,7 @@ class ProcessorWindow:
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
         self._busy_s, self._counted_s = _processor_times()
-        self._own_s = _own_processor_time()
+        self._own_s, self._companions_s = _own_processor_time(), _companions_time()
         self._paused: tuple[float, float] | None = None
         self._paused_s = self._own_paused_s = 0.0
 
@@ -81,13 +96,15 @@ class ProcessorWindow:
         own_s = _own_processor_time() - self._own_s
         all_s, num_cores = time.perf_counter() - self._began_s, num_available_cores()
         window_s = all_s - self._paused_s
+        others_s = busy_s - own_s - max(0.0, _companions_time() - self._companions_s)
         is_told = counted_s > all_s * num_cores / 2  # some sandboxes have counters that never move
         return ProcessorUse(
             window_s=window_s,
             num_cores=num_cores,
             own_cores=(own_s - self._own_paused_s) / window_s,
             # Processes are timed exactly, processors in ticks of 10 ms: the difference can be a little below zero.
-            foreign_cores=max(0.0, busy_s - own_s) / all_s if is_told else None,
+            foreign_cores=max(0.0, others_s) / all_s if is_told else None,
+            num_shared=max(0, len(_watched_cores()) - num_cores),
         )
 
 
@@ -100,28 +117,55 @@ def nobody_else_runs() -> bool:
 
 
 def own_processes() -> set[int]:
-    """Ids of this process and of all processes that it started and that are alive."""
-    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    """Ids of this process, its companions, and all processes that it started and that are alive."""
+    return {os.getpid(), *_companions, *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def _own_processor_time() -> float:
-    """Seconds used by this process and by those it started, whether they have ended or not."""
+    """Seconds used by this process and by those it started, whether they have ended or not.
+
+    One that may run on other cores than this process, as what was started before it was kept to some, is not counted:
+    what it does to the cores of this one is as foreign as others' load.
+    """
     ended = os.times()
     seconds = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # it has just ended
+        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+            if not _is_watched(child):
+                continue
             times = child.cpu_times()
             seconds += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 
+def _companions_time() -> float:
+    """Seconds used by this training's other processes and by those they started."""
+    seconds = 0.0
+    for companion in _companions:
+        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+            process = psutil.Process(companion)
+            for one in filter(_is_watched, (process, *process.children(recursive=True))):
+                times = one.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def _watched_cores() -> frozenset[int]:
+    """The cores that this process may run on, and those that share a physical core with one of them."""
+    return with_siblings(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
+
+
+def _is_watched(process: psutil.Process) -> bool:
+    return sys.platform != "linux" or _watched_cores() >= os.sched_getaffinity(process.pid)
+
+
 def _processor_times() -> tuple[float, float]:
-    """Seconds (busy, busy or idle) since the machine started, summed over the cores this process may run on."""
+    """Seconds (busy, busy or idle) since the machine started, summed over the cores that are watched."""
     if platform.system() != "Linux":
         times = psutil.cpu_times()
         busy = float(times.user + times.system + getattr(times, "nice", 0.0))
         return busy, busy + float(times.idle)
-    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    cores = {f"cpu{core}" for core in _watched_cores()}
     busy_ticks = all_ticks = 0
     for line in _STAT.read_text(encoding="ascii").splitlines():
         name, *counts = line.split()

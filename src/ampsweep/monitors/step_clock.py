@@ -13,6 +13,9 @@ _MAX_LAG_SHARE: Final = 0.05
 """Share of a step by which a device that waits for its host is behind it, the last kernels' time. A busy one is behind
 by all that its queue holds: about a thousand kernels, or a whole step that has fewer."""
 
+Waits = Sequence[tuple[Any, Any]]
+"""Stretches between two moments of a timer."""
+
 
 class StepClock:
     """Times optimizer steps between `begin` and `end`; what lies between two steps is not timed.
@@ -35,7 +38,8 @@ class StepClock:
         self._work = {"perf/samples_per_sec": samples_per_step}
         if tokens_per_step is not None:
             self._work["perf/tokens_per_sec"] = tokens_per_step
-        self._now = self._timer.now
+        self.now = self._timer.now
+        """Takes a moment: seconds on the host, or an event in the device's queue. Nothing waits for it."""
         self._start: Any = None
         self._unread: list[_Stretch] = []
         self._warmup: set[int] = set()
@@ -52,15 +56,21 @@ class StepClock:
         self._steady = _Times()
         self._flowing_ms, self._launch_ms, self._lag_ms = array("d"), array("d"), array("d")
         """Steps after warm-up: times of those after no wait, the host's times of those after one, and lags."""
+        self._waits: list[Waits] = []
+        """Waits of each unread step for other ranks; empty where there are none."""
 
     def begin(self) -> None:
         """Begin a step; call it before fetching the step's data."""
-        self._start = self._now()
+        self._start = self.now()
 
-    def end(self, data_wait_s: float = 0.0) -> None:
-        """End the step; the host waited this many seconds for its data."""
+    def end(self, data_wait_s: float = 0.0, waits: Waits | None = None) -> None:
+        """End the step; the host waited this many seconds for its data, and the device, in a training of several ranks,
+        for the others between these moments of `now`.
+        """
+        if waits is not None:
+            self._waits.append(waits)
         assert self._start is not None, "end before begin"
-        self._unread.append((self._start, self._now(), data_wait_s))
+        self._unread.append((self._start, self.now(), data_wait_s))
         self._start = None
 
     def wait(self) -> None:
@@ -117,8 +127,12 @@ class StepClock:
             "perf/step_ms_iqr": _quantile(ordered, 0.75) - _quantile(ordered, 0.25),
             "perf/step_ms_p95": _quantile(ordered, 0.95),
         }
-        of_host = {"perf/launch_ms": self._launch_ms, "perf/device_lag_ms": self._lag_ms}
-        return figures | {key: _median(times) for key, times in of_host.items() if times}
+        medians = {
+            "perf/launch_ms": self._launch_ms,
+            "perf/device_lag_ms": self._lag_ms,
+            "perf/communication_ms": self._steady.communication_ms,
+        }
+        return figures | {key: _median(times) for key, times in medians.items() if times}
 
     @property
     def waits_for_host(self) -> bool:
@@ -135,6 +149,8 @@ class StepClock:
 
     def _figures(self, times: "_Times", step_ms: float) -> dict[str, float]:
         figures = {"perf/step_ms": step_ms, "perf/data_wait_ms": times.data_wait_ms / len(times.step_ms)}
+        if times.communication_ms:
+            figures["perf/communication_ms"] = sum(times.communication_ms) / len(times.communication_ms)
         return figures | {key: 1e3 * work / step_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
@@ -148,9 +164,11 @@ class StepClock:
         has_waited = self._timer.has_queue and (bool(unread) or 0 in after_wait)  # to read is to wait
         self._after_wait, self._lags_s = {0} if has_waited else set(), {}
         wait_ms = [1e3 * wait_s for _, _, wait_s in unread]
+        waits, self._waits = self._waits, []
+        apart_ms = [sum(self._timer.between_ms(*wait) for wait in of_step) for of_step in waits]
         first_steady = len(unread) if self._first_steady is None else self._first_steady
         self._first_steady = None if self._first_steady is None else 0
-        self._steady.add(step_ms, wait_ms, first_steady, len(unread), without=warmup | traced)
+        self._steady.add(step_ms, wait_ms, apart_ms, first_steady, len(unread), without=warmup | traced)
         if self._timer.has_queue:
             for index in range(first_steady, len(unread)):
                 if index in warmup or index in traced:
@@ -163,10 +181,10 @@ class StepClock:
                     self._lag_ms.append(1e3 * lags_s[index])
         begin = 0
         for cut in cuts:
-            self._window.add(step_ms, wait_ms, begin, cut, without=traced)
+            self._window.add(step_ms, wait_ms, apart_ms, begin, cut, without=traced)
             self._windows.append(self._window)
             self._window, begin = _Times(), cut
-        self._window.add(step_ms, wait_ms, begin, len(unread), without=traced)
+        self._window.add(step_ms, wait_ms, apart_ms, begin, len(unread), without=traced)
 
 
 class Stopwatch:
@@ -201,15 +219,26 @@ class _Times:
         self.step_ms = array("d")
         self.total_ms = 0.0
         self.data_wait_ms = 0.0
+        self.communication_ms = array("d")
+        """Waits for other ranks, of each step; empty where there are none."""
 
     def add(
-        self, step_ms: Sequence[float], wait_ms: Sequence[float], begin: int, end: int, *, without: set[int]
+        self,
+        step_ms: Sequence[float],
+        wait_ms: Sequence[float],
+        apart_ms: Sequence[float],
+        begin: int,
+        end: int,
+        *,
+        without: set[int],
     ) -> None:
         """Add the steps from `begin` to `end` (exclusive), except those in `without`."""
-        steps, waits = step_ms[begin:end], wait_ms[begin:end]
+        steps, waits, apart = step_ms[begin:end], wait_ms[begin:end], apart_ms[begin:end]
         if without:
             kept = [index for index in range(begin, end) if index not in without]
             steps, waits = [step_ms[index] for index in kept], [wait_ms[index] for index in kept]
+            apart = [apart_ms[index] for index in kept] if apart_ms else []
+        self.communication_ms.extend(apart)
         self.step_ms.extend(steps)
         self.total_ms += sum(steps)
         self.data_wait_ms += sum(waits)
@@ -239,6 +268,10 @@ class _Timer(Protocol):
         """The length of each stretch in ms, oldest first; waits for the last one to end."""
         ...
 
+    def between_ms(self, start: Any, end: Any) -> float:
+        """The time in ms between two moments that have passed."""
+        ...
+
 
 class _HostTimer:
     has_queue = False
@@ -250,6 +283,9 @@ class _HostTimer:
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
         return [1e3 * (end - start) for start, end, _ in stretches]
+
+    def between_ms(self, start: float, end: float) -> float:
+        return 1e3 * (end - start)
 
     def host_ms(self, stretch: _Stretch) -> float:
         (milliseconds,) = self.elapsed_ms([stretch])
@@ -284,7 +320,10 @@ class _EventTimer:
         if stretches:
             last, _ = stretches[-1][1]
             last.synchronize()
-        return [start.elapsed_time(end) for (start, _), (end, _), _ in stretches]
+        return [self.between_ms(start, end) for start, end, _ in stretches]
+
+    def between_ms(self, start: tuple[Any, float], end: tuple[Any, float]) -> float:
+        return float(start[0].elapsed_time(end[0]))
 
     def host_ms(self, stretch: _Stretch) -> float:
         (_, start_s), (_, end_s), _ = stretch

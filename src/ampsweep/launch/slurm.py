@@ -1,0 +1,114 @@
+"""Slurm as its jobs see it: the job of this process, and what Slurm tells about jobs.
+
+https://slurm.schedmd.com/sbatch.html#lbAK (variables), https://slurm.schedmd.com/squeue.html (states and reasons)
+"""
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+_TIMEOUT_S: Final = 20.0
+"""The time that Slurm's commands may take: a busy controller answers late."""
+_WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_GOING_ON: Final = frozenset(
+    {"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
+)
+_FIELDS: Final = ",".join(
+    f"{name}:256|" for name in ("JobArrayID", "State", "Reason", "TimeLimit", "exit_code", "tres-alloc")
+)
+_NO_LIMIT: Final = ("UNLIMITED", "INVALID", "NOT_SET")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as Slurm tells of it."""
+
+    job: str
+    """`12`, or `12_3` for a job of an array."""
+    state: str
+    """Slurm's name of it, such as PENDING, RUNNING or TIMEOUT."""
+    reason: str | None = None
+    """Slurm's reason why the job waits, or has ended: Resources, TimeLimit."""
+    time_limit: str | None = None
+    """As Slurm writes it: `1-00:00:00`, `5:00`; None: none."""
+    memory_limit: str | None = None
+    """As Slurm writes it: `400M` in all."""
+    exit_code: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.state in _WAITING
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the job has ended, and is in the queue no more."""
+        return not self.waits and self.state not in _GOING_ON
+
+
+def own_job(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The job that this process belongs to: `12`, or `12_3` for one of an array; None outside Slurm."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID") or None
+
+
+def num_restarts(environment: Mapping[str, str] = os.environ) -> int:
+    """Number of times that Slurm has requeued the job of this process."""
+    count = environment.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isdecimal() else 0
+
+
+def users_jobs() -> dict[str, JobState] | None:
+    """This user's jobs that Slurm knows, those that ended in the last minutes too; None if it does not answer."""
+    words = ("squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}", f"--Format={_FIELDS}")
+    answer = _answer(*words)
+    return None if answer is None else {job.job: job for line in answer.splitlines() if (job := _parsed(line))}
+
+
+def why_stopped(signal_name: str) -> str | None:
+    """Say why Slurm has sent a stop signal to the job of this process; None if it does not tell."""
+    job = own_job()
+    answer = None if job is None else _answer("scontrol", "--oneliner", "show", "job", job)
+    if answer is None:
+        return None
+    facts = dict(re.findall(r"(?:^|\s)(\w+)=(\S+)", answer))
+    limit = facts.get("TimeLimit", "")
+    if facts.get("JobState") == "TIMEOUT" or facts.get("Reason") == "TimeLimit":
+        return f"the time limit ({limit}) of Slurm's job {job}"
+    if facts.get("Restarts", "").isdecimal() and int(facts["Restarts"]) > num_restarts():
+        return f"Slurm has requeued its job {job}"
+    if facts.get("JobState") == "PREEMPTED":
+        return f"Slurm has preempted its job {job}"
+    if facts.get("JobState") in ("COMPLETING", "CANCELLED"):
+        return f"Slurm's job {job} was cancelled"
+    if signal_name in ("SIGUSR1", "SIGUSR2") and limit not in ("", *_NO_LIMIT):
+        return f"Slurm's job {job} ends at {facts.get('EndTime')} at the latest (time limit {limit})"
+    return None
+
+
+def _parsed(line: str) -> JobState | None:
+    words = [word.strip() for word in line.split("|")]
+    if len(words) <= _FIELDS.count(","):
+        return None
+    job, state, reason, time_limit, exit_code, resources, *_ = words
+    memory = re.search(r"\bmem=(\w+)", resources)
+    return JobState(
+        job,
+        state,
+        reason=None if reason in ("", "None") else reason,
+        time_limit=None if time_limit in ("", *_NO_LIMIT) else time_limit,
+        memory_limit=None if memory is None else memory[1],
+        exit_code=int(exit_code) if exit_code.isdecimal() else None,
+    )
+
+
+def _answer(*words: str) -> str | None:
+    """The words of a command of Slurm; None if it is not there, fails, or takes too long."""
+    with suppress(OSError, subprocess.SubprocessError):
+        ended = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True)
+        return ended.stdout
+    return None

@@ -1,0 +1,93 @@
+"""What Slurm tells about jobs, from answers that a Slurm 22.05 has given."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ampsweep.launch.slurm import JobState, num_restarts, own_job, users_jobs, why_stopped
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs a shell, as Slurm does")
+
+JOBS = """\
+7 | CANCELLED | BeginTime | 3:00 | 0 | cpu=1,mem=1000M,node=1,billing=1 |
+3_2 | FAILED | NonZeroExitCode | 11:00 | 137 | cpu=1,mem=1G,node=1,billing=1 |
+3_3 | TIMEOUT | TimeLimit | 1-00:02:00 | 15 | cpu=1,mem=1G,node=1,billing=1 |
+3_4 | PENDING | Resources | UNLIMITED | 0 | |
+3_5 | COMPLETING | None | 11:00 | 0 | cpu=1,node=1,billing=1 |
+"""
+JOB = "JobId=5 ArrayJobId=3 JobState={state} Reason={reason} Requeue=1 Restarts={restarts} ExitCode=0:0 \
+RunTime=00:00:28 TimeLimit=00:11:00 TimeMin=N/A EndTime=2026-11-22T13:32:59 Deadline=N/A"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine whose commands of Slurm give a set answer."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def answers(program: str, text: str, code: int = 0) -> None:
+        (tmp_path / "answer").write_text(text)
+        (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/answer\nexit {code}\n")
+        (tmp_path / program).chmod(0o755)
+
+    return answers
+
+
+def test_the_jobs_of_a_user(slurm):
+    slurm("squeue", JOBS)
+    assert users_jobs() == {
+        "7": JobState("7", "CANCELLED", "BeginTime", "3:00", "1000M", 0),
+        "3_2": JobState("3_2", "FAILED", "NonZeroExitCode", "11:00", "1G", 137),
+        "3_3": JobState("3_3", "TIMEOUT", "TimeLimit", "1-00:02:00", "1G", 15),
+        "3_4": JobState("3_4", "PENDING", "Resources", None, None, 0),
+        "3_5": JobState("3_5", "COMPLETING", None, "11:00", None, 0),
+    }
+    assert [(job.waits, job.is_over) for job in users_jobs().values()] == [
+        *[(False, True)] * 3,
+        (True, False),
+        (False, False),
+    ]
+
+
+def test_a_controller_that_does_not_answer_is_no_empty_queue(slurm, monkeypatch):
+    slurm("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    assert users_jobs() is None
+    monkeypatch.setenv("PATH", "")
+    assert users_jobs() is None
+    assert why_stopped("SIGTERM") is None
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "restarts", "signal", "said"),
+    [
+        ("COMPLETING", "TimeLimit", 0, "SIGTERM", "the time limit (00:11:00) of Slurm's job 5"),
+        ("COMPLETING", "None", 1, "SIGTERM", "Slurm has requeued its job 5"),
+        ("PREEMPTED", "None", 0, "SIGTERM", "Slurm has preempted its job 5"),
+        ("COMPLETING", "None", 0, "SIGTERM", "Slurm's job 5 was cancelled"),
+        (
+            *("RUNNING", "None", 0, "SIGUSR2"),
+            "Slurm's job 5 ends at 2026-11-22T13:32:59 at the latest (time limit 00:11:00)",
+        ),
+        ("RUNNING", "None", 0, "SIGTERM", None),
+    ],
+)
+def test_the_reason_of_a_stop(state, reason, restarts, signal, said, slurm):
+    slurm("scontrol", JOB.format(state=state, reason=reason, restarts=restarts))
+    assert why_stopped(signal) == said
+
+
+def test_a_requeued_job_may_be_stopped_by_its_time_limit(slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    slurm("scontrol", JOB.format(state="COMPLETING", reason="TimeLimit", restarts=1))
+    assert why_stopped("SIGTERM") == "the time limit (00:11:00) of Slurm's job 5"
+
+
+def test_the_job_of_a_process():
+    assert own_job({"SLURM_JOB_ID": "5"}) == "5"
+    assert own_job({"SLURM_JOB_ID": "5", "SLURM_ARRAY_JOB_ID": "3", "SLURM_ARRAY_TASK_ID": "2"}) == "3_2"
+    assert own_job({}) is None
+    assert [num_restarts({"SLURM_RESTART_COUNT": count}) for count in ("2", "", "x")] == [2, 0, 0]
+    assert num_restarts({}) == 0
