@@ -11,7 +11,7 @@ from wandb_server import KEY, Run, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
-from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, StepPrediction
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, RankFigures, RecordedDtypes, StepPrediction
 from ampsweep.tracking.tracker import make_tracker
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
@@ -55,6 +55,12 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     record.memory = MemoryUse(peak={"parameters": 4096, "activations": 100}, end_of_forward={"parameters": 4096})
     record.prediction = StepPrediction(target="cpu", peak={"parameters": 4096, "activations": 101}, error_pct=0.02)
     record.proof = ModeProof(flops={"bfloat16": 90}, outputs={"bfloat16": 7, "float32": 2}, contradictions=[])
+    record.identity.parallel, record.identity.world_size, record.identity.global_batch_size = "ddp", 2, 16
+    record.dtypes = RecordedDtypes(compute="bfloat16", reduction="float32")
+    record.ranks = [
+        RankFigures(rank=rank, host="node", device=f"cuda:{rank}", peak_allocated_gib=1.5, peak={"activations": rank})
+        for rank in (0, 1)
+    ]
     run = track(record)
     assert bits(run.rows) == bits(read_history(tmp_path))
     assert (run.state, run.exit_code, run.project) == ("finished", 0, "mine")
@@ -73,6 +79,14 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
         [["parameters", 4096, 4096, 4096], ["activations", 100, None, 101]],
     )
     assert run.summary["prediction"] == record.prediction.as_json()
+    columns, rows = table(run, "rank_table")
+    by_rank = [dict(zip(columns, row, strict=True)) for row in rows]
+    assert [(one["rank"], one["device"], one["peak_allocated_gib"], one["activations_bytes"]) for one in by_rank] == [
+        (0, "cuda:0", 1.5, 0),
+        (1, "cuda:1", 1.5, 1),
+    ]
+    assert [run.config[key] for key in ("parallel", "world_size", "global_batch_size")] == ["ddp", 2, 16]
+    assert [run.config[f"{kind}_dtype"] for kind in ("compute", "reduction")] == ["bfloat16", "float32"]
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
 
@@ -134,6 +148,21 @@ def test_files_go_along_when_they_are_asked_for(
     assert artifacts["checkpoint"].files["last.pt"] == b"weights"
     assert artifacts["memory_snapshot"].files["memory_snapshot.pickle"] == b"allocations"
     assert artifacts["checkpoint"].collection == "checkpoint-run0123"
+
+
+def test_a_checkpoint_of_several_ranks_goes_along_as_a_whole(
+    track: Track, record: RunRecord, tmp_path: Path, wandb_server: WandbServer
+) -> None:
+    record.config["tracking"] = {"checkpoints": True, "alerts": False}
+    files = {"__0_0.distcp": b"one", "__1_0.distcp": b"other", ".metadata": b"torch's", "manifest.json": b"{}"}
+    for name in ("last", "previous"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        for file, content in files.items():
+            (tmp_path / "checkpoints" / name / file).write_bytes(content)
+    track(record)
+    (artifact,) = wandb_server.recorded.artifacts
+    assert (artifact.type, artifact.state) == ("checkpoint", "COMMITTED")
+    assert {name: artifact.files.get(name) for name in files} == files
 
 
 def test_no_file_goes_along_unasked(track: Track, record: RunRecord, tmp_path: Path, wandb_server: WandbServer) -> None:

@@ -1,5 +1,16 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
+from ampsweep.record.checkpoint_places import (
+    AT_SEAM,
+    CHECKPOINTS,
+    LAST,
+    MANIFEST,
+    PREVIOUS,
+    directory_of,
+    is_checkpoint,
+    kept_checkpoint,
+    kept_checkpoints,
+)
 from ampsweep.record.digests import RowsDigest, Stretch
 from ampsweep.record.files import NO_ROOM, RecordError, remove_leftovers, replacing, write_atomically
 from ampsweep.record.history import (
@@ -13,11 +24,7 @@ from ampsweep.record.history import (
     salvage_history,
 )
 from ampsweep.record.run_record import (
-    AT_SEAM,
-    CHECKPOINTS,
     FILE_NAME,
-    LAST,
-    PREVIOUS,
     SNAPSHOT_NAME,
     Found,
     Identity,
@@ -31,6 +38,7 @@ __all__ = [
     "FILE_NAME",
     "HISTORY_NAME",
     "LAST",
+    "MANIFEST",
     "NO_ROOM",
     "PREVIOUS",
     "SNAPSHOT_NAME",
@@ -41,9 +49,13 @@ __all__ = [
     "RowsDigest",
     "RunRecord",
     "Stretch",
+    "directory_of",
     "find_records",
     "history_line",
     "history_row",
+    "is_checkpoint",
+    "kept_checkpoint",
+    "kept_checkpoints",
     "number",
     "read_history",
     "remove_leftovers",

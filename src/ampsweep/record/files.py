@@ -4,6 +4,7 @@ import errno
 import glob
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
     Args:
         keep_as: the name that the file before keeps, if there was one.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(_NUM_RANDOM // 2)}")
+    temporary = temporary_beside(path)
     try:
         with temporary.open("xb") as stream:
             yield stream
@@ -66,12 +67,12 @@ def replacing(path: Path, *, keep_as: Path | None = None) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if (of_system := _of_system(error)) is not None:  # a write names no file
+        if (of_system := system_error(error)) is not None:  # a write names no file
             raise OSError(of_system.errno, of_system.strerror, str(path)) from error
         raise
 
 
-def _of_system(error: BaseException) -> OSError | None:
+def system_error(error: BaseException) -> OSError | None:
     """Find the system's error behind another one: torch's writer raises its own in place of what its stream raised."""
     while not isinstance(error, OSError):
         behind = error.__cause__ or error.__context__
@@ -97,4 +98,23 @@ def remove_leftovers(*paths: Path) -> None:
     """
     for path in paths:
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * _NUM_RANDOM}"):
-            leftover.unlink(missing_ok=True)
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name beside `path` for what is to take its place, which `remove_leftovers` knows."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(_NUM_RANDOM // 2)}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable against a crash of the machine, where the system can."""
+    if os.name == "nt":  # which cannot open one
+        return
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -108,6 +108,40 @@ class Contamination(Part):
         return {name: value for name, value in vars(self).items() if name in known or name == "busy_before"}
 
 
+@dataclass(kw_only=True)
+class RecordedDtypes(Part):
+    """The five dtypes that make the precision of the training, by their names in torch."""
+
+    compute: str | None = None
+    """dtype of the operands of matmuls and convolutions."""
+    parameters: str | None = None
+    gradients: str | None = None
+    """dtype of gradients while micro-batches are added up."""
+    reduction: str | None = None
+    """dtype of gradients while they are added up across ranks; absent where there is one."""
+    optimizer_state: str | None = None
+
+
+@dataclass(kw_only=True)
+class RankFigures(Part):
+    """One rank of a training on several devices, and its own figures."""
+
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    device: str | None = None
+    device_name: str | None = None
+    peak_bytes: int | None = None
+    """Bytes of the traced step at the moment with the most; `peak` has them by category."""
+    peak: dict[MemoryCategory, int] | None = None
+    peak_allocated_gib: float | None = None
+    peak_reserved_gib: float | None = None
+    process_gib: float | None = None
+    step_ms: float | None = None
+    data_wait_ms: float | None = None
+    communication_ms: float | None = None
+
+
 Doubt = Literal["custom", "untested", "workspace", "reserve"]
 """The reason why a prediction does not vouch for an operator: it is not torch's own; its sizes were never compared with
 its kernel's; it takes a workspace, or keeps for backward, what a library decides while it runs."""
@@ -179,6 +213,8 @@ class Attempt(Part):
     """ISO 8601, UTC."""
     host: str | None = None
     pid: int | None = None
+    slurm_job: str | None = None
+    """The job of Slurm that it belonged to: `12`, or `12_3` for one of an array."""
     checkpoint: str | None = None
     """Path of the checkpoint that this process resumed from."""
     notes: list[str] | None = None

@@ -15,7 +15,9 @@ from ampsweep.record.parts import (
     Contamination,
     MemoryUse,
     ModeProof,
+    RankFigures,
     RecordedConfig,
+    RecordedDtypes,
     StepPrediction,
     WandbFacts,
     as_json,
@@ -25,10 +27,6 @@ from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
 FILE_NAME: Final = "run.json"
-CHECKPOINTS: Final = "checkpoints"
-LAST: Final = "last.pt"
-PREVIOUS: Final = "previous.pt"
-AT_SEAM: Final = "seam.pt"
 SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
 """Files of a run directory: the newest checkpoint, the one before it and that of `seam.step`; the snapshot exists on
 request only."""
@@ -56,6 +54,11 @@ class Identity:
     seed: int
     device: str
     world_size: int = 1
+    """Number of ranks, each a process on a device of its own."""
+    parallel: str = "single"
+    """The strategy: single, ddp or fsdp2."""
+    global_batch_size: int | None = None
+    """Samples of an optimizer step: those of all micro-batches on all ranks."""
     model_size: int | None = None
     """Number of parameters."""
     seq_len: int | None = None
@@ -99,6 +102,10 @@ class RunRecord:
     absent: dict[str, str] = field(default_factory=dict)
     """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
+    """The fullest rank's, where there are several."""
+    dtypes: RecordedDtypes = field(default_factory=RecordedDtypes)
+    ranks: list[RankFigures] = field(default_factory=list)
+    """Each rank's own figures; empty where there is one."""
     prediction: StepPrediction | None = None
     """The prediction made for this run (in a record of kind `predicted` with the curve over batch sizes); None if none
     was asked for."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.metrics import MEASURED, METRICS, STEP
-from ampsweep.record import CHECKPOINTS, FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, read_history
+from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint, read_history
 from ampsweep.redaction import hidden
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ _IN_SUMMARY: Final = (
     *("status", "error", "oom", "cut_short", "started_at", "ended_at"),
     *("batch_search", "proof", "memory", "prediction", "contamination"),
 )
+
+_OF_RANK: Final = (
+    *("rank", "host", "device", "device_name", "peak_allocated_gib", "peak_reserved_gib", "process_gib"),
+    *("step_ms", "data_wait_ms", "communication_ms", "peak_bytes"),
+)
+"""Columns of the table of ranks, as in the record; then the peak's bytes by category."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,15 @@ def run_notes(record: RunRecord) -> str | None:
 
 
 def run_config(record: RunRecord) -> dict[str, Any]:
-    """The identity, flat, with arm and hashes; and as one value each the resolved config and the environment.
+    """The identity, flat, with arm, hashes and the step's dtypes; and as one value each the resolved config and the
+    environment.
 
     A sweep writes its own parameters (`precision`, `model`) at the top, over whatever has their names.
     """
     facts = hidden(record.as_json())
     beside = ("arm", "pair_key", "config_hash", "config", "environment")
-    return {**facts["identity"], **{key: facts[key] for key in beside}}
+    dtypes = {f"{kind}_dtype": dtype for kind, dtype in record.dtypes.as_json().items()}
+    return {**facts["identity"], **dtypes, **{key: facts[key] for key in beside}}
 
 
 def define_metrics(run: "wandb.Run") -> None:
@@ -139,7 +148,8 @@ def _artifacts(id: str, record: RunRecord, directory: Path) -> "Iterator[wandb.A
     for kind, path in artifact_files(record, directory).items():
         metadata = {"arm": record.arm, "config_hash": record.config_hash, "status": record.status}
         artifact = wandb.Artifact(artifact_name(kind, id), type=kind, metadata=metadata)
-        artifact.add_file(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
+        add = artifact.add_dir if path.is_dir() else artifact.add_file
+        add(str(path), policy="immutable")  # not copied: it can be large, and nobody changes it
         yield artifact
 
 
@@ -149,11 +159,12 @@ def artifact_name(kind: str, id: str) -> str:
 
 
 def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
-    """The file of each artifact of the run, by the artifact's type."""
-    files = {"memory_snapshot": directory / SNAPSHOT_NAME}
+    """The file, or the directory of files, of each artifact of the run, by the artifact's type."""
+    snapshot = directory / SNAPSHOT_NAME
+    files = {"memory_snapshot": snapshot if snapshot.exists() else None}
     if _tracking(record).get("checkpoints", False):
-        files["checkpoint"] = directory / CHECKPOINTS / LAST
-    return {kind: path for kind, path in files.items() if path.exists()}
+        files["checkpoint"] = kept_checkpoint(directory, LAST)
+    return {kind: path for kind, path in files.items() if path is not None}
 
 
 def _tracking(record: RunRecord) -> Mapping[str, Any]:
@@ -173,7 +184,7 @@ def _extremes(rows: Iterable[Mapping[str, float]], of: Iterable[str]) -> dict[st
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
-    """Bytes by category and dtypes by operators, of the traced step; those that were not traced have no table."""
+    """Bytes by category and dtypes by operators, of the traced step, and the ranks; what is not there has no table."""
     import wandb
 
     memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
@@ -189,4 +200,11 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
     if outputs:
         rows = [[dtype, flops.get(dtype, 0), outputs.get(dtype, 0)] for dtype in sorted({*flops, *outputs})]
         tables["dtype_table"] = wandb.Table(["dtype", "matmul_and_convolution_flops", "operator_outputs"], rows)
+    if ranks := facts["ranks"]:
+        columns = [*_OF_RANK, *(f"{category}_bytes" for category in MEMORY_CATEGORIES)]
+        rows = [
+            [*(one.get(key) for key in _OF_RANK), *((one.get("peak") or {}).get(key) for key in MEMORY_CATEGORIES)]
+            for one in ranks
+        ]
+        tables["rank_table"] = wandb.Table(columns, rows)
     return tables

@@ -3,9 +3,10 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from ampsweep.metrics import STEP
@@ -138,14 +139,16 @@ def _load_into(
 def _load_all(runs: "Sequence[Run]", directory: Path) -> Iterator[tuple[str, Path | str]]:
     """Load runs several at a time; of each its id and run directory, or why it cannot be compared, as a clause."""
     pool = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="wandb")
-    pending = {pool.submit(_load, run, directory / str(number)) for number, run in enumerate(runs)}
+    # To wait for all that are left, again after each, would take the square of their number.
+    ended: SimpleQueue[Future[tuple[str, Path | str]]] = SimpleQueue()
     try:
-        while pending:
-            done, pending = wait(pending, timeout=LISTING_S, return_when=FIRST_COMPLETED)
-            if not done:
-                raise TimeoutError
-            for one in done:
-                yield one.result()
+        for number, run in enumerate(runs):
+            pool.submit(_load, run, directory / str(number)).add_done_callback(ended.put)
+        for _ in runs:
+            yield ended.get(timeout=LISTING_S).result()
+    except Empty:
+        abandon_wandb()
+        raise TimeoutError from None
     except BaseException:
         abandon_wandb()  # some of its answers have no limit of their own, and threads wait for them
         raise

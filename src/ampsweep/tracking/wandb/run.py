@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RunMode = Literal["online", "offline"]
 
+_TAKEN_AWAY: Final = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+"""Signals by which a machine is taken away from a run."""
 _SILENT_S: Final = 1.0
 _LONGER_THAN_AN_ANSWER: Final = 10
 """A run begins with several requests."""
@@ -179,5 +181,5 @@ class WandbRun:
         if is_agents_run() and not record.wandb.stopped and heartbeat is not None:
             record.wandb.stopped = is_stopped(heartbeat.login, run.entity, run.project, run.id)
         settle_stop(record)
-        if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by == "SIGTERM":
+        if record.status == "interrupted" and record.attempts and record.attempts[-1].stopped_by in _TAKEN_AWAY:
             run.mark_preempting()

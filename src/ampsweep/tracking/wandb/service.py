@@ -15,6 +15,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.stop_signals import STOP_SIGNALS
 from ampsweep.tracking.wandb.comparison_run import publish
 from ampsweep.tracking.wandb.core import end_wandb
 from ampsweep.tracking.wandb.library import first_line, lost_errors, silence_libraries
@@ -34,7 +35,7 @@ _IMPORTS: Final = ("wandb", "wandb.apis.public", "requests", "opentelemetry.expo
 
 def main() -> None:
     """Serve one client after another until the process at the other end of stdin is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     try:
         key, expected = pickle.load(sys.stdin.buffer)
