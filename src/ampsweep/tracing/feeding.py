@@ -1,18 +1,23 @@
 """The line between a training and what feeds it: building data and reading batches is no memory of a training."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from torch import Tensor
+import torch
+from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.tracing.host_memory import mark_delivery, mark_reading
 from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.resized_storages import following_resizes
 
 _PLAIN: Final = (Tensor, FakeTensor)
+_COPY: Final = torch.ops.aten.copy_.default
+_EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "fsdp"))
+"""Namespaces of the operators that ranks exchange tensors by."""
 
 
 class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -31,15 +36,19 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.is_feeding = False
         """True while operators only build data or read batches."""
+        self._resizes: AbstractContextManager[None]
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
         self._entered.append(self)
+        self._resizes = following_resizes(self._resize)
+        self._resizes.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._resizes.__exit__(None, None, None)
         self._entered.remove(self)
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
@@ -52,14 +61,28 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Tell whether an operator uses no byte: it only makes a view, of memory that counts as far as it is used."""
         return self.ledger.is_host and getattr(operator, "is_view", False)
 
-    def hold_inputs(self, tensors: Iterable[Tensor]) -> None:
-        """Note what an operator takes that is not known yet: it was there from the beginning."""
+    def hold_inputs(self, operator: Any, tensors: Sequence[Tensor]) -> None:
+        """Note what an operator takes that is not known yet: it was there from the beginning.
+
+        Gloo copies what it has received out of buffers of its own, which are no tensors of the training.
+        """
+        if operator is _COPY and (found := self.ledger.find(tensors[0])) and found.category == "communication":
+            return
         self.ledger.hold_unknown(tensors, "data" if self.is_feeding else "other")
+
+    def note_exchange(self, operator: Any, inputs: Iterable[Tensor], result: Any) -> None:
+        """Note what an operator has taken and returned, if ranks exchange tensors by it."""
+        if getattr(operator, "namespace", None) in _EXCHANGING:
+            self.ledger.exchange((*inputs, *tensors_in(result)))
 
     def deliver(self, tensors: Iterable[Tensor]) -> None:
         """Note the tensors of a batch."""
         for tensor in tensors:
             self.ledger.deliver(tensor)
+
+    def _resize(self, storage: UntypedStorage, before: int) -> None:
+        if not self.looks_away:
+            self.ledger.resize(storage, before)
 
 
 @contextmanager

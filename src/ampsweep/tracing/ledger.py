@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, MemoryCategory
 
@@ -37,7 +38,7 @@ class Lives:
 
 
 class Ledger:
-    """The lives of all storages under the tensors of one device that are passed to it.
+    """The lives of all storages under the plain tensors of one device that are passed to it.
 
     It counts storages, not tensors: views, tied weights and flattened parameters count once. A storage has one category
     for its whole life, the last it is given: a tensor that turns out to be a gradient was one from its first byte. It
@@ -49,14 +50,26 @@ class Ledger:
     Without its history it knows only the storages alive now, and can be kept through any number of steps.
     """
 
-    def __init__(self, device: torch.device, *, keeps_history: bool = True, counted: type[Tensor] = Tensor) -> None:
-        """`counted`: the class of tensors that are on the device; a fake device has the same name as the host."""
-        self._device, self._keeps_history, self._counted = device, keeps_history, counted
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        keeps_history: bool = True,
+        fake: FakeTensorMode | None = None,
+        is_host: bool | None = None,
+    ) -> None:
+        """Begin with no storage known.
+
+        Args:
+            fake: the mode whose tensors are on the device, where that exists in sizes only.
+            is_host: the device is a host, as a CPU is unless it stands for an accelerator.
+        """
+        self._device, self._keeps_history, self._fake = device, keeps_history, fake
         self._scratch: list[Allocation] = []
         self._allocations: list[Allocation] = []
         self._known: dict[int, _Known] = {}
         self._delivered: dict[int, tuple[weakref.ref[Tensor], Allocation]] = {}
-        self.is_host = device.type == "cpu" and counted is Tensor
+        self.is_host = device.type == "cpu" if is_host is None else is_host
         self.moment = 0
         """Births and deaths so far."""
         self._live = 0
@@ -126,6 +139,33 @@ class Ledger:
         self._look_at_peak()
         return known is None
 
+    def exchange(self, tensors: Iterable[Tensor]) -> None:
+        """Put what ranks exchange into `communication`, unless its storage has a role of its own."""
+        for tensor in tensors:
+            known = self._find(tensor)
+            if known is None or (not known.is_delivered and known.allocation.category in ("temporary", "other")):
+                self.hold(tensor, "communication")
+
+    def resize(self, storage: torch.UntypedStorage, before: int) -> None:
+        """Note that a storage of `before` bytes was resized by no operator, as those of gathered parameters are."""
+        known, now = self._known.get(id(storage)), storage.nbytes()
+        if known is None:
+            if not self._may_hold(storage) or (before and now):
+                return  # an operator's result that it has not returned yet
+            known = self._know(storage, Allocation(0, "communication", born=0, died=0))
+            if before:
+                known.allocation, known.used = self._allocated(0, "communication", born=0), []
+                self._count_used(known, (0, before))
+        elif known.is_delivered or known.storage_bytes == now:
+            return
+        if known.allocation.died is None:
+            self._free(known.allocation)
+        if now:
+            self.moment += 1
+            known.allocation = self._allocated(now, known.allocation.category, self.moment)
+            self._look_at_peak()
+        known.storage_bytes, known.used = now, None
+
     def scratch(self, num_bytes: int) -> None:
         """Note the scratch memory of a kernel that runs now; it counts in no category and no peak."""
         self._scratch.append(Allocation(num_bytes, "temporary", born=self.moment + 1, died=self.moment + 2))
@@ -169,11 +209,15 @@ class Ledger:
         self._delivered.clear()
 
     def _counts(self, tensor: Tensor) -> bool:
-        if not isinstance(tensor, self._counted) or tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided:
             return False
-        # Asking a fake tensor for its device in the usual way calls an operator.
-        device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
-        return device == self._device
+        if isinstance(tensor, FakeTensor):
+            # Asking a fake tensor for its device in the usual way calls an operator.
+            return tensor.fake_mode is self._fake and tensor.fake_device == self._device
+        return (self._fake is None or self.is_host) and tensor.device == self._device
+
+    def _may_hold(self, storage: torch.UntypedStorage) -> bool:
+        return storage.device.type == "meta" if self._fake is not None else storage.device == self._device
 
     def _find(self, tensor: Tensor) -> "_Known | None":
         return self._known.get(id(tensor.untyped_storage())) if self._counts(tensor) else None
@@ -187,11 +231,15 @@ class Ledger:
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0:
             return None
-        used: list[_Span] | None = None if num_bytes is None else []
         allocation = self._allocated(storage.nbytes() if num_bytes is None else num_bytes, category, born)
+        known = self._know(storage, allocation)
+        known.used = None if num_bytes is None else []
+        return known
+
+    def _know(self, storage: torch.UntypedStorage, allocation: Allocation) -> "_Known":
         # A storage keeps one Python object for as long as it lives, so its id and a weak reference follow it.
         key = id(storage)
-        known = _Known(weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes(), used)
+        known = _Known(weakref.ref(storage, partial(self._on_death, key)), allocation, storage.nbytes())
         self._known[key] = known
         return known
 
@@ -244,7 +292,7 @@ class Ledger:
 
     def _forget(self, key: int) -> None:
         known = self._known.pop(key)
-        if not known.is_delivered:
+        if not known.is_delivered and known.allocation.died is None:
             self._free(known.allocation)
 
     def _free(self, allocation: Allocation) -> None:
@@ -307,3 +355,18 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
+
+
+def plain_tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts; instead of one that wraps others, such as a DTensor, these."""
+    for tensor in tensors_in(value):
+        if wraps_others(tensor):
+            names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+            yield from plain_tensors_in([getattr(tensor, name) for name in names])
+        else:
+            yield tensor
+
+
+def wraps_others(tensor: Tensor) -> bool:
+    """Tell whether a tensor has no bytes of its own but those of the tensors it wraps."""
+    return is_traceable_wrapper_subclass(tensor)

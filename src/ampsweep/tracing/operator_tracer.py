@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from ampsweep.tracing.feeding import StorageCounter
 from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
-_DERIVED_FROM_PARAMETERS = {"parameters", "autocast_weights", "activations"}
+_PARAMETERS: Final = ({"parameters"}, {"communication"})
+"""The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""
+_DERIVED_FROM_PARAMETERS: Final = {"parameters", "communication", "autocast_weights", "activations"}
 _PLAIN = (Tensor, FakeTensor)
 _DEVICE = torch.ops.prim.device.default
 """The operator that returns a fake tensor's device; it is called three times for each other operator."""
@@ -62,7 +64,7 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         inputs, is_view = [*tensors_in(args), *tensors_in(kwargs)], self.is_view_of_host(func)
         if not is_view:
-            self.hold_inputs(inputs)
+            self.hold_inputs(func, inputs)
         was_in_backward, self._in_backward = self._in_backward, self._phase.is_bw
         if self._in_backward and not was_in_backward:
             self.ledger.note()
@@ -84,18 +86,20 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         for tensor in () if is_view else tensors_in(result):
             if self.ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self.outputs[tensor.dtype] += 1
+        self.note_exchange(func, inputs, result)
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
             self.ledger.scratch(num_bytes)
         return result
 
     def _category(self, operator: Any, inputs: list[Tensor], output: Tensor) -> MemoryCategory:
-        if not self.recorded:
-            return "temporary"
         sources = {found.category for tensor in inputs if (found := self.ledger.find(tensor))}
+        is_cast = operator is torch.ops.aten._to_copy and output.dtype != inputs[0].dtype
+        if not self.recorded:
+            # FSDP accumulates gradients in the dtype that they are reduced in.
+            return "gradients" if is_cast and self._in_backward and sources == {"gradients"} else "temporary"
         if not sources & _DERIVED_FROM_PARAMETERS:
             return "other"
-        is_cast = operator is torch.ops.aten._to_copy and output.dtype != inputs[0].dtype
-        return "autocast_weights" if is_cast and sources == {"parameters"} else "activations"
+        return "autocast_weights" if is_cast and sources in _PARAMETERS else "activations"
 
 
 def _is_recomputation() -> bool:

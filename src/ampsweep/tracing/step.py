@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.ledger import Ledger, Lives, tensors_in
+from ampsweep.tracing.ledger import Ledger, Lives, plain_tensors_in, wraps_others
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 
 
@@ -86,7 +89,8 @@ def trace_step(
     *optimizers: Optimizer,
     held: Iterable[Tensor] = (),
     data: Iterable[Tensor] = (),
-    counted: type[Tensor] = Tensor,
+    fake: FakeTensorMode | None = None,
+    is_host: bool | None = None,
     scratch: Scratch | None = None,
     is_apart: Callable[[], bool] | None = None,
 ) -> Iterator[Trace]:
@@ -97,6 +101,8 @@ def trace_step(
     - activations: results computed from parameters while autograd records, also where a checkpoint recomputes them,
       gradients within a loss that have a graph of their own, and the forward of custom autograd functions;
     - autocast_weights: copies of parameters in another dtype made while autograd records;
+    - communication: buckets of gradients, of which DDP's gradients are views, parameters gathered from their shards,
+      and everything else that ranks hand to each other and that has no other role;
     - temporary: everything made while autograd does not record, in backward and in the optimizer;
     - data: on an accelerator, the data set that is resident there;
     - other: buffers, batches and all else.
@@ -108,19 +114,21 @@ def trace_step(
     Args:
         held: tensors that exist from the beginning, whether the step uses them or not.
         data: the same of a data set on an accelerator, as far as it is known.
-        counted: the class of tensors that are on the device.
+        fake: the mode whose tensors are on the device, and
+        is_host: whether that is a host (see `Ledger`).
         scratch: bytes of kernels' own memory, as far as known; it appears in the trace's lives only.
         is_apart: tells of an operator that is called now whether its operations are counted apart, too.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert parameters, "a model without parameters cannot be trained"
-    ledger = Ledger(parameters[0].device, counted=counted)
+    is_sharded = any(map(wraps_others, parameters))
+    ledger = Ledger(parameters[0].device, fake=fake, is_host=is_host)
     _hold_all(ledger, data, "data")
     _hold_all(ledger, (*held, *model.buffers()), "other")
     del data, held  # a batch that was there from the beginning is to be freed when the step drops it
     for parameter in parameters:
-        ledger.hold(parameter, "parameters")
+        _hold_all(ledger, plain_tensors_in(parameter), "parameters")
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     accumulated = partial(_on_accumulation, ledger)
@@ -128,9 +136,14 @@ def trace_step(
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode.recorded.following(), mode:
-            for parameter in {id(p): p for p in parameters if p.requires_grad}.values():
-                handle = parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
-                hooks.callback(handle.remove)
+            watched = _Watched(accumulated, hooks)
+            for parameter in parameters:
+                watched.add(parameter)
+            if dist.is_available() and dist.is_initialized():
+                for optimizer in optimizers:
+                    hooks.callback(optimizer.register_step_pre_hook(partial(_exchange_gradients, ledger)).remove)
+            if is_sharded:
+                hooks.callback(register_module_forward_hook(watched.add_gathered).remove)
             yield trace
     finally:
         _hold_state(ledger, optimizers)
@@ -140,10 +153,14 @@ def trace_step(
 
 @contextmanager
 def trace_program(
-    device: torch.device, *, counted: type[Tensor] = Tensor, scratch: Scratch | None = None
+    device: torch.device,
+    *,
+    fake: FakeTensorMode | None = None,
+    is_host: bool | None = None,
+    scratch: Scratch | None = None,
 ) -> Iterator[Trace]:
     """Trace a program whose parameters and optimizers are not known beforehand: with sizes, but without categories."""
-    ledger = Ledger(device, counted=counted)
+    ledger = Ledger(device, fake=fake, is_host=is_host)
     trace, mode = Trace(ledger), OperatorTracer(ledger, scratch)
     try:
         with mode:
@@ -153,6 +170,25 @@ def trace_program(
         ledger.close()
 
 
+class _Watched:
+    """The parameters whose gradients are noted when backward has accumulated them."""
+
+    def __init__(self, accumulated: Callable[[Tensor], None], hooks: ExitStack) -> None:
+        self._accumulated, self._hooks = accumulated, hooks
+        self._parameters: dict[int, Tensor] = {}
+
+    def add(self, parameter: Tensor) -> None:
+        if parameter.requires_grad and id(parameter) not in self._parameters:
+            self._parameters[id(parameter)] = parameter
+            handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self._hooks.callback(handle.remove)
+
+    def add_gathered(self, module: nn.Module, *_: object) -> None:
+        """Add the parameters of a module whose forward is over: of a sharded one, the gathered ones get gradients."""
+        for parameter in module.parameters(recurse=False):
+            self.add(parameter)
+
+
 def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategory) -> None:
     for tensor in tensors:
         ledger.hold(tensor, category)
@@ -160,7 +196,7 @@ def _hold_all(ledger: Ledger, tensors: Iterable[Tensor], category: MemoryCategor
 
 def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
     if parameter.grad is not None:
-        ledger.hold(parameter.grad, "gradients")
+        _hold_all(ledger, plain_tensors_in(parameter.grad), "gradients")
 
 
 def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
@@ -168,11 +204,16 @@ def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
     _hold_gradient(ledger, parameter)
 
 
+def _exchange_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
+    """Put gradients that were replaced since backward, by views of DDP's buckets, into `communication`."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    ledger.exchange(plain_tensors_in(gradients))
+
+
 def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:
     for optimizer in optimizers:
         for state in optimizer.state.values():
-            for tensor in tensors_in(state):
-                ledger.hold(tensor, "optimizer_state")
+            _hold_all(ledger, plain_tensors_in(state), "optimizer_state")
 
 
 def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:

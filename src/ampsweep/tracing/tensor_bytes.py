@@ -43,12 +43,14 @@ class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
             return NotImplemented  # a tensor subclass takes over: its operators on plain tensors are seen instead
         if self.looks_away or self.is_view_of_host(func):
             return func(*args, **(kwargs or {}))
-        self.hold_inputs(tensors_in((args, kwargs)))
+        inputs = [*tensors_in((args, kwargs))]
+        self.hold_inputs(func, inputs)
         result = func(*args, **(kwargs or {}))
         before = self.ledger.live_bytes
         for tensor in tensors_in(result):
             if self.ledger.create(tensor, "other"):
                 self.made_bytes += tensor.untyped_storage().nbytes()
+        self.note_exchange(func, inputs, result)
         self._look_at_limit(before)
         return result
 

@@ -1,0 +1,201 @@
+"""Memory that ranks take for each other: buckets of gradients and gathered parameters, each byte in one category.
+
+The one rank of these groups exchanges nothing with the others, which do not exist: torch's fake process group.
+"""
+
+import gc
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules import module
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ampsweep.tracing.host_memory import measure_host_peak
+from ampsweep.tracing.step import trace_step
+from ampsweep.tracing.tensor_bytes import TensorBytes
+
+WIDTH, BATCH = 64, 16
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(33, WIDTH)
+        self.blocks = nn.ModuleList(self.block() for _ in range(3))
+        self.last = nn.Linear(WIDTH, 7)
+
+    def block(self):
+        return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.last(x)
+
+
+BYTES = 4 * sum(parameter.numel() for parameter in Net().parameters())
+
+
+@contextmanager
+def one_of(world_size, rank=0):
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def reduced(_, bucket):
+    """Reduce a bucket in place, as DDP does by itself; the fake group's own results are None."""
+    dist.all_reduce(bucket.buffer(), async_op=True)
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def halved(_, bucket):
+    """Reduce a bucket in half precision, as torch's compression hooks do."""
+    compressed = bucket.buffer().to(torch.bfloat16)
+    dist.all_reduce(compressed, async_op=True)
+    bucket.buffer().copy_(compressed)
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+class Training:
+    def __init__(self, model, *, micro_batches=1, max_norm=None, autocast=False):
+        self.model, self.micro_batches, self.max_norm = model, micro_batches, max_norm
+        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=autocast)
+        self.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        self.batches = [torch.randn(BATCH, 33) for _ in range(micro_batches)]
+
+    def step(self):
+        for batch in self.batches:
+            with self.reducing(batch is self.batches[-1]):
+                with self.autocast:
+                    loss = self.model(batch).float().square().mean()
+                loss.backward()
+        if self.max_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def reducing(self, is_last):
+        if isinstance(self.model, DistributedDataParallel):
+            return nullcontext() if is_last else self.model.no_sync()
+        self.model.set_requires_gradient_sync(is_last)
+        return nullcontext()
+
+    def traced(self):
+        self.step()
+        gc.collect()  # the profiler would subtract what is left of another training
+        with measure_host_peak() as truth, trace_step(self.model, self.optimizer) as trace:
+            self.step()
+        return trace.result, trace.result.held_bytes + truth.peak_bytes
+
+
+def ddp(hook=reduced, **settings):
+    model = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
+    model.register_comm_hook(None, hook)
+    return Training(model, **settings)
+
+
+def fsdp2(world_size, param_dtype=None, **settings):
+    model, mesh = Net(), init_device_mesh("cpu", (world_size,))
+    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
+    for part in (*model.blocks, model):
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    return Training(model, **settings)
+
+
+SETTINGS = ({}, {"micro_batches": 3}, {"max_norm": 1.0})
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings), "plain"))
+def test_every_byte_of_ddp(settings):
+    with one_of(2):
+        traced, truth = ddp(**settings).traced()
+
+    assert traced.peak_bytes == truth, "of which torch's profiler counts every allocation"
+    assert traced.peak["communication"] == traced.end_of_forward["communication"] == BYTES
+    assert traced.peak["parameters"] == BYTES
+    accumulates = "micro_batches" in settings
+    assert (traced.peak["gradients"] == BYTES) is accumulates, "they have a memory of their own until they are reduced"
+    assert traced.peak["other"] == settings.get("micro_batches", 1) * 4 * BATCH * 33
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings), "plain"))
+@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 0), (3, 0), (3, 2), (8, 7)])
+def test_every_byte_of_fsdp2(world_size, rank, settings):
+    with one_of(world_size, rank):
+        training = fsdp2(world_size, **settings)
+        traced, truth = training.traced()
+        shards = sum(p.to_local().untyped_storage().nbytes() for p in training.optimizer.param_groups[0]["params"])
+
+    padding = 4 * (4 * WIDTH + 1) * 4 if world_size == 3 else 0
+    assert 0 <= truth - traced.peak_bytes <= padding, "which the CPU's kernel keeps to itself"
+    assert traced.peak["parameters"] == shards, "with the padding that makes them equally long"
+    assert traced.peak["communication"] > 0
+    assert traced.peak["optimizer_state"] <= 2 * shards + 4 * 16
+    assert traced.kept["communication"] == 0, "what was gathered is free again"
+
+
+def test_fsdp2_gathers_block_by_block():
+    with one_of(2):
+        traced, _ = fsdp2(2).traced()
+    blocks = (BYTES - 4 * (33 * WIDTH + WIDTH + WIDTH * 7 + 7)) // 3
+    assert traced.end_of_forward["communication"] < blocks, "after forward, those of the root alone are there"
+    assert 2 * blocks < traced.peak["communication"] < BYTES + 2 * blocks
+
+
+def test_gradients_wait_in_the_dtype_of_their_reduction():
+    with one_of(2):
+        traced, _ = fsdp2(2, torch.bfloat16, micro_batches=2).traced()
+    assert traced.peak["gradients"] >= BYTES
+
+
+def test_copies_that_autocast_makes_of_gathered_parameters():
+    with one_of(2):
+        whole, _ = ddp(autocast=True).traced()
+        gathered, _ = fsdp2(2, autocast=True).traced()
+    assert gathered.end_of_forward["autocast_weights"] == whole.end_of_forward["autocast_weights"] > 0
+
+
+def test_compressed_buckets_are_communication():
+    with one_of(2):
+        training = ddp(halved)
+        training.step()
+        with trace_step(training.model, training.optimizer) as trace:
+            training.step()
+        sizes = [one.num_bytes for one in trace.lives.allocations if one.category == "communication" and one.died]
+    assert BYTES // 2 in sizes
+    assert trace.result.end_of_forward["communication"] == BYTES, "the buckets themselves"
+
+
+def test_a_memory_limit_counts_gathered_parameters():
+    with one_of(2):
+        training = fsdp2(2)
+        training.step()
+        with TensorBytes(torch.device("cpu")) as counted:
+            training.step()
+            traced, _ = training.traced()
+    assert counted.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.02)
+
+
+def test_a_step_of_one_process_watches_no_module():
+    model = Net()
+    training = Training(model)
+    training.reducing = lambda _: nullcontext()
+    training.step()
+    with trace_step(model, training.optimizer) as trace:
+        assert not module._global_forward_hooks
+        training.step()
+    assert trace.result.peak["communication"] == 0
