@@ -12,7 +12,7 @@ from ampsweep.config.schema import Config
 from ampsweep.record import AT_SEAM
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
-from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Ending, Trainer
 
@@ -123,4 +123,4 @@ def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:
 def resumed_from(file: Path, *overrides) -> tuple[Assembled, list[str]]:
     """The same from a checkpoint's file."""
     training = assemble(*overrides)
-    return training, resume(training.trainer, load_checkpoint(file))
+    return training, resume(training.trainer, find_checkpoint(file))

@@ -10,6 +10,7 @@ from torch import nn
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import AdamWConfig, SGDConfig
+from ampsweep.data.base import for_rank
 from ampsweep.text import one_line
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
@@ -52,11 +53,20 @@ def test_what_was_drawn_before_does_not_matter():
 
 def test_a_length_in_epochs_becomes_steps_of_effective_batches():
     config, data = composed(*MLP), build_data(composed(*MLP), CPU)
-    assert data.num_train_batches == 89  # 1,438 digits by 16
-    in_epochs = replace(config.trainer, steps=None, epochs=2, grad_accum_steps=3)
-    assert steps_of(replace(config, trainer=in_epochs), data) == 2 * 89 // 3
-    with pytest.raises(UserError, match=r"^trainer\.epochs=2: 89 batches an epoch make no step of .*=200 batches$"):
-        steps_of(replace(config, trainer=replace(in_epochs, grad_accum_steps=200)), data)
+    assert data.num_train_batches == 1438 / 16
+    in_epochs = replace(config.trainer, steps=None, epochs=8, grad_accum_steps=3)
+    assert steps_of(replace(config, trainer=in_epochs), data) == 8 * 1438 // (16 * 3) == 239
+    too_many = replace(config.trainer, steps=None, epochs=2, grad_accum_steps=200)
+    with pytest.raises(UserError, match=r"^trainer\.epochs=2: 89\.875 batches an epoch make no step of .*=200 b"):
+        steps_of(replace(config, trainer=too_many), data)
+
+
+@pytest.mark.parametrize(("batch_size", "world_size", "grad_accum_steps"), [(8, 2, 1), (4, 2, 2), (2, 8, 1), (4, 1, 4)])
+def test_an_epoch_is_as_many_steps_however_they_are_shared(batch_size, world_size, grad_accum_steps):
+    config = composed(*MLP, f"data.batch_size={batch_size}")
+    trainer = replace(config.trainer, steps=None, epochs=7, grad_accum_steps=grad_accum_steps)
+    data = for_rank(build_data(config, CPU), 0, world_size)
+    assert steps_of(replace(config, trainer=trainer), data) == 7 * 1438 // 16
 
 
 def test_epochs_replace_steps_where_both_are_set():
@@ -183,6 +193,7 @@ def test_the_devices_gpu_is_the_one_torch_asks(name, index, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    monkeypatch.setattr("ampsweep.training.build.device.device_name", lambda device: "a GPU")
     assert resolve_device(name) == torch.device("cuda", index)
     assert current == [index]
 

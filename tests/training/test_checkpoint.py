@@ -20,11 +20,11 @@ from ampsweep.record import write_atomically
 from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,
-    find_checkpoint,
     load_checkpoint,
     require_same_model,
     save_checkpoint,
 )
+from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.random_state import restore_rng_state, rng_state
 
 CPU = torch.device("cpu")

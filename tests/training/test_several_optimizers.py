@@ -204,13 +204,13 @@ def test_each_turn_has_a_loss_of_its_own_in_the_row():
 def test_gradients_go_to_what_the_turn_trains_only():
     trainer = assemble(*GAN, *ADAM).trainer
     seen = []
-    backward = trainer.precision.backward
+    backward = trainer._backward
 
     def noting(*losses, inputs):
         backward(*losses, inputs=inputs)
         seen.append({name.split(".")[0] for name, one in trainer.model.named_parameters() if one.grad is not None})
 
-    trainer.precision.backward = noting
+    trainer._backward = noting
     trainer.train_step()
     assert seen == [{"discriminator"}, {"generator"}]
 

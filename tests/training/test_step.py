@@ -52,6 +52,7 @@ def first_step(*overrides):
     training = assemble(*MLP, "trainer.steps=1", *overrides)
     trainer, watched = training.trainer, Watched(training.built.precision)
     trainer.precision, trainer._autocast = watched, WatchedAutocast(trainer._autocast, watched.calls)
+    trainer._backward = trainer.parallel.backward(watched)
     trainer.train_step()
     return watched.calls
 

@@ -41,7 +41,7 @@ def assemble_trainer(
     keep: Callable[[Trainer], None] = keep_nothing,
 ) -> Trainer:
     """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
-    num_batches = config.trainer.grad_accum_steps * len(built.turns)
+    num_batches = config.trainer.grad_accum_steps * len(built.turns) * built.parallel.world_size
     tokens = built.data.tokens_per_batch
     instruments = Instruments(
         built.model,
@@ -55,6 +55,7 @@ def assemble_trainer(
         is_fused=any(map(is_fused, built.optimizers.values())),
         num_optimizer_steps=sum(len(turn.optimizers) for turn in built.turns),
         snapshot=snapshot,
+        waits=built.parallel.waits,
     )
     return Trainer(
         model=built.model,
@@ -78,6 +79,7 @@ def assemble_trainer(
         watchdog=watchdog,
         seam_step=seam_step,
         keep=keep,
+        parallel=built.parallel,
     )
 
 

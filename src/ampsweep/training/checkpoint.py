@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -16,7 +16,6 @@ from ampsweep.training.checkpoint_faults import fault_for, fault_of
 FORMAT: Final = 2
 _OF_ONE_OPTIMIZER: Final = 1
 """The format of checkpoints in which there is one optimizer."""
-_DAMAGED_NAME: Final = "last.pt.damaged"
 
 _DAMAGED: Final = (
     zipfile.BadZipFile,
@@ -61,6 +60,30 @@ class Checkpoint:
     format: int = FORMAT
 
 
+class Storage(Protocol):
+    """The form in which a training keeps its checkpoints; chosen once for a run."""
+
+    def save(
+        self, checkpoint: Checkpoint, run_directory: Path, *, model: torch.nn.Module, batch_size: int, file_name: str
+    ) -> Path:
+        """Write a checkpoint under a name of `checkpoints/`, such as `last.pt`; return its path.
+
+        Args:
+            model: the model, by whose names the state is.
+            batch_size: samples of a micro-batch of this process.
+        """
+
+
+class OneFile:
+    """The storage of a process that trains alone."""
+
+    def save(
+        self, checkpoint: Checkpoint, run_directory: Path, *, model: torch.nn.Module, batch_size: int, file_name: str
+    ) -> Path:
+        """Write the file."""
+        return save_checkpoint(checkpoint, run_directory, file_name=file_name)
+
+
 def save_checkpoint(checkpoint: Checkpoint, run_directory: Path, *, file_name: str = LAST) -> Path:
     """Write a file of `checkpoints/` by way of a synced temporary one; the `last.pt` before becomes `previous.pt`."""
     directory = run_directory / CHECKPOINTS
@@ -72,58 +95,36 @@ def save_checkpoint(checkpoint: Checkpoint, run_directory: Path, *, file_name: s
     return file
 
 
-@dataclass(frozen=True)
-class FoundCheckpoint:
-    """A checkpoint to resume from, and its file."""
-
-    checkpoint: Checkpoint
-    path: Path
-    note: str | None = None
-    """A sentence if a newer one was passed over."""
-
-
-def find_checkpoint(path: Path) -> FoundCheckpoint:
-    """Read the checkpoint that `path` stands for: the file itself, or the newest one of a run directory that is whole.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    if path.is_file():
-        return FoundCheckpoint(load_checkpoint(path), path)
-    files = [file for name in (LAST, PREVIOUS) if (file := path / CHECKPOINTS / name).is_file()]
-    if not files:
-        raise CheckpointError(f"{path} is neither a checkpoint nor a run directory with one")
-    faults = []
-    for file in files:
-        try:
-            checkpoint = load_checkpoint(file)
-        except CheckpointError as error:
-            faults.append(str(error))
-            continue
-        note = f"{faults[0]}; going on from {file.name}, of step {checkpoint.step}" if faults else None
-        return FoundCheckpoint(checkpoint, file, note)
-    raise CheckpointError(" and ".join(faults))
-
-
-def set_aside(run_directory: Path) -> None:
-    """Rename the damaged `last.pt` of a run, so that the next one does not make it the one before, which is whole."""
-    last = run_directory / CHECKPOINTS / LAST
-    last.replace(last.with_name(_DAMAGED_NAME))
-
-
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint onto the CPU, without running any code in it.
 
     Raises:
         CheckpointError: the file is missing, damaged, or something else.
     """
+    return checkpoint_of(read_content(path), path)
+
+
+def read_content(path: Path) -> Any:
+    """Read what torch has saved in a file, without running any code in it.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
     try:
         _verify(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path} does not exist") from error
     except _DAMAGED as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: it is damaged or no checkpoint") from error
+
+
+def checkpoint_of(content: Any, path: Path) -> Checkpoint:
+    """Make a checkpoint of what was read from `path`.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
     if isinstance(content, dict) and content.get("format") == _OF_ONE_OPTIMIZER:
         content = _with_several(content)
     names = {f.name for f in fields(Checkpoint)}

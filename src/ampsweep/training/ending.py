@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 COLLAPSED_SCALE = 2.0**-24
 """The smallest float16 number: a scale below it cannot be the cause of an overflow, so the loss itself is broken."""
@@ -14,14 +14,6 @@ _ENDS_WITHOUT_LOSS: Final = 3
 _FALL: Final = 2.0**-10
 """The fall of the scale over a training's last steps, all skipped though their loss is finite, which says that it is
 broken: the parameters, for which the scale was right before, have not changed meanwhile."""
-
-
-class Stop(Protocol):
-    """The protocol of a request to end the run."""
-
-    @property
-    def reason(self) -> str:
-        """The source of the request, such as a signal's name; empty while there is no request."""
 
 
 @dataclass(frozen=True)

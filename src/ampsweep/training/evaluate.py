@@ -5,7 +5,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, val_rounds
+from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import Task
 from ampsweep.tracing.feeding import fed_each
@@ -19,9 +20,15 @@ class PrepareBatch(Protocol):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, data: Data, task: Task, precision: Precision, prepare: PrepareBatch, how: str | None = None
+    model: nn.Module,
+    data: Data,
+    task: Task,
+    precision: Precision,
+    prepare: PrepareBatch,
+    how: str | None = None,
+    parallel: Parallel = SINGLE,
 ) -> dict[str, float]:
-    """Compute the mean of each of the task's values over all validation items, keyed `val/...`.
+    """Compute the mean of each of the task's values over all validation items, of all ranks, keyed `val/...`.
 
     `how` is `full` or `autocast`, in place of `precision.eval`.
 
@@ -31,16 +38,23 @@ def evaluate(
     model.eval()
     sums: dict[str, Tensor] = {}
     num_items = 0
-    for batch in fed_each(data.val_batches()):
-        with precision.eval_autocast(how):
-            values, count = task.evaluate(model, prepare(batch))
-        for name in values:
-            weighted = values[name].to(torch.float32 if values[name].device.type == "mps" else torch.float64) * count
-            sums[name] = sums[name] + weighted if name in sums else weighted
-        num_items += count
-        del values  # a loss can lie in a storage as large as the model's outputs
+    with parallel.evaluation(model):
+        for batch, counts in fed_each(val_rounds(data)):
+            with precision.eval_autocast(how):
+                values, count = task.evaluate(model, prepare(batch))
+            for name in values:
+                weighted = _widest(values[name]) * count
+                if not counts:  # not even a NaN
+                    weighted = torch.zeros_like(weighted)
+                sums[name] = sums[name] + weighted if name in sums else weighted
+            num_items += count if counts else 0
+            del values  # a loss can lie in a storage as large as the model's outputs
     model.train(was_training)
     if not sums:
         return {}
-    means = (torch.stack(list(sums.values())) / num_items).tolist()
-    return {f"val/{name}": mean for name, mean in zip(sums, means, strict=True)}
+    *totals, total_items = parallel.total([*torch.stack(list(sums.values())).tolist(), num_items])
+    return {f"val/{name}": total / total_items for name, total in zip(sums, totals, strict=True)}
+
+
+def _widest(value: Tensor) -> Tensor:
+    return value.to(torch.float32 if value.device.type == "mps" else torch.float64)

@@ -20,6 +20,7 @@ from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock, Stopwatch
+from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.feeding import resident
@@ -37,6 +38,7 @@ class Instruments:
         is_fused: an optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
         num_optimizer_steps: steps of optimizers in a step.
         snapshot: records memory until a step has been traced.
+        waits: the time in which a step waits for other ranks; None where there are none.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Instruments:
         is_fused: bool,
         num_optimizer_steps: int = 1,
         snapshot: MemorySnapshot | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
         device, scaler = precision.device, precision.config
@@ -61,7 +64,10 @@ class Instruments:
         self._num_left_out: int | None = None
         """Steps that warm-up took; None while it lasts."""
         self._clock = StepClock(device, samples_per_step, tokens_per_step)
-        self._timed_step = _TimedStep(self._clock.begin, self._end_timed_step)
+        self._waits = waits
+        self._timed_step = _TimedStep(
+            self._clock.begin if waits is None else self._begin_among_ranks, self._end_timed_step
+        )
         self._memory = MemoryMonitor(device)
         self._growth = self._memory.growth()
         self._sampler, self._others = DeviceSampler(device), UseDuringRun(device)
@@ -117,8 +123,13 @@ class Instruments:
             return self._traced_step()
         return self._timed_step
 
+    def _begin_among_ranks(self) -> None:
+        assert self._waits is not None
+        self._clock.begin()
+        self._waits.begin_step(self._clock.now)
+
     def _end_timed_step(self) -> None:
-        self._clock.end(self.data_wait_s)
+        self._clock.end(self.data_wait_s, None if self._waits is None else self._waits.end_step())
         began_s = perf_counter()
         if self._compilations.compiled:
             self._clock.mark_warmup()
@@ -137,7 +148,7 @@ class Instruments:
             with self._memory.one_step(), self._trace() as trace:
                 self._clock.begin()
                 yield
-                self._clock.end()
+                self._clock.end(waits=None if self._waits is None else ())
             del unfreed
             self._clock.mark_traced()
             self._after_trace(trace.result)
@@ -223,6 +234,11 @@ class Instruments:
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
         return times | self._sampler.summary() | self._memory.summary(self._traced)
+
+    @property
+    def num_steps_seen(self) -> int:
+        """Steps of this process so far."""
+        return self._num_steps_seen
 
     @property
     def num_warmup_steps(self) -> int:

@@ -1,6 +1,7 @@
 """The states of the random number generators that a training draws from, as plain values."""
 
 import random
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -33,3 +34,18 @@ def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
     if device.type == "mps" and "mps" in state:
         torch.mps.set_rng_state(state["mps"])
+
+
+def fresh_rng_state(state: dict[str, Any], rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
+    """Derive the generators of a rank from a `state` that is of another number of ranks: a function of these three."""
+    origin = state["torch"].numpy().tobytes() + f"{rank} of {world_size}".encode()
+    seed = int.from_bytes(blake2b(origin, digest_size=8).digest())
+    name, keys, position, has_gauss, cached = np.random.RandomState(seed % 2**32).get_state(legacy=True)
+    fresh: dict[str, Any] = {
+        "python": random.Random(seed).getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.Generator().manual_seed(seed).get_state(),
+    }
+    if device.type in ("cuda", "mps"):
+        fresh[device.type] = torch.Generator(device).manual_seed(seed).get_state()
+    return fresh

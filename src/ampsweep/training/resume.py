@@ -8,20 +8,32 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.data.base import Stateful
+from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.record import LAST
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
-from ampsweep.training.checkpoint import Checkpoint, save_checkpoint
+from ampsweep.training.checkpoint import Checkpoint, OneFile, Storage
 from ampsweep.training.checkpoint_faults import names_of
+from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.trainer import Trainer
 
 
 def take_checkpoint(
-    trainer: Trainer, directory: Path, config_hash: str, model_name: str, arm: str, *, file_name: str = LAST
+    trainer: Trainer,
+    directory: Path,
+    config_hash: str,
+    model_name: str,
+    arm: str,
+    *,
+    file_name: str = LAST,
 ) -> Path:
-    """Write the trainer's whole state to a run's `directory`; waits for the device."""
-    return save_checkpoint(
+    """Write the trainer's whole state to a run's `directory`; waits for the device. Each rank calls it.
+
+    Raises:
+        OSError: it could not be written; on all ranks alike.
+    """
+    return storage_of(trainer.parallel).save(
         Checkpoint(
             step=trainer.step,
             next_batch=trainer.next_batch,
@@ -40,13 +52,32 @@ def take_checkpoint(
             data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
         ),
         directory,
+        model=trainer.model,
+        batch_size=trainer.data.batch_size,
         file_name=file_name,
     )
 
 
-def resume(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
-    """Restore the trainer's state from the checkpoint; return sentences for the user about what did not carry over."""
-    notes = _converted("parameters", checkpoint.model.values(), trainer.model.state_dict().values())
+def storage_of(parallel: Parallel) -> Storage:
+    """The form in which a training keeps its checkpoints: a file, or of several ranks a directory."""
+    if parallel is SINGLE:
+        return OneFile()
+    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
+
+    return Shards(parallel)
+
+
+def resume(trainer: Trainer, found: FoundCheckpoint) -> list[str]:
+    """Restore the trainer's state from a checkpoint; return sentences for the user about what did not carry over.
+
+    Each rank calls it.
+
+    Raises:
+        CheckpointError: its place in the data is none of this training's.
+    """
+    restored = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, trainer.precision.device)
+    checkpoint = restored.checkpoint
+    notes = restored.notes + _converted("parameters", checkpoint.model.values(), trainer.model.state_dict().values())
     trainer.model.load_state_dict(checkpoint.model)
     notes += _load_optimizers(trainer, checkpoint.optimizers)
     note = trainer.precision.load_state_dict(checkpoint.scaler)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from ampsweep.config.schema import TrainerConfig
 from ampsweep.data.base import Data
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
+from ampsweep.parallel.base import SINGLE, Parallel, Stop
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import FollowsStep, Task
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
-from ampsweep.training.ending import DivergenceWatch, Ending, Stop
+from ampsweep.training.ending import DivergenceWatch, Ending
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.random_state import restore_rng_state, rng_state
@@ -31,6 +32,9 @@ FLUSH_EVERY_S = 0.05
 
 A process that is killed loses the rows of this much time at most.
 """
+
+_SAME_ON_ALL: Final = ("amp/scale", "amp/skipped_steps", "amp/applied_steps")
+"""Figures of a row that no rank may have alone: the ranks would train different models."""
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class Trainer:
         seam_step: the step after which the training evaluates and hands itself to `keep`; the steps on both sides of it
             are logged. A trainer that begins there evaluates before its first step.
         watchdog: limits the time of an evaluation by itself.
+        parallel: the ranks of which this process is one; all call the same methods in the same order.
     """
 
     def __init__(
@@ -87,7 +92,9 @@ class Trainer:
         keep: Callable[["Trainer"], None],
         seam_step: int | None = None,
         watchdog: Watchdog = UNWATCHED,
+        parallel: Parallel = SINGLE,
     ) -> None:
+        self.parallel = parallel
         self.model, self.data, self.task, self.precision = model, data, task, precision
         self.optimizers, self.turns, self.schedule, self.instruments = optimizers, turns, schedule, instruments
         self.config, self.num_steps = config, num_steps
@@ -105,9 +112,10 @@ class Trainer:
         self._rows = UnreadRows(precision.device, num_more=len(names) if len(names) > 1 else 0)
         self._numbers = DivergenceWatch(precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
-        """Times of `perf_counter` when rows were last logged and when the waiting rows are due."""
+        """Times of the ranks' common clock when rows were last logged and when the waiting rows are due."""
         self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
         self._autocast = precision.autocast()  # made once: torch asks the device whether it can, each time
+        self._backward = parallel.backward(precision)
         self._parameters = {
             optimizer: [p for group in optimizer.param_groups for p in group["params"]]
             for optimizer in optimizers.values()
@@ -131,13 +139,14 @@ class Trainer:
             self.values |= self.evaluate()
         if self.step in self._seam[:1]:
             self._at_seam = self._evaluate_at_seam()
-        due_at, time_is_up_s = self._next_due(), perf_counter() + (self.config.max_seconds or math.inf)
+        stop, now = self.parallel.agree(stop), self.parallel.now_s
+        due_at, time_is_up_s = self._next_due(), now() + (self.config.max_seconds or math.inf)
         while self.step < self.num_steps:
             self.step += 1
             is_due = self.step >= due_at
             with self.instruments.step():
                 step = self.train_step(norm_wanted=is_due and self._due(self.config.log_every))
-            asked_by, now_s = stop.reason, perf_counter()
+            asked_by, now_s = stop.reason, now()
             if is_due or asked_by or now_s >= self._flush_due_s or now_s >= time_is_up_s:
                 ending = self._ending(asked_by, time_is_up=now_s >= time_is_up_s)
                 ending = self._record(step, ending, now_s) or ending
@@ -156,13 +165,13 @@ class Trainer:
         unscales = norm_wanted or self._clips
         for turn in self.turns:
             loss = None
-            for _ in range(num_batches):
+            for _ in self.parallel.micro_batches(num_batches, turn.inputs):
                 batch = self._next_batch()
                 with self._autocast:
                     losses = turn.losses(self.model, batch)
                     if num_batches > 1:
                         losses = [one / num_batches for one in losses]
-                precision.backward(*losses, inputs=turn.inputs)
+                self._backward(*losses, inputs=turn.inputs)
                 loss = _value(losses) if loss is None else loss + _value(losses)
                 del losses  # the rest of the step needs no more of them than their value
             assert loss is not None, "a step takes at least one batch"
@@ -191,7 +200,10 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """Compute the validation metrics."""
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
-            return evaluate(self.model, self.data, self.task, self.precision, self._prepare)
+            return self._evaluate()
+
+    def _evaluate(self, how: str | None = None) -> dict[str, float]:
+        return evaluate(self.model, self.data, self.task, self.precision, self._prepare, how, self.parallel)
 
     def autocast_penalty(self) -> float | None:
         """Compute the validation loss under autocast minus that in full precision, of the weights as they are.
@@ -199,11 +211,11 @@ class Trainer:
         One of the two is that of the last evaluation. None where the training uses no autocast, or has no validation.
         """
         known, config = self.values.get("val/loss"), self.precision.config
-        if known is None or not config.autocast:
+        if known is None or not config.autocast or self.precision.casts_by_policy:
             return None
         how = "full" if config.eval == "autocast" else "autocast"
         with self.precision.flags(), self._watchdog.over(lambda: f"the evaluation with precision.eval={how}"):
-            other = evaluate(self.model, self.data, self.task, self.precision, self._prepare, how)["val/loss"]
+            other = self._evaluate(how)["val/loss"]
         return other - known if how == "autocast" else known - other
 
     def _evaluate_at_seam(self) -> dict[str, float]:
@@ -222,17 +234,18 @@ class Trainer:
         """
         parameters, config = self._parameters[optimizer], self.config
         if config.max_grad_norm is not None and config.max_grad_value is None:
-            return [nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)]
+            return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
         norms = [self._norm(parameters)] if norm_wanted else []
         if config.max_grad_value is not None:
             nn.utils.clip_grad_value_(parameters, config.max_grad_value)
             if config.max_grad_norm is not None:
-                nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+                self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)
         return norms
 
     def _norm(self, parameters: Sequence[Tensor]) -> Tensor:
         with self.instruments.own_time:  # nobody but a row asks for it
-            return _total_norm([grad for p in parameters if (grad := p.grad) is not None], self.precision.device)
+            gradients = [grad for p in parameters if (grad := p.grad) is not None]
+            return self.parallel.grad_norm(gradients, self.precision.device)
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
@@ -264,6 +277,7 @@ class Trainer:
     def _values(self, step: Step) -> dict[str, float | Tensor]:
         """Make the step's row with values still on the device; host-side figures are added when the row is read."""
         self.instruments.end_row()
+        step.losses = self.parallel.mean(step.losses)
         values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
         if len(step.losses) > 1:
             values |= {f"train/loss/{name}": loss for name, loss in step.losses.items()}
@@ -280,6 +294,7 @@ class Trainer:
             for step, values in self._rows.take():
                 diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
                 if "train/loss" in values:
+                    self.parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
                     values |= next(figures)
                 self.values |= values
                 self._log(values, step)
@@ -327,13 +342,3 @@ def _sum(values: Iterable[Tensor]) -> Tensor:
 
 def _do_nothing(_: nn.Module) -> None:
     """Stand in for what a task does after a step."""
-
-
-def _total_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """Compute the 2-norm of all gradients as one vector, 0-dim on their device, bit-equal to `get_total_norm`."""
-    if device.type != "cpu" or not gradients:
-        return nn.utils.get_total_norm(gradients)
-    # Its sorting by device and dtype pays where it saves kernel launches; here it takes longer than the norms.
-    norms: list[Tensor] = [torch.linalg.vector_norm(gradient) for gradient in gradients]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return total

@@ -1,7 +1,8 @@
 """The parts of one training (model, data, optimizer and so on), built from its config."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -10,13 +11,18 @@ from torch.nn.parameter import is_lazy
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config, component_name
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, for_rank
+from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.parallel.fitting import check_fit
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import HasTurns, Task, turns_of
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizers
 from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
+
+_SEEDS_APART: Final = 1_000_003
+"""Between the seeds of two ranks, so that the next seed of a sweep is not another rank's."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +36,29 @@ class Built:
     optimizers: dict[str, torch.optim.Optimizer]
     turns: tuple[TrainedTurn, ...]
     num_steps: int
+    parallel: Parallel = SINGLE
 
 
-def build(config: Config, device: torch.device, data: Data) -> Built:
+def build(config: Config, device: torch.device, data: Data, parallel: Parallel = SINGLE) -> Built:
     """Build the other parts around the data. The same seed gives the same initial weights and batches in every arm.
 
     Raises:
         UserError: a part refuses its settings.
     """
-    precision = Precision(config.precision, device)
+    precision = parallel.precision(config.precision, device)
     seed_everything(config.seed)
     model = build_model(config)
     cover_modules(precision, model)
-    return build_around(config, precision, precision.convert(model), data)
+    task: Task = build_component("task", config.task)
+    try:
+        check_fit(model, config.parallel, config.precision, device.type, in_parts=isinstance(task, HasTurns))
+        model = parallel.distribute(model, precision, in_parts=isinstance(task, HasTurns))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    built = build_around(config, precision, model, for_rank(data, parallel.rank, parallel.world_size), task=task)
+    if parallel.world_size > 1:  # dropout and noise are drawn anew on each rank, and are the first one's on none
+        seed_everything((config.seed + parallel.rank * _SEEDS_APART) % 2**32)
+    return replace(built, parallel=parallel)
 
 
 def cover_modules(precision: Precision, model: nn.Module) -> None:
@@ -58,14 +74,20 @@ def cover_modules(precision: Precision, model: nn.Module) -> None:
 
 
 def build_around(
-    config: Config, precision: Precision, model: nn.Module, data: Data, device: torch.device | None = None
+    config: Config,
+    precision: Precision,
+    model: nn.Module,
+    data: Data,
+    device: torch.device | None = None,
+    *,
+    task: Task | None = None,
 ) -> Built:
     """Build the other parts around a model and data that are on their device, or stand for those on `device`.
 
     Raises:
         UserError: a part refuses its settings.
     """
-    task: Task = build_component("task", config.task)
+    task = task or build_component("task", config.task)
     if config.trainer.compile:
         _compile(model, task)
     turns = turns_of(task)
@@ -134,7 +156,7 @@ def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
     if steps == 0:
         turns = "" if num_turns == 1 else f" in each of {num_turns} turns"
         raise UserError(
-            f"trainer.epochs={trainer.epochs}: {data.num_train_batches} batches an epoch make no step of "
+            f"trainer.epochs={trainer.epochs}: {float(data.num_train_batches):g} batches an epoch make no step of "
             f"trainer.grad_accum_steps={trainer.grad_accum_steps} batches{turns}"
         )
     return steps

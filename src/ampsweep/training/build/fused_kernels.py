@@ -36,3 +36,17 @@ def _declared(operator: str) -> frozenset[str]:
     table = Path(spec.origin).parent / "packaged/ATen/native/native_functions.yaml"
     entry = table.read_text(encoding="utf-8").partition(f"- func: {operator}(")[2].partition("\n- func:")[0]
     return frozenset(key for keys in re.findall(r"^    ([\w, ]+): ", entry, re.M) for key in keys.split(", "))
+
+
+def has_fused_kernels_for_shards(target: Any) -> bool:
+    """Tell whether the fused kernels of an optimizer class take sharded parameters, as FSDP2's are.
+
+    A DTensor knows no other operators than those with a rule on how shards go through them; which ones have one is no
+    public API.
+    """
+    from torch.distributed.tensor import DTensor  # a training in one process does without
+
+    operator = getattr(torch.ops.aten, f"_fused_{getattr(target, '__name__', '').lower()}_", None)
+    rules = DTensor._op_dispatcher.sharding_propagator
+    tables = (rules.op_strategy_funcs, rules.op_single_dim_strategy_funcs)
+    return operator is not None and any(operator.default in table for table in tables)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import _get_capturable_supported_devices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
-from ampsweep.training.build.fused_kernels import has_fused_kernels
+from ampsweep.training.build.fused_kernels import has_fused_kernels, has_fused_kernels_for_shards
 from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
 _NOT_ARGUMENTS: Final = ("name", "groups", "each")
@@ -251,6 +251,8 @@ class _OneOptimizer:
             return {}
         device = self.device or next(iter(self.parameters.values())).device
         available = has_fused_kernels(target, device.type)
+        if available and any(hasattr(one, "device_mesh") for one in self.parameters.values()):  # DTensors
+            available = has_fused_kernels_for_shards(target)
         if given.get("fused") and not available:
             raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
         if given.get("fused") and given.get("foreach"):

@@ -1,0 +1,254 @@
+"""The devices that `device=` names: which there are, which of them are alike, and how a process is kept to one."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from devices import needs_cuda, needs_gpus
+
+from ampsweep.config.errors import UserError
+from ampsweep.launch.device_lock import device_lock, lock_path
+from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.processors import cpu_name
+from ampsweep.training.build import device
+from ampsweep.training.build.device import RunDevice, resolve_device, run_devices, taken_device, taken_devices
+
+CPU = torch.device("cpu")
+A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
+BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
+on_two_cores = pytest.mark.skipif(
+    sys.platform != "linux" or not {0, 1} <= os.sched_getaffinity(0), reason="needs the cores 0 and 1"
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_locks_and_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("CUDA_VISIBLE_DEVICES", *BINDING):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Make torch see GPUs of these models; returns the list of those made its current one."""
+
+    def see(*models):
+        current = []
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: len(models))
+        monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+        monkeypatch.setattr(device, "device_name", lambda one: cpu_name() if one == CPU else models[one.index])
+        return current
+
+    return see
+
+
+def labels(name):
+    return [str(place) for place in run_devices(name)]
+
+
+def refusal(name):
+    with pytest.raises(UserError) as refused:
+        run_devices(name)
+    return str(refused.value)
+
+
+def test_auto_takes_the_gpus_that_are_like_the_first(gpus):
+    gpus(A100, T4, A100, A100)
+    assert labels("auto") == ["cuda:0", "cuda:2", "cuda:3"]
+    assert labels("cuda:1") == ["cuda:1"]
+    assert labels("cuda") == ["cuda:0"]
+
+
+def test_a_choice_of_gpus_is_of_one_model(gpus):
+    gpus(A100, T4, A100, T4)
+    assert labels("cuda:3/1") == ["cuda:3", "cuda:1"], "in the order in which they are named"
+    told = "device=cuda:0/1: cuda:0 is a NVIDIA A100-SXM4-80GB, cuda:1 is a Tesla T4, and runs on different ones"
+    assert refusal("cuda:0/1").startswith(told)
+    assert refusal("cuda:1/4") == "device=cuda:1/4: this machine has 4 of them, from 0"
+
+
+def test_the_free_gpu_that_is_taken_becomes_torchs_own(gpus):
+    current = gpus(A100, A100, A100)
+    told = []
+    with device_lock("cuda:0"), taken_device("auto", told.append) as second, taken_device("auto", told.append) as third:
+        assert (str(second), second.device, second.name) == ("cuda:1", torch.device("cuda", 1), A100)
+        assert str(third) == "cuda:2"
+        assert current == [1, 2]
+    assert told == []
+
+
+def test_a_stop_ends_the_wait_for_a_free_gpu(gpus):
+    gpus(A100, A100)
+    stop, told = StopRequest(), []
+
+    def ask_to_stop(sentence):
+        told.append(sentence)
+        stop.request("SIGTERM")
+
+    with (
+        device_lock("cuda:0"),
+        device_lock("cuda:1"),
+        pytest.raises(KeyboardInterrupt),
+        taken_device("auto", ask_to_stop, stop),
+    ):
+        pytest.fail("two processes hold the device")
+    assert len(told) == 1
+    assert told[0].startswith("waiting for one of cuda:0, cuda:1: other trainings run on them (locks such as /")
+
+
+def test_partitions_of_a_gpu_are_taken_one_by_one(gpus, monkeypatch):
+    current = gpus(f"{A100} MIG 3g.40gb")
+    small = f"{A100} MIG 1g.10gb"
+    models = {"MIG-a": f"{A100} MIG 3g.40gb", "MIG-b": small, "MIG-c": f"{A100} MIG 3g.40gb", "MIG-d": None}
+    monkeypatch.setattr(device, "partition_names", lambda entries: [models[entry] for entry in entries])
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c,MIG-d")
+    assert labels("auto") == ["cuda:0", "cuda:2"], "those known to be of the size of the first"
+    with device_lock("cuda:0"), taken_device("auto") as place:
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-c", "CUDA shows a process one partition"
+        assert (str(place), place.device) == ("cuda:2", torch.device("cuda", 0))
+    assert current == [0]
+
+
+def test_one_partition_is_a_gpu_like_others(gpus, monkeypatch):
+    gpus(f"{A100} MIG 3g.40gb")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a")
+    assert run_devices("auto") == (RunDevice("cuda:0", torch.device("cuda", 0)),)
+
+
+@on_two_cores
+def test_a_process_is_kept_to_its_cores_and_let_go(monkeypatch):
+    threads = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    ready, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (ready.set(), done.wait()))
+    thread.start()
+    ready.wait()
+    before = os.sched_getaffinity(0)
+    with taken_device("cpu:1") as place:
+        assert (str(place), place.device, place.cores) == ("cpu:1", CPU, frozenset({1}))
+        assert place.name == f"{cpu_name()}, 1 core"
+        own = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+        assert len(own) >= 2
+        assert own == [{1}] * len(own), "threads that were there before, too"
+        asked = "import os; print(os.sched_getaffinity(0), end='')"
+        assert subprocess.check_output([sys.executable, "-c", asked], text=True) == "{1}"
+        assert threads == [1]
+    done.set()
+    thread.join()
+    assert os.sched_getaffinity(0) == before
+    assert threads == [1, 2]
+
+
+@on_two_cores
+def test_fewer_threads_than_cores_are_told(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    told = []
+    with taken_device("cpu:0-1", told.append) as place:
+        assert place.name == f"{cpu_name()}, 2 cores"
+    assert told == ["cpu:0-1: torch has 1 thread on 2 physical cores, as OMP_NUM_THREADS or MKL_NUM_THREADS says"]
+
+
+@on_two_cores
+def test_the_free_cores_of_a_choice_are_taken():
+    with taken_device("cpu:0/1") as first, device_lock("cuda:0"):
+        assert str(first) == "cpu:0"
+        os.sched_setaffinity(0, {0, 1})  # as another process would be
+        with taken_device("cpu:0/1") as second:
+            assert str(second) == "cpu:1"
+
+
+@on_linux
+def test_cores_that_a_run_cannot_have_are_refused(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(device, "siblings", lambda core: frozenset({core, core ^ 1}))
+    monkeypatch.setattr(device, "with_siblings", lambda cores: frozenset(cores) | {core ^ 1 for core in cores})
+    monkeypatch.setattr(device, "num_physical", lambda cores: len({core // 2 for core in cores}))
+    assert refusal("cpu:2-5") == "device=cpu:2-5: this process may run on the cores 0-3, not on 4-5"
+    assert refusal("cpu:0+2/1+3").startswith("device=cpu:0+2/1+3: 0 and 1 are threads of one physical core")
+    monkeypatch.setattr(device, "num_physical", len)
+    assert labels("cpu:2-3/0-1") == ["cpu:2-3", "cpu:0-1"]
+
+
+@on_linux
+@pytest.mark.parametrize("variable", BINDING)
+def test_openmp_must_not_choose_cores_itself(variable, monkeypatch):
+    monkeypatch.setenv(variable, "false")
+    assert labels("cpu:0") == ["cpu:0"]
+    monkeypatch.setenv(variable, "0-1")
+    told = f"device=cpu:0: {variable}=0-1 has OpenMP bind threads to cores of its own choice; unset it"
+    assert refusal("cpu:0") == told
+    assert labels("cpu") == ["cpu"]
+
+
+def test_elsewhere_than_on_linux_a_cpu_is_whole(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert refusal("cpu:0-3") == "device=cpu:0-3: only Linux keeps a process to some cores; use device=cpu"
+    assert resolve_device("cpu") == CPU
+
+
+def test_processes_of_one_training_take_a_gpu_each(gpus):
+    with taken_devices("cpu", 4) as shared:
+        assert shared == (RunDevice("cpu", CPU),)
+    gpus(A100, A100, T4, A100)
+    for name in ("auto", "cuda"):
+        with device_lock("cuda:0"), taken_devices(name, 2) as taken:
+            assert [str(one) for one in taken] == ["cuda:1", "cuda:3"]
+    with pytest.raises(UserError) as refused, taken_devices("cuda:0/1", 3):
+        pass
+    assert str(refused.value) == "device=cuda:0/1: 3 processes need one each, and there are 2 of one model"
+
+
+@needs_cuda
+def test_the_lock_of_a_gpu_is_that_of_its_uuid(tmp_path):
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    expected = lock_path("cuda:0", os.environ)
+    assert uuid in expected.name
+    asked = (
+        "import os, torch; from ampsweep.launch.device_lock import lock_path; print(lock_path('cuda:0', os.environ))"
+    )
+    for name in (f"GPU-{uuid}", f"GPU-{uuid[:13]}"):
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": name, "TMPDIR": str(tmp_path)}
+        told = subprocess.check_output([sys.executable, "-c", asked], text=True, env=environment)
+        assert told.strip() == str(expected)
+
+
+@needs_cuda
+def test_looking_for_a_free_gpu_makes_no_context():
+    asked = """
+import os, torch
+from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.training.build.device import run_devices, taken_device
+
+def contexts():
+    found = []
+    for index in range(torch.cuda.device_count()):
+        nvml = NvmlDevice.open(torch.device("cuda", index))
+        found.append(nvml is not None and os.getpid() in (nvml.compute_processes() or ()))
+    return found
+
+before = run_devices("auto") and contexts()
+with taken_device("auto") as taken:
+    torch.ones((), device=taken.device)
+    print(sum(before), sum(contexts()))
+"""
+    told = subprocess.check_output([sys.executable, "-c", asked], text=True)
+    assert told.split() in (["0", "1"], ["0", "0"]), "the second where the driver shows no processes"
+
+
+@needs_gpus(2)
+def test_each_gpu_of_a_machine_is_taken_once():
+    found = run_devices("auto")
+    with taken_device("auto") as first, taken_device("auto") as second:
+        assert [first, second] == list(found[:2])
+        assert torch.accelerator.current_device_index() == second.device.index
+        assert torch.ones((), device="cuda").device == second.device
