@@ -12,9 +12,12 @@ import psutil
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.schema import Config
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, RecordError, RunRecord, find_records
+from ampsweep.launch.slurm import num_restarts, own_job, users_jobs
+from ampsweep.record import RecordError, RunRecord, find_records, kept_checkpoints
 from ampsweep.record.outcome import OUTCOMES
 
+MULTIRUN_NAME: Final = "multirun.yaml"
+"""The file that Hydra writes into the directory of a multirun."""
 _MAX_PID: Final = 2**31
 
 
@@ -49,23 +52,11 @@ def existing_multirun(into: str) -> Path:
     directory = Path(into).expanduser().resolve()
     if not directory.is_dir():
         raise UserError(f"into={into}: no such directory")
-    if not (directory / "multirun.yaml").is_file():
-        raise UserError(f"into={into}: not the directory of a multirun (it has no multirun.yaml)")
+    if not (directory / MULTIRUN_NAME).is_file():
+        raise UserError(f"into={into}: not the directory of a multirun (it has no {MULTIRUN_NAME})")
     if not os.access(directory, os.W_OK):
         raise UserError(f"into={into}: cannot be written")
     return directory
-
-
-def finished(directory: Path, config: Config) -> RunRecord | None:
-    """Find the record below `directory` of the point with this config, if it has an outcome.
-
-    Records that cannot be read are passed over.
-    """
-    wanted = config_hash(config)
-    for _, record in find_records(directory, mentioning=wanted).records:
-        if record.config_hash == wanted and record.status in OUTCOMES:
-            return record
-    return None
 
 
 def finished_hashes(directory: Path) -> set[str]:
@@ -82,30 +73,41 @@ def own_directory(directory: Path) -> Path:
     return place
 
 
-def unfinished_run(config: Config, say: Callable[[str], None]) -> Path | None:
+def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | None = None) -> Path | None:
     """Find the newest unfinished run of this very config that left a checkpoint and is not running any more.
 
     Records that cannot be read are passed over, with a line for the user if the directory's name fits this config.
+
+    Args:
+        config: the config.
+        say: gets the lines.
+        of_job: only a run whose last process belonged to this job of Slurm.
     """
     root = Path(config.output_dir).expanduser().resolve() / config.name
     wanted, name = config_hash(config), run_directory_name(config)
     found = find_records(root)
     for error in found.unreadable:
         if error.path.parent.name == name:
-            say(f"resume=auto: passed over, {error}")
+            say(f"{'resume=auto: ' if of_job is None else ''}passed over, {error}")
     candidates = [
         (record.attempts[-1].started_at or "", path)
         for path, record in found.records
         if record.config_hash == wanted and record.status not in OUTCOMES and record.attempts
-        if not is_running(record) and has_checkpoint(path)
+        if of_job in (None, record.attempts[-1].slurm_job) and not is_running(record) and has_checkpoint(path)
     ]
     return max(candidates)[1] if candidates else None
 
 
 def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None, Path | None]:
-    """Find the directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start)."""
+    """Find the directory that `resume=` continues in (None: a new one) and its checkpoint (None: from the start).
+
+    A job that Slurm has requeued goes on with its own run unasked.
+    """
     if config.resume is None:
-        return None, None
+        directory = unfinished_run(config, say, of_job=own_job()) if num_restarts() else None
+        if directory is not None:
+            say(f"Slurm has requeued this job: resuming {directory}")
+        return directory, directory
     if config.resume != "auto":
         return None, Path(config.resume).expanduser()
     directory = unfinished_run(config, say)
@@ -114,9 +116,23 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
     return directory, directory
 
 
+def requeued_multirun(config: Config) -> Path | None:
+    """Find the newest multirun that this job of Slurm has begun before it was requeued; None if it has begun none."""
+    job = own_job() if num_restarts() else None
+    if job is None:
+        return None
+    root = Path(config.output_dir).expanduser().resolve() / config.name
+    begun = [
+        (record.attempts[-1].started_at or "", path.parent)
+        for path, record in find_records(root, mentioning=f'"slurm_job": "{job}"').records
+        if record.attempts[-1].slurm_job == job and (path.parent / MULTIRUN_NAME).is_file()
+    ]
+    return max(begun)[1] if begun else None
+
+
 def has_checkpoint(run_directory: Path) -> bool:
     """Tell whether a run has left a checkpoint, whole or not."""
-    return any((run_directory / CHECKPOINTS / name).is_file() for name in (LAST, PREVIOUS))
+    return bool(kept_checkpoints(run_directory))
 
 
 def _is_unreadable(run_directory: Path) -> bool:
@@ -130,10 +146,13 @@ def _is_unreadable(run_directory: Path) -> bool:
 
 
 def is_running(record: RunRecord) -> bool:
-    """Tell whether the run's process is alive, as far as this machine can tell."""
+    """Tell whether the run's process is alive, as far as this machine or Slurm can tell."""
     if not record.attempts:
         return False
     attempt = record.attempts[-1]
+    if attempt.slurm_job is not None and attempt.slurm_job != own_job() and (jobs := users_jobs()) is not None:
+        job = jobs.get(attempt.slurm_job)
+        return job is not None and not job.is_over
     pid = attempt.pid or 0
     if attempt.host != socket.gethostname() or not 0 < pid < _MAX_PID:
         return False

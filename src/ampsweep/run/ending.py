@@ -5,12 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import torch
-
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.metrics import AUTOCAST_PENALTY, MEASURED
-from ampsweep.monitors.environment import device_name
 from ampsweep.precision.proof import contradictions
 from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH
@@ -19,7 +16,8 @@ from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, Untrained, new_record, now
 from ampsweep.text import one_line
-from ampsweep.tracking.tracker import Tracker, make_tracker
+from ampsweep.tracking.tracker import SilentTracker, Tracker, make_tracker
+from ampsweep.training.build.device import RunDevice
 from ampsweep.training.trainer import Trainer
 
 _OF_TIME: Final = ("perf/", "instrumentation/")
@@ -76,37 +74,37 @@ def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
         record.absent[AUTOCAST_PENALTY] = "one of the two validation losses is not finite"
 
 
-def end_unsupported(request: RunRequest, device: torch.device, reason: str, send: Callable[[object], None]) -> Status:
+def end_unsupported(request: RunRequest, taken: RunDevice, reason: str, send: Callable[[object], None]) -> Status:
     """Write the record of a run whose device cannot do its precision mode, and track it as a finished run."""
-    return _track(_ended(request, device, "unsupported", reason), request, send)
+    return _track(_ended(request, taken, "unsupported", reason), request, send)
 
 
-def end_untrained(
-    request: RunRequest, device: torch.device, ended: Untrained, send: Callable[[object], None]
-) -> Status:
+def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send: Callable[[object], None]) -> Status:
     """Write the record of a run that has nothing to begin with, and track it as a finished run."""
-    record = _ended(request, device, ended.status, ended.error)
+    record = _ended(request, taken, ended.status, ended.error)
     record.oom = ended.oom
     return _track(record, request, send)
 
 
-def end_failed(request: RunRequest, device: torch.device, error: str, send: Callable[[object], None]) -> Status:
+def end_failed(request: RunRequest, taken: RunDevice, error: str, send: Callable[[object], None]) -> Status:
     """Write the record of a run that failed while it was built, and track it as a finished run."""
-    return _track(_ended(request, device, "failed", error), request, send)
+    return _track(_ended(request, taken, "failed", error), request, send)
 
 
 def end_without_memory(
-    request: RunRequest, device: torch.device, oom: OutOfMemory, send: Callable[[object], None]
+    request: RunRequest, taken: RunDevice, oom: OutOfMemory, send: Callable[[object], None]
 ) -> Status:
     """Write the record of a run that ran out of memory while it was built, and track it as a finished run."""
-    record = _ended(request, device, "oom", oom.sentence)
+    record = _ended(request, taken, "oom", oom.sentence)
     record.oom = oom
-    add_prediction(record, request, device)
+    add_prediction(record, request, taken.device)
     return _track(record, request, send)
 
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
     """Open the tracker of a run; it sends lines for the user, and may ask the run to stop."""
+    if not request.is_recorded:
+        return SilentTracker()
     return make_tracker(
         request.config.tracking,
         group=request.group,
@@ -116,19 +114,24 @@ def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRe
     )
 
 
-def _ended(request: RunRequest, device: torch.device, status: Status, error: str) -> RunRecord:
-    name = device_name(device)
-    record = new_record(request.config, device=str(device), device_name=name, batch_search=request.batch_search)
+def _ended(request: RunRequest, taken: RunDevice, status: Status, error: str) -> RunRecord:
+    record = new_record(
+        request.config,
+        device=str(taken),
+        device_name=taken.name,
+        batch_search=request.batch_search,
+        world_size=request.config.parallel.num_processes or 1,
+    )
     record.status, record.error, record.ended_at = status, error, now()
     return record
 
 
 def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
-    record.write(request.directory)
+    request.write(record)
     tracker = tracker_of(request, send)
     try:
         tracker.start(record, request.directory, resume_after=None)
     finally:
         tracker.finish(record)
-        record.write(request.directory)
+        request.write(record)
     return record.status

@@ -10,6 +10,7 @@ from typing import Final
 from ampsweep.config.identity import resolved_values
 from ampsweep.config.schema import Config
 from ampsweep.record import RecordError, RunRecord
+from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.redaction import hide
 from ampsweep.run.request import RunRequest, new_record, now
 
@@ -48,12 +49,12 @@ def kept_error(directory: Path) -> str:
         return ""
 
 
-def record_stuck(request: RunRequest, sentence: str) -> None:
-    """Record that the run stands still, from another thread than the one that does; the process ends next."""
+def record_stuck(request: RunRequest, sentence: str, status: Status = "failed", oom: OutOfMemory | None = None) -> None:
+    """Record how the run ended, from another thread than the one that stands still; the process ends next."""
     stacks = [f"{''.join(traceback.format_stack(frame))}\n" for frame in sys._current_frames().values()]
     write_error(request.directory, "\n".join([sentence, "The stacks of all threads:", "", *stacks]), request.config)
     record = _record_so_far(request)
-    record.status, record.error, record.ended_at = "failed", sentence, now()
+    record.status, record.error, record.oom, record.ended_at = status, sentence, oom, now()
     with suppress(OSError):
         record.write(request.directory)
     if multiprocessing.parent_process() is None:  # else the parent tells

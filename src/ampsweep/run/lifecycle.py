@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ import torch
 from ampsweep.config.identity import code_version
 from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
-from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.environment import device_name, environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
 from ampsweep.precision.support import refusal_by_kernel
@@ -32,9 +35,11 @@ from ampsweep.record import (
     HISTORY_NAME,
     LAST,
     NO_ROOM,
+    PREVIOUS,
     SNAPSHOT_NAME,
     RecordError,
     RunRecord,
+    directory_of,
     remove_leftovers,
     repair_history,
 )
@@ -52,6 +57,7 @@ from ampsweep.run.ending import (
 from ampsweep.run.failure import ERROR_NAME, record_stuck
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
+from ampsweep.run.rank_figures import add_rank_figures
 from ampsweep.run.request import RunRequest, new_record, now
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
@@ -59,10 +65,11 @@ from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import Built, build, build_data
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.device import RunDevice, run_devices, taken_device
 from ampsweep.training.build.optimizer import is_fused, learning_rate
 from ampsweep.training.build.own_code import own_code
-from ampsweep.training.checkpoint import find_checkpoint, require_same_model, set_aside
+from ampsweep.training.checkpoint import require_same_model
+from ampsweep.training.found_checkpoint import find_checkpoint, set_aside
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.resume import resume, take_checkpoint
 from ampsweep.training.trainer import Trainer
@@ -74,8 +81,9 @@ _PROGRESS_EVERY_S = 0.2
 a step."""
 
 
-_REPLACED: Final = (FILE_NAME, HISTORY_NAME, f"{CHECKPOINTS}/{LAST}", f"{CHECKPOINTS}/{AT_SEAM}")
-"""Files that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
+_CHECKPOINTS: Final = tuple(Path(CHECKPOINTS) / name for name in (LAST, PREVIOUS, AT_SEAM))
+_REPLACED: Final[tuple[str | Path, ...]] = (FILE_NAME, HISTORY_NAME, *_CHECKPOINTS, *map(directory_of, _CHECKPOINTS))
+"""Files and directories that a run replaces; if it is killed meanwhile, it may leave a temporary one."""
 
 BUILDING_GRACES: Final = 10
 """Graces for building a run, on which `trainer.max_seconds` does not count: a data set may take its time."""
@@ -85,7 +93,7 @@ BUILDING_GRACES: Final = 10
 class PreparedRun:
     """A run whose device is locked for it, with the facts found out before it is built."""
 
-    device: torch.device
+    taken: RunDevice
     limit: MemoryLimit
     """The run's memory limit, in force since before the data was built."""
     use_before_run: UseBeforeRun
@@ -96,6 +104,11 @@ class PreparedRun:
     """The data set on its device, if the checks before the run have built it."""
     oom: OutOfMemory | None = None
     """The facts about running out of memory, if building the data did."""
+    parallel: Parallel = SINGLE
+
+    @property
+    def device(self) -> torch.device:
+        return self.taken.device
 
 
 def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -104,14 +117,15 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     Raises:
         Exception: the error that made the run fail, after it was recorded.
     """
-    device = resolve_device(request.config.device)
+    config = request.config
     if request.untrained is not None:
-        return end_untrained(request, device, request.untrained, send)
-    unsupported = unsupported_reason(request.config.precision, device)
-    if unsupported is not None:
-        return end_unsupported(request, device, unsupported, send)
-    with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-        prepared = PreparedRun(device, _limit_of(request, device), UseBeforeRun(device))
+        return end_untrained(request, run_devices(config.device)[0], request.untrained, send)
+    with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
+        device = taken.device
+        unsupported = unsupported_reason(config.precision, device)
+        if unsupported is not None:
+            return end_unsupported(request, taken, unsupported, send)
+        prepared = PreparedRun(taken, _limit_of(request, device), UseBeforeRun(device))
         return run_prepared(request, prepared, send=send, stop=stop)
 
 
@@ -125,23 +139,24 @@ def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
 def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop: StopRequest) -> Status:
     """Build, train and record; see `run_once`."""
     if prepared.unsupported is not None:
-        return end_unsupported(request, prepared.device, prepared.unsupported, send)
+        return end_unsupported(request, prepared.taken, prepared.unsupported, send)
     watchdog = Watchdog(
         request.config.trainer.max_seconds,
         request.config.trainer.grace_seconds,
         interrupt=stop.interrupt,
-        on_stuck=lambda sentence: record_stuck(request, sentence),
+        on_stuck=lambda sentence: _record_stuck(request, prepared.parallel, sentence),
         stacks=request.directory / ERROR_NAME,
     )
     try:
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
+        fault = _cause(prepared.parallel, error, "failed", one_line(error))
         with suppress(OSError):  # no room, or no directory any more
-            end_failed(request, prepared.device, one_line(error), send)
-        raise
+            end_failed(request, prepared.taken, _told(fault, prepared.parallel), send)
+        raise _as_raised(error, fault, prepared.parallel) from error
     if isinstance(built, OutOfMemory):
-        return end_without_memory(request, prepared.device, built, send)
+        return end_without_memory(request, prepared.taken, built, send)
     return _train(request, prepared, built, send, stop, watchdog)
 
 
@@ -151,11 +166,15 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
     config, device = request.config, prepared.device
     try:
         with prepared.limit:
-            return build(config, device, build_data(config, device) if prepared.data is None else prepared.data)
+            data = build_data(config, device) if prepared.data is None else prepared.data
+            return build(config, device, data, prepared.parallel)
     except (RuntimeError, MemoryError, OSError) as error:
         oom = out_of_memory(error, device, prepared.limit)
         if oom is None:
             raise
+        prepared.parallel.cause(
+            error, RankFault(rank=prepared.parallel.rank, status="oom", error=oom.sentence, oom=oom)
+        )
         return oom
 
 
@@ -164,9 +183,10 @@ def _train(
 ) -> Status:
     """Train the built parts; the record holds the outcome, whatever it is."""
     device, limit = prepared.device, prepared.limit
-    directory = request.directory
-    remove_leftovers(*(directory / name for name in _REPLACED))
-    record = _begin_record(request, built, device)
+    directory, is_broken = request.directory, False
+    if request.is_recorded:
+        remove_leftovers(*(directory / name for name in _REPLACED))
+    record = _begin_record(request, built, prepared.taken)
     busy = prepared.use_before_run.sentence()  # late, as it may wait; before W&B begins in a process of another's
     for warning in (*([] if busy is None else [busy]), *(record.proof.contradictions or ())):
         send(Say(f"{record.arm}: {warning}"))
@@ -177,45 +197,83 @@ def _train(
     except torch.OutOfMemoryError as error:
         oom = out_of_memory(error, device, limit)
         assert oom is not None, "of this type are all errors of a limit"
-        return end_without_memory(request, device, oom, send)
+        return end_without_memory(request, prepared.taken, oom, send)
     try:
         _continue(trainer, request, record, send)
-        record.write(directory)
+        request.write(record)
         tracker.start(record, directory, resume_after=None if request.checkpoint is None else trainer.step)
-        record.write(directory)
+        request.write(record)
         collect_new_garbage_only()
         send(_progress(trainer))
         with limit, trainer.instruments, watchdog.over(lambda: f"step {trainer.step}"):
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except (Exception, SystemExit) as error:  # of the user's own code, too
-        record.oom = out_of_memory(error, device, limit, trainer)
-        refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
-        if record.oom is not None:
-            record.status, record.error = "oom", record.oom.sentence
-        elif refusal is not None:
-            record.status, record.error = "unsupported", refusal
-        else:
-            record.status, record.error = "failed", one_line(error)
-            raise
+        fault = _fault(error, request, prepared, trainer)
+        record.status, record.error, record.oom = fault.status, _told(fault, built.parallel), fault.oom
+        is_broken = True
+        if fault.status == "failed":
+            raise _as_raised(error, fault, built.parallel) from error
     finally:
         stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
+        if not is_broken:
+            add_rank_figures(record, built.parallel, trainer.instruments.num_steps_seen)
         record.ended_at = now()
-        if stop.requested and record.attempts:
+        if stop.requested and record.attempts and not is_broken:
             record.attempts[-1].stopped_by = stop.reason
             record.wandb.stopped = is_stopped_by_sweep(stop.reason) or None
         try:
             tracker.add_digests(record)
-            record.write(directory)
-            if not stop.requested:
+            request.write(record)
+            if not is_broken and not any(built.parallel.gather(stop.requested)):
                 add_autocast_penalty(record, trainer)
-            add_prediction(record, request, device)
+            elif request.is_recorded and record.status == "interrupted":
+                record.error = ": ".join(filter(None, (record.error, why_stopped(stop.reason))))
+            built.parallel.leave()
+            if request.is_recorded:
+                add_prediction(record, request, device)
         finally:  # on a full disk, too
             tracker.finish(record)
         settle_stop(record)
-        record.write(directory)
+        request.write(record)
     return record.status
+
+
+def _fault(error: BaseException, request: RunRequest, prepared: PreparedRun, trainer: Trainer) -> RankFault:
+    """Find what ended the training: what an error on this rank says, or another rank's fault from which it follows."""
+    device = prepared.device
+    oom = out_of_memory(error, device, prepared.limit, trainer)
+    if oom is not None:
+        return _cause(prepared.parallel, error, "oom", oom.sentence, oom)
+    refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
+    status: Status = "failed" if refusal is None else "unsupported"
+    return _cause(prepared.parallel, error, status, refusal or one_line(error))
+
+
+def _cause(
+    parallel: Parallel, error: BaseException, status: Status, sentence: str, oom: OutOfMemory | None = None
+) -> RankFault:
+    """The fault that ends the run, which this error on this rank is or follows from."""
+    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
+    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
+
+
+def _told(fault: RankFault, parallel: Parallel) -> str:
+    """The sentence of a fault in the record; where there are several ranks it names the one that had it."""
+    return fault.error if parallel.world_size == 1 else fault.sentence
+
+
+def _as_raised(error: BaseException, fault: RankFault, parallel: Parallel) -> BaseException:
+    """The error to raise: that of this rank, or one that names the rank whose fault it follows from."""
+    return error if fault.rank == parallel.rank else OtherRankError(fault)
+
+
+def _record_stuck(request: RunRequest, parallel: Parallel, sentence: str) -> None:
+    fault = RankFault(rank=parallel.rank, status="failed", error=sentence)
+    parallel.cause(TimeoutError(sentence), fault)
+    if request.is_recorded:
+        record_stuck(request, _told(fault, parallel))
 
 
 def _trainer(
@@ -278,16 +336,18 @@ def _progress(trainer: Trainer) -> Progress:
     )
 
 
-def _begin_record(request: RunRequest, built: Built, device: torch.device) -> RunRecord:
+def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRecord:
+    device = taken.device
     record = new_record(
         request.config,
-        device=str(device),
-        device_name=device_name(device),
+        device=str(taken),
+        device_name=taken.name,
         data_fingerprint=built.data.fingerprint,
         steps=built.num_steps,
         model_size=sum(parameter.numel() for parameter in built.model.parameters()),
         lr=learning_rate(next(iter(built.optimizers.values()))),
         batch_search=request.batch_search,
+        world_size=built.parallel.world_size,
     )
     if (request.directory / FILE_NAME).exists() and request.checkpoint is not None:
         earlier = RunRecord.read(request.directory)
@@ -319,18 +379,19 @@ def _other_code(checkpoint: Path, record: RunRecord) -> list[str]:
 
 def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Send) -> None:
     """Resume from the checkpoint, if there is one, and note this process's attempt in the record."""
-    attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid())
+    attempt = Attempt(started_at=now(), host=socket.gethostname(), pid=os.getpid(), slurm_job=own_job())
     if request.checkpoint is not None:
-        found = find_checkpoint(request.checkpoint)
+        found = find_checkpoint(request.checkpoint, trainer.parallel)
         require_same_model(found.checkpoint, found.path, trainer.model, component_name(request.config.model))
-        if found.note is not None and request.checkpoint == request.directory:
+        if found.note is not None and request.checkpoint == request.directory and request.is_recorded:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += _other_code(found.path, record) + resume(trainer, found.checkpoint)
-        repair = repair_history(request.directory, record.history)
-        notes += [] if repair.note is None else [repair.note]
-        if repair.last_step == trainer.step:  # what no further step may be left to tell
-            trainer.values |= repair.last_row
+        notes += _other_code(found.path, record) + resume(trainer, found)
+        if request.is_recorded:
+            repair = repair_history(request.directory, record.history)
+            notes += [] if repair.note is None else [repair.note]
+            if repair.last_step == trainer.step:  # what no further step may be left to tell
+                trainer.values |= repair.last_row
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

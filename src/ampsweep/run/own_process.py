@@ -1,18 +1,23 @@
 """One run in a process of its own, seen from the parent process: the record holds the outcome, whatever it is."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildExit, run_isolated
+from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import STACKS_BEGIN
+from ampsweep.parallel.place import place_in
 from ampsweep.record import RecordError, RunRecord
-from ampsweep.record.outcome import OOM_KILLED, Status
+from ampsweep.record.outcome import OOM_KILLED, OutOfMemory, Status
 from ampsweep.run.failure import ERROR_NAME, kept_error, write_error
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.request import RunRequest, new_record, now
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
+_TRAIN_ON_RANKS: Final = NamedFunction[Status]("ampsweep.run.on_ranks:run_on_ranks")
+_TRAIN_ON_RANK: Final = NamedFunction[Status]("ampsweep.run.rank:lead_run")
 _NO_RESULT: Final = "the process ended without a result"
 _STOOD_STILL: Final = "Python stood still beyond trainer.max_seconds and trainer.grace_seconds"
 
@@ -34,15 +39,26 @@ def run_in_own_process(
         request.wandb.prepare(request.config.tracking)
     display.run_begins(request.config)
     (request.directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
-    ended = run_isolated(_TRAIN, (request,), on_message=display.on_message)
+    ended = run_isolated(_function(request), (request,), on_message=display.on_message)
     record = complete_record(request, ended)
     if not is_tried_again(record):
         display.run_ends(request.config, record)
     if record.status == "failed":
         display.say(f"{request.directory.name} failed; its error in full: {request.directory / ERROR_NAME}")
-    if ended.interrupted:
-        raise KeyboardInterrupt
+    ended.raise_interrupt()
     return record
+
+
+def _function(request: RunRequest) -> NamedFunction[Status]:
+    """The function that trains: on one device, on ranks that it starts, or on the rank that a launcher has started."""
+    if request.config.parallel.strategy == "single":
+        return _TRAIN
+    return _TRAIN_ON_RANKS if place_in() is None else _TRAIN_ON_RANK
+
+
+def _killed_for_memory() -> OutOfMemory:
+    job = own_job()
+    return OOM_KILLED if job is None else replace(OOM_KILLED, told=f"{OOM_KILLED.told} in Slurm's job {job} (--mem)")
 
 
 def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
@@ -58,8 +74,8 @@ def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
         if not (kept := kept_error(request.directory)):
             write_error(request.directory, ended.error or _NO_RESULT, request.config)
         sentence = _STOOD_STILL if kept.startswith(STACKS_BEGIN) else ended.sentence or _NO_RESULT
-        record.status, record.oom = ("oom", OOM_KILLED) if ended.oom_killed else ("failed", None)
-        record.error = OOM_KILLED.sentence if ended.oom_killed else record.error or sentence
+        record.status, record.oom = ("oom", _killed_for_memory()) if ended.oom_killed else ("failed", None)
+        record.error = record.error or sentence if record.oom is None else record.oom.sentence
         record.ended_at = record.ended_at or now()
     record.write(request.directory)
     return record

@@ -1,7 +1,7 @@
 """The request for one training, and the record that it begins with."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ampsweep.launch.child import NamedFunction
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.record.parts import StepPrediction
+from ampsweep.record.parts import RecordedDtypes, StepPrediction
 from ampsweep.tracking.wandb.process import WandbAddress
 
 
@@ -46,6 +46,13 @@ class RunRequest:
     """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
     untrained: Untrained | None = None
     """The end of a run that has no checkpoint to begin with; None: it trains."""
+    is_recorded: bool = True
+    """False on the ranks that leave the run's files to the first one."""
+
+    def write(self, record: RunRecord) -> None:
+        """Write the run's record, where it is this process that does."""
+        if self.is_recorded:
+            record.write(self.directory)
 
 
 def new_record(
@@ -58,14 +65,26 @@ def new_record(
     model_size: int | None = None,
     lr: float | None = None,
     batch_search: BatchSearch | None = None,
+    world_size: int = 1,
 ) -> RunRecord:
     """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
     return RunRecord(
         run_id=secrets.token_hex(4),
-        arm=arm_label(config.precision),
-        pair_key=pair_key(config, device_name=device_name or device, world_size=1, data_fingerprint=data_fingerprint),
+        arm=arm_label(config.precision, config.parallel),
+        pair_key=pair_key(
+            config, device_name=device_name or device, world_size=world_size, data_fingerprint=data_fingerprint
+        ),
         config_hash=config_hash(config),
-        identity=identity(config, steps=steps, device=device, device_name=device_name, model_size=model_size, lr=lr),
+        identity=identity(
+            config,
+            steps=steps,
+            device=device,
+            device_name=device_name,
+            model_size=model_size,
+            lr=lr,
+            world_size=world_size,
+        ),
+        dtypes=_dtypes(config),
         config=resolved_values(config),
         started_at=now(),
         batch_search=batch_search,
@@ -104,9 +123,18 @@ def identity(
         device=device,
         device_name=device_name,
         world_size=world_size,
+        parallel=config.parallel.strategy,
+        global_batch_size=config.data["batch_size"] * config.trainer.grad_accum_steps * world_size,
         saved_in=saved_in(config),
         seam_step=config.seam.step,
     )
+
+
+def _dtypes(config: Config) -> RecordedDtypes:
+    dtypes = asdict(step_dtypes(config.precision, config.parallel))
+    if config.parallel.strategy == "single":
+        del dtypes["reduction"]
+    return RecordedDtypes(**dtypes)
 
 
 def _optimizer_names(optimizer: dict[str, Any]) -> str:

@@ -1,0 +1,158 @@
+"""One rank of a run on several: it joins the others, and trains as the process of a run on one device does."""
+
+import base64
+import os
+import pickle
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from ampsweep.config.errors import UserError
+from ampsweep.config.schema import ParallelConfig
+from ampsweep.launch.device_lock import device_locks
+from ampsweep.launch.signals import StopRequest
+from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.monitors.processors import count_companions, num_available_cores
+from ampsweep.parallel.faults import RankFault
+from ampsweep.parallel.group import Group, joined, store_of
+from ampsweep.parallel.place import RankPlace, place_in
+from ampsweep.parallel.strategy import make_parallel
+from ampsweep.record.outcome import Status
+from ampsweep.run.failure import record_stuck
+from ampsweep.run.lifecycle import PreparedRun, Send, run_prepared
+from ampsweep.run.messages import Say
+from ampsweep.run.request import RunRequest
+from ampsweep.text import one_line
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.training.build.device import RunDevice, devices_of_ranks
+
+_REQUEST: Final = "request"
+
+
+def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
+    """Train as the first rank of a launcher's, and tell the others the request; see `run_rank`."""
+    return run_rank(request, send=send, stop=stop, tells=True)
+
+
+def join_run(*, send: Send, stop: StopRequest) -> Status:
+    """Train as another rank than the first of a launcher's, which tells the request; see `run_rank`."""
+    return run_rank(None, send=send, stop=stop)
+
+
+def run_rank(
+    request: RunRequest | None,
+    taken: Sequence[RunDevice] = (),
+    *,
+    send: Send,
+    stop: StopRequest,
+    tells: bool = False,
+) -> Status:
+    """Train as the rank that the environment says; the first one leaves the run's record and speaks to the user.
+
+    Args:
+        request: the training; None: the first rank tells it.
+        taken: the devices held for the ranks of this machine, one alone for all of them; none where nobody holds any.
+        send: takes messages for the process that has started this one.
+        stop: ends the training.
+        tells: true on a rank that tells the others the request.
+
+    Raises:
+        Exception: the error that made the run fail, here or on another rank, after it was recorded.
+    """
+    place = place_in()
+    assert place is not None, "the launcher tells each process its rank"
+    store = store_of(place)
+    if request is None:
+        request = pickle.loads(base64.b64decode(store.get(_REQUEST)))
+    elif tells:
+        store.set(_REQUEST, base64.b64encode(pickle.dumps(replace(request, wandb=None))).decode())
+    request = replace(request, is_recorded=place.rank == 0)
+    local = place.local_rank if len(taken) > 1 else 0
+    own = taken[local] if taken else device_of_rank(request.config.device, place)
+
+    def end(fault: RankFault) -> None:
+        if request.is_recorded:
+            record_stuck(request, fault.sentence, fault.status, fault.oom)
+
+    with own.occupied(place.local_world_size), joined(place, store, own.device, tell=send, end=end) as group:
+        _fit_threads(own.device, place)
+        send_own = send if request.is_recorded else _say_nothing
+        try:
+            with _held(request, place, own, send_own, stop) if not taken else nullcontext():
+                return _run(request, group, own, send_own, stop)
+        except BaseException as error:
+            if not group.is_broken:
+                trace = "".join(traceback.format_exception(error))
+                group.cause(error, RankFault(rank=place.rank, status="failed", error=one_line(error), traceback=trace))
+            raise
+
+
+@contextmanager
+def _held(request: RunRequest, place: RankPlace, own: RunDevice, send: Send, stop: StopRequest) -> Iterator[None]:
+    """Hold the devices of this machine's ranks, which another launcher has started.
+
+    The first of them takes all, in one order, so that two trainings do not each hold what the other waits for.
+    """
+    with ExitStack() as held:
+        if place.local_rank == 0:
+            on_cpu = own.device.type == "cpu"
+            names = [str(one) for one in devices_of_ranks(request.config.device)[: place.local_world_size]]
+            held.enter_context(device_locks(names[:1] if on_cpu else names, lambda text: send(Say(text)), stop))
+        dist.barrier()
+        yield
+
+
+def _run(request: RunRequest, group: Group, own: RunDevice, send: Send, stop: StopRequest) -> Status:
+    device = own.device
+    parallel = make_parallel(request.config.parallel, group, device)
+    count_companions(parallel.gather(os.getpid()) if parallel.local_world_size == parallel.world_size else ())
+    limit = MemoryLimit(device, request.config.trainer.memory_limit_gib)
+    prepared = PreparedRun(own, limit, UseBeforeRun(device), parallel=parallel)
+    return run_prepared(request, prepared, send=send, stop=stop)
+
+
+def device_of_rank(name: str, place: RankPlace) -> RunDevice:
+    """The device of a rank that a launcher has started: the accelerator with its number among the ranks of its machine,
+    or the CPU.
+
+    Raises:
+        UserError: torch does not know the device, or there are fewer.
+    """
+    found = devices_of_ranks(name)
+    if found[0].device.type == "cpu":
+        return found[0]
+    if place.local_rank >= len(found):
+        raise UserError(f"device={name}: {place.local_world_size} processes, and {len(found)} devices of one model")
+    return found[place.local_rank]
+
+
+def num_processes(config: ParallelConfig, device: str) -> int:
+    """The number of ranks of a run that starts them itself.
+
+    Raises:
+        UserError: it is not given, and not one for each accelerator either; or there are fewer.
+    """
+    found = devices_of_ranks(device)
+    there = len(found) if found[0].device.type != "cpu" else None
+    if config.num_processes is None and there is None:
+        raise UserError(f"parallel={config.strategy} on a CPU needs parallel.num_processes")
+    number = config.num_processes or there
+    assert number is not None
+    if there is not None and number > there:
+        raise UserError(f"parallel.num_processes={number}: device={device} names {there} of one model here")
+    return number
+
+
+def _fit_threads(device: torch.device, place: RankPlace) -> None:
+    """Share the processor's cores among the ranks of this machine, unless the user has."""
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, num_available_cores() // place.local_world_size))
+
+
+def _say_nothing(_: object) -> None:
+    pass
