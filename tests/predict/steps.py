@@ -11,7 +11,7 @@ from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.step import trace_step
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
-from ampsweep.training.checkpoint import load_checkpoint
+from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import resume, take_checkpoint
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def measured(*overrides, resumed=None):
         before = assemble_trainer(config, build(config, CPU, build_data(config, CPU)), CPU)
         before.train_step()
         before.step += 1
-        resume(trainer, load_checkpoint(take_checkpoint(before, resumed, "hash", "model", "arm")))
+        resume(trainer, find_checkpoint(take_checkpoint(before, resumed, "hash", "model", "arm")))
     with built.precision.flags():
         trainer.train_step()
         with trace_step(trainer.model, *trainer.optimizers.values()) as trace:

@@ -185,6 +185,60 @@ def test_records_are_left_where_that_is_asked_for(predict, tmp_path):
         assert record.prediction.peak_bytes_by_batch_size["8"] == record.memory.allocator_peak_bytes
 
 
+GPT = (
+    *("model=gpt_tiny", "data=synthetic_tokens", "data.vocab_size=300", "data.seq_len=32", "data.batch_size=2"),
+    *("data.num_batches=2", "predict.target=cuda"),
+)
+
+
+def test_the_memory_of_a_rank_on_any_number_of_ranks(predict):
+    asked = ("parallel=fsdp2", "parallel.num_processes=6", "predict.memory_gib=0.04", "format=json")
+    code, out, err = predict("-m", *GPT, *asked, "precision=fp32,amp_bf16")
+    (workload,) = json.loads(out)["workloads"]
+    assert (code, err) == (0, "")
+    for mode in workload["modes"]:
+        by_number = mode["by_world_size"]
+        assert [*by_number] == ["2", "4", "6", *(str(2**power) for power in range(3, 11))]
+        assert (mode["parallel"], mode["world_size"], mode["largest_batch"]) == ("fsdp2", 6, None)
+        assert by_number["6"] == {"batch_size": 2, **{key: mode[key] for key in by_number["6"] if key != "batch_size"}}
+        assert by_number["2"]["peak"]["parameters"] > 2.9 * by_number["6"]["peak"]["parameters"]
+        assert mode["end_of_forward"]["communication"] > 0
+    assert workload["sentences"][0].startswith("With 0.04 GiB on each GPU: fp32 from ")
+    fewest = {mode["arm"]: mode["smallest_world_size"] for mode in workload["modes"]}
+    assert f"fp32 from {fewest['fp32']} on" in workload["sentences"][0]
+
+
+def test_replicas_need_the_same_on_any_number_of_gpus(predict):
+    asked = ("parallel=ddp", "parallel.num_processes=4", "predict.memory_gib=0.005", "precision=pure_bf16")
+    code, out, _ = predict(*GPT, *asked)
+    assert code == 0
+    assert "ddp on 4 ranks: predicted" in out
+    assert "With 0.005 GiB on each GPU: pure_bf16 on no number of them." in out
+
+    _, out, _ = predict(*GPT, *asked, "format=json")
+    ((mode,),) = (workload["modes"] for workload in json.loads(out)["workloads"])
+    assert len({memory["peak_bytes"] for memory in mode["by_world_size"].values()}) == 1
+
+
+def test_arms_that_differ_in_how_ranks_share_are_told_apart(predict):
+    asked = ("parallel=fsdp2", "parallel.num_processes=2", "precision=amp_bf16", "format=json")
+    _, out, _ = predict("-m", *GPT, *asked, "parallel.mixed_precision=policy,autocast")
+    (workload,) = json.loads(out)["workloads"]
+    policy, autocast = workload["modes"]
+    assert [policy["arm"], autocast["arm"]] == ["amp_bf16", "amp_bf16+mixed_precision=autocast"]
+    assert policy["end_of_forward"]["autocast_weights"] == 0 < autocast["end_of_forward"]["autocast_weights"]
+
+
+def test_ranks_whose_number_is_not_known_are_refused(predict):
+    code, out, err = predict(*GPT, "parallel=ddp", "device=cpu")
+    assert (code, out) == (2, "")
+    assert err.strip() == "error: parallel=ddp on a CPU needs parallel.num_processes"
+
+    code, _, err = predict(*GPT, "parallel=ddp", "parallel.num_processes=2", "predict.batch_sizes=[8]")
+    assert code == 2
+    assert "predict.batch_sizes with parallel=ddp: the table is over numbers of processes" in err
+
+
 PRINT_PEAK = """
 import re, sys
 from pathlib import Path

@@ -106,7 +106,8 @@ def test_attention_is_the_kernel_that_the_gpu_would_run(target, dtype, heads, se
 def test_a_mask_is_padded_for_efficient_attention_alone():
     masks = {}
     for target in (A100, H100):
-        with FakeDevice(target)(), FakeDevice(target).trace_program() as trace:
+        device = FakeDevice(target)
+        with device(), device.trace_program() as trace:
             query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
             mask = torch.zeros(40, 40, dtype=torch.bfloat16)
             F.scaled_dot_product_attention(query, query, query, attn_mask=mask).sum().backward()
@@ -128,7 +129,8 @@ def test_a_switch_of_torch_decides_too():
 
 
 def test_rms_norm_is_one_kernel():
-    with FakeDevice(A100)(), FakeDevice(A100).trace_program() as trace:
+    device = FakeDevice(A100)
+    with device(), device.trace_program() as trace:
         norm, x = nn.RMSNorm(16), torch.randn(8, 16, requires_grad=True)
         norm(x).sum().backward()
     assert norm.weight.grad.shape == (16,)

@@ -5,6 +5,7 @@ import torch
 from devices import CUDA
 from steps import composed, ignore
 
+from ampsweep.parallel.base import SINGLE
 from ampsweep.predict.target_device import resolve_target
 from ampsweep.predict.workload_prediction import predict_arm
 from ampsweep.training.assembly import assemble_trainer
@@ -22,12 +23,12 @@ RESNET = ("model=resnet18", "data.image_size=64", "data.batch_size=64", "data.nu
 def on_gpu():
     """The peak of a training's third step and what it has reserved by then."""
 
-    def train(config):
+    def train(config, parallel=SINGLE):
         device = torch.device("cuda", 0)
         torch._C._cuda_clearCublasWorkspaces()  # which an earlier training of this process has left
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        built = build(config, device, build_data(config, device))
+        built = build(config, device, build_data(config, device), parallel)
         trainer = assemble_trainer(config, built, device, log=ignore, progress=ignore, save=ignore)
         trainer.model.train()
         with built.precision.flags():
@@ -53,3 +54,20 @@ def test_the_peak_is_the_predicted_one(on_gpu, workload, error_pct, mode):
 
     assert allocated == pytest.approx(predicted.allocated_bytes, rel=error_pct / 100)
     assert reserved == pytest.approx(predicted.reserved_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"])
+@pytest.mark.parametrize("settings", [(), ("trainer.grad_accum_steps=2",), ("parallel.mixed_precision=autocast",)])
+def test_the_peak_of_one_of_eight_ranks_is_the_predicted_one(on_gpu, settings, mode):
+    """What a rank allocates is real; the others, of torch's fake process group, do not exist."""
+    from ampsweep.predict.fake_ranks import FakeRanks
+
+    shared = ("parallel=fsdp2", "parallel.num_processes=8", *settings)
+    config = composed(*GPT, *shared, f"precision={mode}", "device=cuda", "predict.target=cuda")
+    predicted = predict_arm(config, resolve_target(config.predict, config.device)).memory
+
+    ranks = FakeRanks(config.parallel, torch.device("cuda", 0), 8)
+    with ranks():
+        allocated, _ = on_gpu(config, ranks.parallel)
+
+    assert allocated == pytest.approx(predicted.allocated_bytes, rel=0.02)

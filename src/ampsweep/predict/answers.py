@@ -11,6 +11,16 @@ _UNLESS: Final = ", unless the operators named below take more than predicted"
 
 
 @dataclass(frozen=True)
+class FewestRanks:
+    """The smallest number of ranks on which each has enough memory."""
+
+    world_size: int | None
+    """None where no number that was looked at is enough."""
+    least: int
+    """The smallest number that was looked at."""
+
+
+@dataclass(frozen=True)
 class ArmAnswer:
     """The findings on one arm."""
 
@@ -21,6 +31,8 @@ class ArmAnswer:
     """`same`: at every batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
     saves_from: int | None = None
     """The batch size from which on it saves."""
+    fewest: FewestRanks | None = None
+    """The smallest number of ranks; None if it was not asked for, or there is one process."""
 
 
 def sentences(
@@ -35,7 +47,10 @@ def sentences(
     >>> list(sentences([fp32, amp], "fp32", 16.0))
     ['On 16 GiB: fp32 up to batch 11, amp_bf16 up to 19.', 'amp_bf16 saves memory from batch 3 on.']
     """
-    if memory_gib is not None:
+    if ranks := [answer for answer in answers if answer.fewest is not None]:
+        yield f"With {memory_gib:g} GiB on each GPU{_UNLESS if doubts else ''}: {', '.join(_numbers(ranks))}."
+        return
+    if memory_gib is not None and any(answer.largest is not None for answer in answers):
         yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(answers))}."
     if baseline is None:
         return
@@ -64,6 +79,17 @@ def _fits(answers: Sequence[ArmAnswer]) -> Iterator[str]:
         else:
             yield f"{answer.arm} up to {size}" if said else f"{answer.arm} up to batch {size}"
             said = True
+
+
+def _numbers(answers: Sequence[ArmAnswer]) -> Iterator[str]:
+    for answer in answers:
+        fewest = answer.fewest
+        assert fewest is not None
+        if fewest.world_size is None:
+            yield f"{answer.arm} on no number of them"
+        else:
+            or_fewer = " (fewer were not looked at)" if fewest.world_size == fewest.least else ""
+            yield f"{answer.arm} from {fewest.world_size} on{or_fewer}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from ampsweep.predict.fake_optimizers import fake_optimizers
 from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.ledger import plain_tensors_in
 from ampsweep.tracing.step import Trace, trace_program, trace_step
 
 CPU: Final = torch.device("cpu")
@@ -99,15 +99,15 @@ class FakeDevice:
         """
         kept = [*self._kept]
         if self.target.kind == "cpu":
-            return trace_step(model, *optimizers, held=kept if counts_unused else ())
+            return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
         scratch = scratch_of(self.target)
-        return trace_step(model, *optimizers, held=kept, data=data, counted=FakeTensor, scratch=scratch)
+        return trace_step(model, *optimizers, held=kept, data=data, fake=self.kernels, is_host=False, scratch=scratch)
 
     def trace_program(self) -> AbstractContextManager[Trace]:
         """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
         if self.target.kind == "cpu":
-            return trace_program(CPU)
-        return trace_program(CPU, counted=FakeTensor, scratch=scratch_of(self.target))
+            return trace_program(CPU, fake=self.kernels)
+        return trace_program(CPU, fake=self.kernels, is_host=False, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,7 +127,7 @@ class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in tensors_in(result):
+        for tensor in plain_tensors_in(result):
             self._made.append(weakref.ref(tensor))
         return result
 
@@ -143,10 +143,11 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten._to_copy.default and isinstance(args[0], FakeTensor) and [*kwargs] == ["device"]:
-            return args[0]  # it is there already
+        is_there = func is torch.ops.aten._to_copy.default and isinstance(args[0], FakeTensor)
+        if is_there and [*kwargs] == ["device"]:
+            return args[0]
         moved = self._moved(func(*args, **kwargs))
-        if func is torch.ops.aten._to_copy.default and isinstance(moved, FakeTensor):
+        if func is torch.ops.aten._to_copy.default and isinstance(moved, FakeTensor) and not is_there:
             self._mode.known.remember(moved, args[0].to(moved.dtype, copy=True))
         return moved
 

@@ -1,46 +1,55 @@
 """A training on a fake device: the user's model, data, optimizer and step, at any batch size."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data
+from ampsweep.data.base import Data, for_rank
 from ampsweep.data.copied_ahead import copies_ahead
+from ampsweep.parallel.base import SINGLE
 from ampsweep.precision import Precision
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.tasks.base import Loss
+from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.tracing.feeding import note_delivery, resident
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
+from ampsweep.training.build.instantiate import build_component
+
+if TYPE_CHECKING:
+    from ampsweep.predict.fake_ranks import FakeRanks
 
 _END: Final = object()
 
 
 class FakeTraining:
-    """The training of `config` on `target`.
+    """The training of `config` on `target`: where it has several ranks, on one of them.
 
     Raises:
         UserError: a part refuses its settings.
     """
 
-    def __init__(self, config: Config, target: TargetDevice) -> None:
+    def __init__(self, config: Config, target: TargetDevice, world_size: int = 1, rank: int = 0) -> None:
         self._config, self._device = config, FakeDevice(target)
+        self._ranks = _ranks(config, world_size, rank)
         self.model_size = 0
-        built = self._built()
-        with self._device.setting_up():
-            self._trainer = assemble_trainer(config, built, CPU)
-            self._trainer.model.train()
-        with self._device():
-            self._take_first_step()
+        with self._as_rank():
+            built = self._built()
+            with self._device.setting_up():
+                self._trainer = assemble_trainer(config, built, CPU)
+                self._trainer.model.train()
+            with self._device():
+                self._take_first_step()
 
     def trace_with_evaluation(self, batch_size: int) -> Timeline:
         """Trace a step and an evaluation after it, with everything on the device: the bytes a memory limit counts."""
@@ -68,7 +77,8 @@ class FakeTraining:
         norm_wanted = evaluates or 2 % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
-        with trainer.precision.flags(), device(), tracing as trace:  # a model that sets flags sets none for others
+        # A model that sets flags sets none for others.
+        with self._as_rank(), trainer.precision.flags(), device(), tracing as trace:
             begins: list[int] = []
             trained: set[Tensor] = set()
 
@@ -99,6 +109,11 @@ class FakeTraining:
                 forgotten = True
         return forgotten
 
+    @property
+    def model(self) -> nn.Module:
+        """The model, as it lies on the fake device."""
+        return self._trainer.model
+
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""
         try:
@@ -106,6 +121,9 @@ class FakeTraining:
         except ValueError:  # raised by data for settings it refuses
             return False
         return True
+
+    def _as_rank(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._ranks is None else self._ranks()
 
     def _built(self) -> Built:
         config = self._config
@@ -117,13 +135,25 @@ class FakeTraining:
         data = self._data(config.data["batch_size"])
         with self._device.setting_up():
             # TF32 is arithmetic, and takes no byte.
-            precision = Precision(replace(config.precision, tf32=False), CPU)
+            parallel = SINGLE if self._ranks is None else self._ranks.parallel
+            precision = parallel.precision(replace(config.precision, tf32=False), CPU)
             cover_modules(precision, model)
+            task: Task = build_component("task", config.task)
+            if self._ranks is not None:
+                model = self._distributed(model, precision, in_parts=isinstance(task, HasTurns))
             with self._device.optimizers():
-                built = build_around(config, precision, model, data, torch.device(self._device.target.kind))
+                kind = torch.device(self._device.target.kind)
+                built = build_around(config, precision, model, data, kind, task=task)
         precision.step = self._as_on_target(precision.step)  # type: ignore[method-assign, assignment]
         turns = tuple(replace(turn, loss=self._noted(turn.loss)) for turn in built.turns)
-        return replace(built, turns=turns)
+        return replace(built, turns=turns, parallel=parallel)
+
+    def _distributed(self, model: nn.Module, precision: Precision, *, in_parts: bool) -> nn.Module:
+        assert self._ranks is not None
+        try:
+            return self._ranks.distribute(model, precision, in_parts=in_parts)
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
     def _as_on_target(self, step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         """The same step, in which the optimizer does what it does on the target."""
@@ -145,8 +175,10 @@ class FakeTraining:
 
     def _data(self, batch_size: int) -> "_FakeData":
         config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        parallel = SINGLE if self._ranks is None else self._ranks.parallel
         with self._device.loading_data():
-            return _FakeData(build_data(config, STAND_IN), self._device)
+            data = for_rank(build_data(config, STAND_IN), parallel.rank, parallel.world_size)
+            return _FakeData(data, self._device)
 
     def _take_first_step(self) -> None:
         """Leave the state that a first step leaves if it reaches all parameters, at the cost of its end only."""
@@ -160,6 +192,15 @@ class FakeTraining:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._trainer.instruments.count_update()
+
+
+def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":
+    """The ranks of a training in several processes; torch's part of them takes its time to import."""
+    if config.parallel.strategy == "single":
+        return None
+    from ampsweep.predict.fake_ranks import FakeRanks
+
+    return FakeRanks(config.parallel, CPU, world_size, rank)
 
 
 @dataclass(frozen=True)

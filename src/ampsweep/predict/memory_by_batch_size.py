@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice
-from ampsweep.predict.timeline import Timeline
+from ampsweep.predict.timeline import Timeline, same_course
 
 MAX_BATCH: Final = 2**20
 """The search for the largest batch ends here."""
@@ -50,7 +50,7 @@ class Interpolation:
 
     def __init__(self, first: tuple[int, Timeline], second: tuple[int, Timeline]) -> None:
         (self._batch, self._step), (other_batch, other) = first, second
-        if not _same_course(self._step, other):
+        if not same_course(self._step, other):
             raise NotAffineError
         self._slopes, rest = np.divmod(other.sizes - self._step.sizes, other_batch - self._batch)
         if rest.any():
@@ -62,12 +62,7 @@ class Interpolation:
 
     def agrees(self, batch: int, traced: Timeline) -> bool:
         """Tell whether the step at this batch size is the one that was traced."""
-        return _same_course(self._step, traced) and bool((self.at(batch).sizes == traced.sizes).all())
-
-
-def _same_course(one: Timeline, other: Timeline) -> bool:
-    mine: list[Any] = [one.born, one.died, one.categories]
-    return all(map(np.array_equal, mine, [other.born, other.died, other.categories]))
+        return same_course(self._step, traced) and bool((self.at(batch).sizes == traced.sizes).all())
 
 
 class MemoryByBatchSize:

@@ -30,7 +30,13 @@ def write_records(prediction: WorkloadPrediction) -> Path:
 
 def predicted_record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
     """The record of an arm that was predicted only, with its figures under the keys of a measured one."""
-    record = new_record(arm.config, device=target.kind, device_name=target.name, model_size=arm.model_size)
+    record = new_record(
+        arm.config,
+        device=target.kind,
+        device_name=target.name,
+        model_size=arm.model_size,
+        world_size=arm.world_size,
+    )
     memory = arm.memory
     record.kind, record.status, record.ended_at = "predicted", "completed", now()
     record.memory = MemoryUse(peak_bytes=memory.peak_bytes, peak=memory.peak, end_of_forward=memory.end_of_forward)

@@ -8,12 +8,12 @@ import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config, PredictConfig
-from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
+from ampsweep.predict.memory_by_world_size import world_size_of
 from ampsweep.predict.prediction_record import as_prediction
 from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
@@ -22,7 +22,7 @@ from ampsweep.record.batch_search import PredictedBatch
 from ampsweep.record.parts import StepPrediction
 from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import memory_bytes
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.device import taken_device
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def trace_run(config: Config, device: torch.device) -> TracedRun:
     """
     target, batch_size = _target(device), config.data["batch_size"]
     with _as_user_error():
-        step = FakeTraining(config, target).trace(batch_size)
+        step = FakeTraining(config, target, world_size_of(config)).trace(batch_size)
     return TracedRun(target, step, step_memory(step, target, batch_size))
 
 
@@ -61,9 +61,8 @@ def predict_run(config: Config, device: torch.device) -> StepPrediction:
 
 def predict_run_apart(config: Config, *, stop: StopRequest) -> StepPrediction:
     """Predict a run in a process of its own, once nothing is being measured on the device."""
-    device = resolve_device(config.device)
-    with device_lock(str(device), stop=stop):
-        return predict_run(config, device)
+    with taken_device(config.device, stop=stop) as taken:
+        return predict_run(config, taken.device)
 
 
 def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None:
@@ -71,11 +70,11 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
 
     Waits until nothing is being measured on the device.
     """
-    device = resolve_device(config.device)
-    if unsupported_reason(config.precision, device) is not None:
-        return None
     try:
-        with device_lock(str(device), stop=stop), _as_user_error():
+        with taken_device(config.device, stop=stop) as taken, _as_user_error():
+            device = taken.device
+            if unsupported_reason(config.precision, device) is not None:
+                return None
             target = _target(device)
             limit = memory_bytes(device, config.trainer.memory_limit_gib)
             assert limit is not None, f"{target.name} has a memory of known size"

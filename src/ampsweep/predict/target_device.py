@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import torch
 
+from ampsweep.config.device_names import choices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.precision.support import Abilities
@@ -111,7 +112,8 @@ def _capability(config: PredictConfig, device: str) -> tuple[int, int]:
         return _pair("predict.capability", config.capability)
     if not torch.cuda.is_available():
         return _AMPERE
-    return torch.cuda.get_device_capability(device if _device_type(device) == "cuda" and device != "auto" else None)
+    is_named = _device_type(device) == "cuda" and device != "auto"
+    return torch.cuda.get_device_capability(choices(device)[0] if is_named else None)
 
 
 def _pair(key: str, text: str) -> tuple[int, int]:

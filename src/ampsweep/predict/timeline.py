@@ -1,6 +1,7 @@
 """A traced training step as a timeline: when each allocation was made and freed, and how large it was."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,12 @@ class Timeline:
         alive = (self.born <= moment) & (moment < self.died)
         sums = (int(self.sizes[alive & (self.categories == index)].sum()) for index in range(len(MEMORY_CATEGORIES)))
         return dict(zip(MEMORY_CATEGORIES, sums, strict=True))
+
+
+def same_course(one: Timeline, other: Timeline) -> bool:
+    """Tell whether two steps allocate and free the same things in the same order, whatever their sizes."""
+    mine: list[Any] = [one.born, one.died, one.categories]
+    return all(map(np.array_equal, mine, [other.born, other.died, other.categories]))
 
 
 _NEVER = np.iinfo(np.int64).max

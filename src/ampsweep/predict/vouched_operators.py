@@ -50,7 +50,7 @@ def doubt_about(operator: Any, *, on_cuda: bool) -> Doubt | None:
     """The doubt about an operator's memory on a target; None if the prediction vouches for it."""
     if not isinstance(operator, torch._ops.OpOverload):
         return "custom"  # a higher-order operator, such as flex_attention
-    if operator.namespace in ("prim", "profiler"):
+    if operator.namespace in _EXCHANGING or operator.namespace in ("prim", "profiler"):
         return None
     if operator.namespace != "aten":
         return "custom"
@@ -74,6 +74,9 @@ def _allocates_what_is_told(operator: torch._ops.OpOverload) -> bool:
     name: str = operator.name()  # type: ignore[no-untyped-call]
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
+
+_EXCHANGING: Final = frozenset(("c10d", "_c10d_functional", "_dtensor", "fsdp"))
+"""Namespaces of operators that fill tensors given to them, or return as many bytes as they get."""
 
 _NAMES_COMPARED: Final = """
 _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward

@@ -4,23 +4,25 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import arm_label, with_effect
+from ampsweep.config.modes import arm_label, parallel_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.precision.precision import precision_class
-from ampsweep.predict.answers import ArmAnswer
+from ampsweep.predict.answers import ArmAnswer, FewestRanks
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.measured_training import MeasuredTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
+from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
@@ -39,13 +41,19 @@ class ArmPrediction:
     largest: LargestBatch | None
     """None where it was not asked for."""
     interpolation: Interpolation | None
-    is_measured: bool
+    is_measured: bool = False
     """True where real steps were taken on the CPU, because the model cannot be traced without values."""
+    world_size: int = 1
+    """Number of ranks; all memory is that of the fullest."""
+    by_world_size: Mapping[int, StepMemory] = field(default_factory=dict)
+    """The memory on other numbers of ranks; empty where there is one process."""
+    fewest: FewestRanks | None = None
+    """None where it was not asked for."""
 
     @property
     def arm(self) -> str:
         """The canonical label of its precision."""
-        return arm_label(self.config.precision)
+        return arm_label(self.config.precision, self.config.parallel)
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,11 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
     first = configs[0]
     target = resolve_target(first.predict, first.device)
     unsupported = {
-        arm_label(config.precision): reason
+        arm_label(config.precision, config.parallel): reason
         for config in configs
         if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
     }
-    todo = [config for config in configs if arm_label(config.precision) not in unsupported]
+    todo = [config for config in configs if arm_label(config.precision, config.parallel) not in unsupported]
     found = [*_predict_all(todo, target)]
     arms = tuple(arm for arm in found if isinstance(arm, ArmPrediction))
     refused = {arm_label(one.config.precision): one.reason for one in found if isinstance(one, _RefusedArm)}
@@ -99,6 +107,8 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
         UserError: a part refuses its settings, or the model cannot be traced.
         AutocastRefusalError: the target's autocast refuses an operator of the model.
     """
+    if config.parallel.strategy != "single":
+        return _predict_rank(config, target)
     batch_size: int = config.data["batch_size"]
     training, memory, is_measured = _traced(config, target, batch_size)
     limit = config.predict.memory_gib
@@ -113,6 +123,49 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
         memory.interpolation,
         is_measured,
     )
+
+
+def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
+    """Predict the memory of a training's fullest rank: the first, as no shard is larger than its."""
+    batch_size: int = config.data["batch_size"]
+    model_size = 0
+
+    def trace(world_size: int) -> tuple[Timeline, set[ShardBytes]]:
+        nonlocal model_size
+        with _as_user_error(config):
+            training = FakeTraining(config, target, world_size)
+            model_size = training.model_size
+            return training.trace(batch_size), shard_bytes(training.model)
+
+    world_size, limit = world_size_of(config), config.predict.memory_gib
+    is_sharded = config.parallel.strategy == "fsdp2"
+    memory = MemoryByWorldSize(trace, target, batch_size, world_size, is_sharded=is_sharded)
+    numbers = sorted({2**power for power in range(1, MOST.bit_length())} | {world_size})
+    return ArmPrediction(
+        config,
+        model_size,
+        memory.at(world_size),
+        curve=(),
+        largest=None,
+        interpolation=None,
+        world_size=world_size,
+        by_world_size={number: memory.at(number) for number in numbers},
+        fewest=None if limit is None else FewestRanks(memory.smallest(round(limit * GIB), numbers), numbers[0]),
+    )
+
+
+@contextmanager
+def _as_user_error(config: Config) -> Iterator[None]:
+    """Turn what keeps a model from being traced into a UserError that names it."""
+    name = component_name(config.model)
+    try:
+        yield
+    except (UserError, AutocastRefusalError):
+        raise
+    except UntraceableError as error:
+        raise UserError(f"model={name}: {error}") from error
+    except Exception as error:  # the user's own model may raise anything
+        raise UserError(f"model={name} cannot be trained so: {one_line(error)}") from error
 
 
 class _Training(Protocol):
@@ -150,7 +203,7 @@ class _RefusedArm:
 
 def _predict_all(configs: Sequence[Config], target: TargetDevice) -> Iterator[ArmPrediction | _RefusedArm]:
     """Predict the arms in order; those that take the same bytes are traced once, in parallel where that is safe."""
-    kinds = [_memory_settings(config.precision) for config in configs]
+    kinds = [_memory_settings(config) for config in configs]
     chosen = {str(kind): config for kind, config in zip(kinds, configs, strict=True)}
     trace = partial(_predicted_or_refused, target=target)
     # A fork has torch imported already, and is safe where no other thread could hold a lock.
@@ -177,12 +230,13 @@ def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction
         return _RefusedArm(config, str(refusal))
 
 
-def _memory_settings(precision: PrecisionConfig) -> PrecisionConfig:
-    """The settings of a precision that decide how many bytes a step takes, with the rest at their defaults."""
-    stock, precision = PrecisionConfig(mode=""), with_effect(precision)
+def _memory_settings(config: Config) -> tuple[PrecisionConfig, dict[str, str]]:
+    """The settings of an arm that decide how many bytes a step takes, with the rest at their defaults."""
+    stock, precision = PrecisionConfig(mode=""), with_effect(config.precision)
     names = ("parameters", "autocast", "cache_enabled", "grad_scaler", "fp32_modules")
     kept = {name: getattr(precision, name) for name in names}
-    return replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
+    settings = replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
+    return settings, parallel_differences(config.precision, config.parallel)
 
 
 def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
@@ -193,11 +247,13 @@ def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
 
 
 def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> ArmAnswer:
+    if arm.fewest is not None:
+        return ArmAnswer(arm.arm, fewest=arm.fewest)
     if baseline is None or arm is baseline:
         return ArmAnswer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
     if baseline.interpolation is None or arm.interpolation is None:
         return ArmAnswer(arm.arm, arm.largest)
-    if _memory_settings(arm.config.precision) == _memory_settings(baseline.config.precision):
+    if _memory_settings(arm.config) == _memory_settings(baseline.config):
         return ArmAnswer(arm.arm, arm.largest, "same")
     start = saves_from(baseline.interpolation, arm.interpolation)
     return ArmAnswer(arm.arm, arm.largest, "takes_more" if start is None else "saves", start)

@@ -94,8 +94,7 @@ class _Prober:
         so_far = f", {largest} trains" if largest else ""
         self._display.run_begins(config, f"trying batch {config.data['batch_size']}{so_far}")
         ended = run_isolated(_PROBE, (config,), on_message=self._display.on_message)
-        if ended.interrupted:
-            raise KeyboardInterrupt
+        ended.raise_interrupt()
         return _found(ended, config)
 
     def _with_batch(self, size: int) -> Config:

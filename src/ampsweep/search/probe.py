@@ -9,9 +9,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
-from ampsweep.launch.device_lock import device_lock
 from ampsweep.launch.signals import StopRequest
-from ampsweep.monitors.environment import device_name
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Say
@@ -20,7 +18,7 @@ from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import build, build_data
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.device import taken_device
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
 
@@ -39,12 +37,9 @@ def probe_batch(config: Config, *, send: Callable[[object], None], stop: StopReq
         KeyboardInterrupt: this process was asked to stop.
         Exception: the error that makes such a training fail, except for memory and a batch that a part refuses.
     """
-    device = resolve_device(config.device)
-    probe = None
-    if unsupported_reason(config.precision, device) is None:
-        with device_lock(str(device), on_wait=lambda text: send(Say(text)), stop=stop):
-            probe = _probe(config, device, stop)
-    return Probed(str(device), device_name(device), probe)
+    with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
+        is_supported = unsupported_reason(config.precision, taken.device) is None
+        return Probed(str(taken), taken.name, _probe(config, taken.device, stop) if is_supported else None)
 
 
 def _probe(config: Config, device: torch.device, stop: StopRequest) -> Probe:
