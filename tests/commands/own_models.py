@@ -1,5 +1,6 @@
 """Models of a user who has trouble: each classifies the digits until something happens."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, get_worker_info
 
 
 class Digits(nn.Module):
@@ -124,6 +127,55 @@ class Noted(Digits):
         return len({line.split()[1] for line in self._notes.read_text().splitlines()}) == 1
 
 
+class Met(Digits):
+    """Waits in its first step until as many runs as `number` are in theirs, then computes a second, and 20 ms a step.
+
+    Each leaves in `folder`, under the id of its process, the cores that its threads may run on, its number of threads
+    of torch, and the times between which it computed.
+    """
+
+    def __init__(self, folder: str, number: int) -> None:
+        super().__init__()
+        self._folder, self._number = Path(folder), number
+
+    def happens(self, step: int) -> None:
+        if step != 1:
+            self._compute(0.02)
+            return
+        own = self._folder / str(os.getpid())
+        own.write_text("")
+        deadline_s = time.monotonic() + 60
+        while len([*self._folder.iterdir()]) < self._number:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError("no other run came")
+            time.sleep(0.02)
+        began_s = time.monotonic()
+        self._compute(1.0)
+        process = psutil.Process()
+        cores = {core for thread in process.threads() for core in os.sched_getaffinity(thread.id)}
+        own.write_text(json.dumps([sorted(cores), torch.get_num_threads(), began_s, time.monotonic()]))
+
+    def _compute(self, seconds: float) -> None:
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + seconds:
+            torch.ones(200, 200).mm(torch.ones(200, 200))
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """Pictures whose workers leave in `folder`, under their parent's id, the cores they may run on."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, item: int) -> tuple[Tensor, int]:
+        if get_worker_info() is not None:
+            (self._folder / str(os.getppid())).write_text(json.dumps(psutil.Process().cpu_affinity()))
+        return torch.full((8, 8), item / 64), item % 10
+
+
 class NotAModule:
     """No nn.Module."""
 
@@ -182,3 +234,19 @@ class Endless(nn.Module):
 
     def __init__(self) -> None:
         time.sleep(1000)
+
+
+class BrokenRank(Broken):
+    """Does `what` in step 3 on one rank, and leaves a file that says when."""
+
+    def __init__(self, what: str, rank: int) -> None:
+        super().__init__(what)
+        self._rank = rank
+
+    def happens(self, step: int) -> None:
+        if step == 3 and os.environ.get("RANK") == str(self._rank):
+            Path(f"{self._what}-{self._rank}").touch()
+            getattr(self, self._what)()
+
+    def stops(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)

@@ -85,13 +85,13 @@ def test_a_run_that_could_not_be_built_is_finished_in_wandb(train):
 def test_a_run_that_the_kernel_killed_for_its_memory_is_one_too(tmp_path):
     request = RunRequest(compose_one([*MLP, "tracking=disabled"]), tmp_path)
     record = complete_record(
-        request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", None, interrupted=False, oom_killed=True)
+        request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", None, stopped_by="", oom_killed=True)
     )
     assert record == RunRecord.read(tmp_path)
     assert (record.status, record.oom.phase) == ("oom", None)
     assert "the kernel counts a process killed for lack of memory" in record.error
     assert (
-        complete_record(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", None, interrupted=False)).status
+        complete_record(request, ChildExit(-signal.SIGKILL, None, "killed by SIGKILL", None, stopped_by="")).status
         == "failed"
     )
 

@@ -171,3 +171,24 @@ def test_the_display_is_no_higher_than_the_terminal(width, height, monkeypatch):
     if height == 24:
         assert "more workloads" in screen.file.getvalue()
         assert screen.file.getvalue().count("so far, against fp32") == 2
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (120, "0 of 4 runs done  1 going on  3 queued (Resources)  0 s so far"),
+        (50, "0 of 4 runs done  1 going on  3 queued"),
+        (20, "0 of 4 runs done"),
+    ],
+)
+def test_queued_runs_are_counted_with_the_reason_of_the_next(width, said):
+    display = ProgressDisplay(plan("seed=0,1", "precision=fp32,amp_bf16"))
+    display._is_live = True
+    display.runs_elsewhere(1)
+    display.runs_queued(3, "Resources")
+    screen = Console(file=io.StringIO(), width=width)
+    screen.print(display._sweep(width, display._began_s, None))
+    assert re.sub(r"^━* *", "", screen.file.getvalue().strip()).startswith(said)
+    display.runs_queued(0, None)
+    screen.print(display._sweep(width, display._began_s, None))
+    assert "queued" not in screen.file.getvalue().splitlines()[-1]

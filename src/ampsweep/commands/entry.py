@@ -14,6 +14,8 @@ from typing import Final
 
 _SOME_FAILED: Final = 1
 """The same as `ampsweep.record.outcome.SOME_FAILED`, which takes time to import."""
+_STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""`ampsweep.stop_signals.STOP_SIGNALS` takes time to import; Python itself raises KeyboardInterrupt for SIGINT."""
 FULL_ERROR: Final = "HYDRA_FULL_ERROR"
 """Hydra's own variable: 1 shows the whole traceback, too."""
 
@@ -23,7 +25,8 @@ _PRINT: Final = ("ampsweep", "rich", "argparse", "hydra")
 def run_command(name: str) -> int:
     """Import and call the command `package.module:function` with the process's arguments; returns the exit code."""
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in _STOPS:
+            signal.signal(number, _interrupt)
         module, _, function = name.partition(":")
         command: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
         return command(sys.argv[1:])

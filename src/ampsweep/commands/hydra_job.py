@@ -19,13 +19,14 @@ from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker com
 from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
-from ampsweep.launch.signals import StopRequest
+from ampsweep.launch.signals import StopRequest, pass_on
 from ampsweep.record import write_atomically
 from ampsweep.redaction import hidden, hide
-from ampsweep.run.directories import finished, has_checkpoint, own_directory
+from ampsweep.run.directories import has_checkpoint, own_directory
 from ampsweep.run.failure import RunFailedError, failed
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
+from ampsweep.run.point_runs import PointRuns
 from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.first_part import train_at_seam
@@ -64,7 +65,7 @@ class SingleJob:
             predictor=PREDICT_RUN,
         )
         try:
-            _keep_hydra_files(composed, directory)
+            keep_hydra_files(composed, directory)
             with StopRequest() as stop:
                 run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
@@ -96,6 +97,7 @@ class SweepJob:
         self._predicted = SharedPredictions()
         self._display, self._wandb, self._after_run = display, wandb, after_run
         self._num_left = num_points
+        self._runs: PointRuns | None = None
 
     def __reduce__(self) -> tuple[type["SweepJob"], tuple[()]]:
         return SweepJob, ()
@@ -103,6 +105,10 @@ class SweepJob:
     def __call__(self, composed: DictConfig) -> None:
         try:
             self._train(composed)
+        except KeyboardInterrupt as interrupt:
+            if self._display is None and _is_settled(interrupt):
+                return
+            raise
         except OSError as error:
             if self._display is None:  # in a worker: its launcher tells
                 raise
@@ -113,12 +119,14 @@ class SweepJob:
         config = to_config(composed)
         directory, sweep = Path(settings.runtime.output_dir), Path(settings.sweep.dir)
         display = self._display or MessagePrinter()
-        if finished(sweep, config) is not None:
+        if self._runs is None:
+            self._runs = PointRuns(sweep)
+        if self._runs.finished(config) is not None:
             with suppress(OSError):
                 directory.rmdir()  # succeeds only on the empty one that Hydra has just made
             return
         directory = own_directory(directory)
-        _keep_hydra_files(composed, directory)
+        keep_hydra_files(composed, directory)
         _hide_in(sweep / "multirun.yaml", beside=resolved_values(config))
         request = RunRequest(
             config,
@@ -132,7 +140,7 @@ class SweepJob:
         if config.max_batch.search:
             search_and_train(request, composed, sweep, display)
         elif config.seam.step is not None:
-            train_at_seam(request, sweep, display)
+            train_at_seam(request, self._runs, sweep, display)
         else:
             run_in_own_process(request, display)
         self._num_left -= 1
@@ -141,6 +149,19 @@ class SweepJob:
         self._predicted.keep(directory, config)
         if self._after_run is not None:
             self._after_run()
+
+
+def _is_settled(interrupt: KeyboardInterrupt) -> bool:
+    """Let a launcher that has a handler for the signal behind `interrupt` act on it, now that the run is recorded.
+
+    Returns True if it has no further use for the job. submitit has Slurm requeue the job, if it may, and leaves by
+    SystemExit; else it raises an error, for there is no result: here the record is the result, and says why it ended.
+    """
+    try:
+        pass_on(interrupt)
+    except Exception:  # noqa: BLE001  whatever a launcher has for it
+        return True
+    return False
 
 
 def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_name: str) -> None:
@@ -158,7 +179,7 @@ def hand_over(job: Callable[[DictConfig], None], argv: Sequence[str], config_nam
             os.environ[FULL_ERROR] = shown
 
 
-def _keep_hydra_files(composed: DictConfig, directory: Path) -> None:
+def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     """Write `.hydra/` as Hydra would, without secrets; not to be called for a finished point, which keeps its own."""
     folder = directory / ".hydra"
     folder.mkdir(parents=True, exist_ok=True)

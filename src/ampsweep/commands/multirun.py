@@ -2,21 +2,24 @@
 
 import shutil
 import sys
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.dry_run import print_plan
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
+from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash
+from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
 from ampsweep.record import find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.terminal import Terminal
 from ampsweep.report.wandb.send_comparison import publish_after
-from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory
+from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
 from ampsweep.sweep.live_comparison import LiveComparison
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
@@ -41,19 +44,25 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     first = configs[0]
     if first.resume is not None:
         raise UserError(f"resume={first.resume}: a multirun is continued with into=DIRECTORY")
-    into = None if first.into is None else existing_multirun(first.into)
-    for error in () if into is None else find_records(into).unreadable:
-        print(escaped(f"into={first.into}: {error}; its point counts as not run"), file=sys.stderr)
+    into = _begun_before(first)
     address = None if wandb is None else wandb.address
-    checked = preflight(configs, address)
+    elsewhere = points.launcher == "slurm"
+    checked = preflight(configs, address, elsewhere=elsewhere)
     if first.dry_run:
-        return print_plan(configs, checked, Terminal(), into)
+        return print_plan(configs, checked, Terminal(), into, elsewhere=elsewhere)
     directory = into or new_directory(first)
-    where = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
+    where: tuple[str, ...] = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
+    if points.launcher == "here" and points.all_known:
+        # Hydra composes all points of a batch before its first run begins: of many points, for minutes.
+        where = (*where, "hydra.sweeper.max_batch_size=1")
     collect_new_garbage_only()
     plan = Plan(points.points, () if into is None else finished_hashes(into), all_known=points.all_known)
-    with ProgressDisplay(plan) as display, watch(points, directory, display):
-        comparison, interrupted = LiveComparison(directory, first, display.compare), False
+    jobs = SubmittedJobs(directory) if elsewhere else None
+    interrupted, goes_on_alone = False, None
+    with ExitStack() as stack:
+        display = stack.enter_context(ProgressDisplay(plan))
+        comparison = LiveComparison(directory, first, display.compare)
+        stack.enter_context(watch(points, directory, display, jobs, comparison.rewrite))
         for one in checked:
             if one.too_large is not None:
                 display.say(one.too_large)
@@ -61,16 +70,20 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             num_points = 0 if plan.num_runs is None else len(plan.runs)
             job = SweepJob(display, wandb=address, after_run=comparison.rewrite, num_points=num_points)
             for call in points.calls:
-                hand_over(job, ["--multirun", *call, *where], config_name)
+                with nullcontext() if jobs is None else jobs.followed():
+                    hand_over(job, ["--multirun", *call, *where], config_name)
         except KeyboardInterrupt:
             interrupted = True
+            goes_on_alone = None if jobs is None else jobs.left()
+            if goes_on_alone is not None:
+                display.say(goes_on_alone)
         except (SweepEnded, OSError) as end:  # of a run's files, of Hydra's own
             interrupted = True
             reason = f"{end.filename or directory}: {end.strerror}" if isinstance(end, OSError) else str(end)
             goes_on = f", and into={directory} goes on with it" if find_records(directory).records else ""
             display.say(f"{reason}; the sweep ends here{goes_on}")
     left = find_records(directory)
-    if interrupted and into is None and not (left.records or left.unreadable):
+    if interrupted and into is None and goes_on_alone is None and not (left.records or left.unreadable):
         shutil.rmtree(directory)  # nothing has come of it
         return SOME_FAILED
     if left.records:
@@ -83,6 +96,24 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
             print(escaped(line), file=sys.stderr)
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
     return ALL_ENDED if all_ended and not interrupted else SOME_FAILED
+
+
+def _begun_before(config: Config) -> Path | None:
+    """Find the multirun to go on with: that of `into=`, or the one of this very job before Slurm has requeued it.
+
+    Raises:
+        UserError: there is none, or jobs of it may yet train in it.
+    """
+    if config.into is None:
+        directory = requeued_multirun(config)
+        if directory is not None:
+            print(escaped(f"Slurm has requeued this job: going on with {directory}"), file=sys.stderr)
+    else:
+        directory = existing_multirun(config.into)
+        refuse_queued(directory)
+    for error in () if directory is None else find_records(directory).unreadable:
+        print(escaped(f"into={directory}: {error}; its point counts as not run"), file=sys.stderr)
+    return directory
 
 
 def _show(comparison: LiveComparison, directory: Path) -> None:

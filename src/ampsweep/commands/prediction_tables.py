@@ -20,6 +20,8 @@ from ampsweep.report.terminal import Terminal
 from ampsweep.text import num_bytes
 
 _PLAIN_WIDTH = 120
+_NUMBERS = (2, 4, 8, 16, 64, 256, 1024)
+"""Numbers of ranks in the table, beside the configured one; JSON has the powers of two between them, too."""
 
 
 def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
@@ -28,7 +30,8 @@ def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
         console = Terminal(width=_PLAIN_WIDTH)  # a pipe has no edge at 80 columns
     if prediction.arms:
         console.print(Text(f"\n{_title(prediction)}", style="bold"))
-        console.print(_categories(prediction), _curves(prediction), sep="\n")
+        curves = _curves(prediction) if prediction.arms[0].world_size == 1 else _ranks(prediction)
+        console.print(_categories(prediction), curves, sep="\n")
     for arm, reason in prediction.unsupported.items():
         console.print(Text(f"{arm}: {reason}"))
     for line in said(prediction):
@@ -63,6 +66,7 @@ def _title(prediction: WorkloadPrediction) -> str:
         *([f"seq_len {config.data['seq_len']}"] if "seq_len" in config.data else []),
         *([f"grad_accum_steps {config.trainer.grad_accum_steps}"] if config.trainer.grad_accum_steps > 1 else []),
         *(["activation_checkpointing"] if config.trainer.activation_checkpointing else []),
+        *([f"{config.parallel.strategy} on {arm.world_size} ranks"] if config.parallel.strategy != "single" else []),
     ]
     return f"{', '.join(facts)}: predicted for {prediction.target.name}"
 
@@ -87,6 +91,15 @@ def _curves(prediction: WorkloadPrediction) -> Table:
     return table
 
 
+def _ranks(prediction: WorkloadPrediction) -> Table:
+    first = prediction.arms[0]
+    numbers = [number for number in first.by_world_size if number in (*_NUMBERS, first.world_size)]
+    table = _table("ranks", *map(str, numbers))
+    for arm in prediction.arms:
+        table.add_row(arm.arm, *(num_bytes(arm.by_world_size[number].total_bytes) for number in numbers))
+    return table
+
+
 def _table(first: str, *columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(first)
@@ -99,7 +112,9 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
     """Yield the limits of the figures, a sentence each."""
     if any(arm.is_measured for arm in prediction.arms):
         yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
-    if any(arm.interpolation is None for arm in prediction.arms):
+    if any(arm.world_size > 1 for arm in prediction.arms):
+        yield "All figures are those of the fullest rank, the first; buffers of NCCL's own are not in them."
+    elif any(arm.interpolation is None for arm in prediction.arms):
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if prediction.target.kind == "cuda":
         asked = prediction.target.torch_version
@@ -146,6 +161,16 @@ def _arm(prediction: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
         "is_measured": arm.is_measured,
         "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],
+        **({} if config.parallel.strategy == "single" else _of_ranks(arm)),
+    }
+
+
+def _of_ranks(arm: ArmPrediction) -> dict[str, Any]:
+    return {
+        "parallel": arm.config.parallel.strategy,
+        "world_size": arm.world_size,
+        "by_world_size": {str(number): _memory(memory) for number, memory in arm.by_world_size.items()},
+        "smallest_world_size": None if arm.fewest is None else arm.fewest.world_size,
     }
 
 

@@ -9,7 +9,7 @@ from ampsweep.config.compose import compose_each
 from ampsweep.config.errors import UserError
 from ampsweep.config.sweep_file import sweep_points
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.launch.signals import sigterm_as_interrupt
+from ampsweep.launch.signals import stop_signals_as_interrupt
 
 
 def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
@@ -18,7 +18,7 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
     Raises:
         UserError: the file is no sweep that can be run here, or one of its points is wrong.
     """
-    with sigterm_as_interrupt(), paused_garbage_collection():
+    with stop_signals_as_interrupt(), paused_garbage_collection():
         points = points_of(file, overrides, count)
         start_processes()
         try:

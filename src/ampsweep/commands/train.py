@@ -12,12 +12,13 @@ from ampsweep.commands.dry_run import print_plan
 from ampsweep.commands.entry import ended
 from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
+from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks, with_world_size
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
-from ampsweep.launch.signals import sigterm_as_interrupt
+from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     arguments = agent_overrides(argv) if is_agents_run() else argv
-    with sigterm_as_interrupt(), paused_garbage_collection():
+    with stop_signals_as_interrupt(), paused_garbage_collection():
         return _run(parse(arguments, CONFIG_NAME), arguments)
 
 
@@ -52,6 +53,8 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         socket_folder()
     except OSError as error:
         raise UserError(str(error)) from error
+    place = launched_place()
+    arguments = with_world_size(arguments, place)
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,
@@ -63,6 +66,7 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
 
 def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:
     """Train all points; return the exit code."""
+    check_place(points, launched_place())
     check_existence(point.config for point in points.points)
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
@@ -79,11 +83,6 @@ def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None
 
 
 def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
-    # torch is imported here and not above: the parent of a sweep does without it.
-    from ampsweep.launch.device_lock import device_lock
-    from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
-    from ampsweep.training.build.device import resolve_device
-
     config = points.points[0].config
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
@@ -94,12 +93,17 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
     if config.dry_run:
         return print_plan([config], preflight([config]), Terminal())
-    device = resolve_device(config.device)
+    if config.parallel.strategy != "single":
+        return train_on_ranks(points, config_name, wandb)
+    # torch is imported here and not above: the parent of a sweep does without it.
+    from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
+    from ampsweep.training.build.device import taken_device
+
     plan = Plan(points.points)
-    with ProgressDisplay(plan, in_training_process=True) as display, device_lock(str(device), on_wait=display.say):
+    with ProgressDisplay(plan, in_training_process=True) as display, taken_device(config.device, display.say) as taken:
         directory, resume = resumed_run(config, display.say)
         address = None if wandb is None else wandb.address
-        prepared, checked = check_single_run(config, device, address)
+        prepared, checked = check_single_run(config, taken, address)
         if resume is not None:
             check_checkpoint(config, resume)
         directory = directory or new_directory(config) / run_directory_name(config)

@@ -13,7 +13,7 @@ from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.device import run_devices
 from ampsweep.training.memory_refusals import is_out_of_memory
 from ampsweep.training.trainer import Trainer
 
@@ -35,7 +35,12 @@ def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float
 
 
 def _measure(config: Config) -> float | None:
-    device = resolve_device(config.device)
+    first = run_devices(config.device)[0]
+    with first.occupied():
+        return _measure_on(first.device, config)
+
+
+def _measure_on(device: torch.device, config: Config) -> float | None:
     data: Data | None = None
     try:
         data = build_data(config, device)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
-from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS
+from ampsweep.record import is_checkpoint, kept_checkpoints
 from ampsweep.text import one_line
 
 _FILES: Final = ("path", "val_path")
@@ -48,7 +48,7 @@ def check_existence(configs: Iterable[Config]) -> None:
 
 def _check_checkpoint(resume: str) -> None:
     path = Path(resume).expanduser()
-    if not path.is_file() and not any((path / CHECKPOINTS / name).is_file() for name in (LAST, PREVIOUS)):
+    if not is_checkpoint(path) and not kept_checkpoints(path):
         raise UserError(f"resume={resume}: {path} is neither a checkpoint nor a run directory with one")
 
 

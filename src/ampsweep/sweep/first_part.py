@@ -8,14 +8,15 @@ from typing import Final
 
 from filelock import FileLock
 
-from ampsweep.config.identity import config_hash, run_directory_name
+from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import Config
 from ampsweep.config.seam import uninterrupted
-from ampsweep.record import AT_SEAM, CHECKPOINTS, RunRecord, find_records
+from ampsweep.record import AT_SEAM, RunRecord, kept_checkpoint
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.run.directories import has_checkpoint, own_directory
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
+from ampsweep.run.point_runs import PointRuns
 from ampsweep.run.request import RunRequest, Untrained
 
 _POLL_S: Final = 0.2
@@ -30,42 +31,45 @@ class _FirstPart:
     checkpoint: Path | None
 
 
-def train_at_seam(request: RunRequest, sweep: Path, display: MessagePrinter) -> None:
+def train_at_seam(request: RunRequest, runs: PointRuns, sweep: Path, display: MessagePrinter) -> None:
     """Train a point with a seam in a process of its own; before it, if there is none yet, the run that it goes on from.
 
     An uninterrupted run of the multirun is trained once, whichever points need it, and in whichever worker they are.
 
     Args:
         request: the request of the point; with a checkpoint of its own the point goes on from that.
-        sweep: the multirun's directory, which has its other runs.
+        runs: the other runs of the multirun.
+        sweep: the multirun's directory, which has them.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop.
     """
     if request.config.seam.saved_in is None:
-        _train_once(request, sweep, display)
+        _train_once(request, runs, display)
         return
     if request.checkpoint is None:
-        first = _first_part(request, sweep, display)
+        first = _first_part(request, runs, sweep, display)
         ended = None if first.checkpoint is not None else _ended_before(request.config, first.record)
         request = replace(request, checkpoint=first.checkpoint, untrained=ended)
     run_in_own_process(request, display)
 
 
-def _first_part(request: RunRequest, sweep: Path, display: MessagePrinter) -> _FirstPart:
+def _first_part(request: RunRequest, runs: PointRuns, sweep: Path, display: MessagePrinter) -> _FirstPart:
     config = uninterrupted(request.config)
-    if (found := _found(sweep, config)) is not None:
+    if (found := _found(runs, config)) is not None:
         return found
     directory = own_directory(sweep / run_directory_name(config))
     # The prediction of the request is that of the point's own precision.
     before = replace(request, config=config, directory=directory, prediction=None)
-    return _train_once(before, sweep, display, is_counted=False)
+    return _train_once(before, runs, display, is_counted=False)
 
 
-def _train_once(request: RunRequest, sweep: Path, display: MessagePrinter, *, is_counted: bool = True) -> _FirstPart:
+def _train_once(
+    request: RunRequest, runs: PointRuns, display: MessagePrinter, *, is_counted: bool = True
+) -> _FirstPart:
     """Train an uninterrupted run, unless another worker has done so meanwhile; `is_counted`: as a point of its own."""
     with _claimed(request.directory):
-        if (found := _found(sweep, request.config)) is not None:
+        if (found := _found(runs, request.config)) is not None:
             return found
         own = request.directory if has_checkpoint(request.directory) else None
         run_in_own_process(replace(request, checkpoint=own), display, lambda record: not is_counted)
@@ -80,11 +84,10 @@ def _claimed(directory: Path) -> Iterator[None]:
         yield
 
 
-def _found(sweep: Path, config: Config) -> _FirstPart | None:
+def _found(runs: PointRuns, config: Config) -> _FirstPart | None:
     """Find the uninterrupted run of `config` that has ended; not one whose checkpoint somebody has deleted."""
-    wanted = config_hash(config)
-    for directory, record in find_records(sweep, mentioning=wanted).records:
-        if record.config_hash == wanted and record.status in OUTCOMES:
+    for directory, record in runs.of(config):
+        if record.status in OUTCOMES:
             found = _as_found(directory, record)
             if found.checkpoint is not None or record.status != "completed" or record.cut_short is not None:
                 return found
@@ -92,8 +95,7 @@ def _found(sweep: Path, config: Config) -> _FirstPart | None:
 
 
 def _as_found(directory: Path, record: RunRecord) -> _FirstPart:
-    kept = directory / CHECKPOINTS / AT_SEAM
-    return _FirstPart(record, kept if kept.is_file() else None)
+    return _FirstPart(record, kept_checkpoint(directory, AT_SEAM))
 
 
 def _ended_before(config: Config, record: RunRecord) -> Untrained:

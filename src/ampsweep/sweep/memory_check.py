@@ -55,8 +55,9 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     category, largest = max(memory.peak.items(), key=lambda item: item[1])
     limited = config.trainer.memory_limit_gib is not None
     there_is = f"trainer.memory_limit_gib leaves {num_bytes(limit)}" if limited else f"{device} has {num_bytes(limit)}"
+    arm = arm_label(config.precision, config.parallel)
     return (
-        f"{arm_label(config.precision)} with batch {config.data['batch_size']} is predicted not to fit: it takes "
+        f"{arm} with batch {config.data['batch_size']} is predicted not to fit: it takes "
         f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and {there_is}"
         f"{not_vouched_for(one.name for one in memory.unvouched)}"
     )

@@ -16,7 +16,7 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.precision.fp32_modules import find_modules
-from ampsweep.tasks.base import FollowsStep, Task, Turn, turns_of
+from ampsweep.tasks.base import FollowsStep, HasTurns, Task, Turn, turns_of
 from ampsweep.tasks.output import OutputError
 from ampsweep.text import one_line
 from ampsweep.tracing.ledger import tensors_in
@@ -49,6 +49,12 @@ class CheckedModel:
     turn with the most; None if they could not be counted."""
     turns: Sequence[Turn]
     """The turns of a step."""
+    in_parts: bool = False
+    """A step calls the model's children, each by itself, and not the model."""
+    calls_model: bool = True
+    """The losses call the model itself, and not only parts of it."""
+    unused: Sequence[str] = ()
+    """Names of parameters that no loss depends on, as far as that was tried."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -83,7 +89,9 @@ def check_model(config: Config, data: Data) -> CheckedModel:
             if isinstance(error, _SURE) or not rehearsal.is_own:
                 raise UserError(_misfit(config, error)) from error
             output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
-    return CheckedModel(model, output_bytes, turns)
+    return CheckedModel(
+        model, output_bytes, turns, isinstance(task, HasTurns), rehearsal.calls_model, sorted(rehearsal.unused)
+    )
 
 
 class _Rehearsal:
@@ -93,6 +101,9 @@ class _Rehearsal:
         self._config, self._task, self._turns = config, task, turns
         self.is_own = any(_has_own_code(part) for part in (config.model, config.data, config.task))
         """A part is not of the suite itself."""
+        self.calls_model = False
+        self.unused: set[str] = set()
+        """The same as in `CheckedModel`."""
         try:
             self._batch = data.train_batch(0)
         except (Exception, SystemExit) as error:
@@ -110,6 +121,10 @@ class _Rehearsal:
         device = next(model.parameters()).device
         model.train()
         most = 0
+        self.calls_model, self.unused = False, set()
+        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        unused = set(trained) if self.is_own else set()
+        called = model.register_forward_pre_hook(self._note_call)
         for turn in self._turns:
             batch = self._moved(self._batch, device)
             with TensorBytes(device) as counted:
@@ -118,8 +133,11 @@ class _Rehearsal:
             if self.is_own:
                 _differentiate(losses)
                 _require_gradients(turn, model)
+                unused = {name for name in unused if trained[name].grad is None}
             del losses
             model.zero_grad(set_to_none=True)
+        called.remove()
+        self.unused = unused
         with torch.no_grad():
             if isinstance(self._task, FollowsStep):
                 self._task.after_step(model)
@@ -127,6 +145,9 @@ class _Rehearsal:
                 model.eval()
                 _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
         return most
+
+    def _note_call(self, *_: object) -> None:
+        self.calls_model = True
 
     def _moved(self, batch: Any, device: torch.device) -> Any:
         moved = map_tensors(batch, lambda tensor: tensor.to(device))

@@ -33,15 +33,22 @@ _GRACE_S: Final = 1.0
 """The time that checks may go on once they are to stop: they leave nothing half done."""
 
 
-def preflight(configs: Sequence[Config], wandb: WandbAddress | None = None) -> list[Checked]:
-    """Check all configs in one child process; `wandb` is the address of the process that checks them with W&B, if any.
+def preflight(
+    configs: Sequence[Config], wandb: WandbAddress | None = None, *, elsewhere: bool = False
+) -> list[Checked]:
+    """Check all configs in one child process.
+
+    Args:
+        configs: the configs.
+        wandb: the address of the process that checks them with W&B, if any.
+        elsewhere: true if the runs are for machines with other devices than this one, which are left unchecked.
 
     Raises:
         UserError: the first input that is wrong.
         KeyboardInterrupt: this process was asked to stop.
     """
     doing: list[object] = []
-    ended = run_isolated(_CHECK_RUNS, (configs, wandb), on_message=doing.append, grace_s=_GRACE_S)
+    ended = run_isolated(_CHECK_RUNS, (configs, wandb, elsewhere), on_message=doing.append, grace_s=_GRACE_S)
     try:
         checked = ended.unpacked()
     except ChildError as error:  # the user's own code has ended the process

@@ -21,8 +21,11 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
 from ampsweep.monitors.memory_snapshot import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.parallel.fitting import check_fit, unused
+from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
+from ampsweep.run.rank import num_processes
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import CheckedModel, check_model
 from ampsweep.sweep.preflight import Checked
@@ -33,19 +36,29 @@ from ampsweep.tracking.tracker import check_tracking
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.training.build.built import build_data, build_model, steps_of
-from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.device import RunDevice, resolve_device, run_devices
+from ampsweep.training.build.fused_kernels import has_fused_kernels_for_shards
 from ampsweep.training.build.instantiate import locate
 from ampsweep.training.build.learning_rates import check_rates
-from ampsweep.training.build.optimizer import rehearse_optimizers
-from ampsweep.training.checkpoint import CheckpointError, find_checkpoint, require_same_model
+from ampsweep.training.build.optimizer import rehearse_optimizers, settings_of
+from ampsweep.training.checkpoint import CheckpointError, require_same_model
+from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.turns import trained_parts
 
 
 def check_runs(
-    configs: Sequence[Config], wandb: WandbAddress | None, *, send: Callable[[object], None], stop: StopRequest
+    configs: Sequence[Config],
+    wandb: WandbAddress | None,
+    elsewhere: bool,
+    *,
+    send: Callable[[object], None],
+    stop: StopRequest,
 ) -> list[Checked]:
-    """Check every config; parts that several configs share are checked once. `send` gets what is checked next."""
+    """Check every config; parts that several configs share are checked once. `send` gets what is checked next.
+
+    Of runs `elsewhere`, on a machine with other devices, everything is checked but what depends on the device.
+    """
     results: list[Checked] = []
     memory: dict[str, Checked] = {}
     sizes: dict[tuple[str, str], Checked] = {}
@@ -56,30 +69,33 @@ def check_runs(
         key = _key(*shared, config.device, config.precision.fp32_modules, config.seam.step)
         if key not in memory:
             send(f"model={component_name(config.model)} with data={component_name(config.data)}")
-            memory[key] = _check(config, wandb, stop, models, key)
+            memory[key] = _check(config, wandb, elsewhere, stop, models, key)
         with_optimizer = _key(key, config.optimizer, config.scheduler, config.precision.parameters)
         if with_optimizer not in optimizers:
-            optimizers[with_optimizer] = _with_optimizer(config, memory[key], models.get(key), stop)
+            optimizers[with_optimizer] = _with_optimizer(config, elsewhere, memory[key], models.get(key), stop)
         workload = (with_optimizer, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
-            sizes[workload] = _with_device(config, optimizers[with_optimizer])
+            parts = _with_ranks(config, optimizers[with_optimizer], models.get(key))
+            sizes[workload] = parts if elsewhere else _with_device(config, parts)
         results.append(sizes[workload])
     return results
 
 
-def check_single_run(config: Config, device: torch.device, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
-    """Check the single run of a command on its `device`, which this process has locked, and build its data there.
+def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | None) -> tuple[PreparedRun, Checked]:
+    """Check the single run of a command on its device, which this process has taken, and build its data there.
 
     Raises:
         UserError: the device cannot do the mode (except in a W&B agent, whose sweep goes on regardless), or a part
             refuses its settings.
     """
+    device = taken.device
     unsupported = unsupported_reason(config.precision, device)
     if unsupported is not None and not is_agents_run():
-        raise UserError(f"precision={arm_label(config.precision)}: {unsupported}")
-    _check_services(config, device, wandb)
+        raise UserError(f"precision={arm_label(config.precision, config.parallel)}: {unsupported}")
+    _check_limits(config, device)
+    _check_services(config, wandb)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
-    prepared, checked = PreparedRun(device, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
+    prepared, checked = PreparedRun(taken, limit, UseBeforeRun(device), unsupported), Checked(unsupported=unsupported)
     try:
         with limit, _watched(config):
             data = _checked_data(config, device)
@@ -104,17 +120,21 @@ def check_single_run(config: Config, device: torch.device, wandb: WandbAddress |
     return prepared, checked
 
 
-def check_checkpoint(config: Config, path: Path) -> None:
+def check_checkpoint(config: Config, path: Path, world_size: int = 1) -> None:
     """Check that `path` is a checkpoint of the config's model, or the directory of a run with one.
 
+    Args:
+        world_size: the number of ranks that are to go on from it.
+
     Raises:
-        UserError: it is missing, damaged or of another model.
+        UserError: it is missing, damaged or of another model, or so many ranks cannot go on where it was in the data.
     """
     with torch.random.fork_rng(), torch.device("meta"):
         model = build_model(config)
     try:
         found = find_checkpoint(path)
         require_same_model(found.checkpoint, found.path, model, component_name(config.model))
+        found.next_batch(config.data["batch_size"], world_size)
     except CheckpointError as error:
         raise UserError(f"resume={path}: {error}") from error
 
@@ -149,8 +169,20 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
-def _check_services(config: Config, device: torch.device, wandb: WandbAddress | None = None) -> None:
-    """Refuse a config that W&B would refuse (online without a key, an invalid project or tag) or the device cannot run.
+def _check_services(config: Config, wandb: WandbAddress | None) -> None:
+    """Refuse a config that W&B would refuse: online without a key, an invalid project or tag.
+
+    Raises:
+        UserError: one sentence with the reason.
+    """
+    try:
+        check_tracking(config.tracking, wandb)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_limits(config: Config, device: torch.device) -> None:
+    """Refuse a limit, a snapshot or a search that the device cannot do.
 
     Raises:
         UserError: one sentence with the reason.
@@ -165,10 +197,6 @@ def _check_services(config: Config, device: torch.device, wandb: WandbAddress | 
             "max_batch.search=true on the CPU needs trainer.memory_limit_gib: without it the search would go on until "
             "the machine itself has no memory left"
         )
-    try:
-        check_tracking(config.tracking, wandb)
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _checked_data(config: Config, device: torch.device) -> Data:
@@ -191,13 +219,21 @@ def _checked_data(config: Config, device: torch.device) -> Data:
 
 
 def _check(
-    config: Config, wandb: WandbAddress | None, stop: StopRequest, models: dict[str, CheckedModel], key: str
+    config: Config,
+    wandb: WandbAddress | None,
+    elsewhere: bool,
+    stop: StopRequest,
+    models: dict[str, CheckedModel],
+    key: str,
 ) -> Checked:
     """Check what does not depend on the optimizer, and leave the model under `key` in `models`."""
     try:
-        device = resolve_device(config.device)
-        check_lock(str(device))
-        _check_services(config, device, wandb)
+        if not elsewhere:
+            device = resolve_device(config.device)
+            for one in run_devices(config.device):
+                check_lock(str(one))
+            _check_limits(config, device)
+        _check_services(config, wandb)
         with _watched(config, stop.interrupt):
             checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
     except (UserError, TimeLimitError) as error:
@@ -205,15 +241,56 @@ def _check(
     return checked
 
 
-def _with_optimizer(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
+def _with_optimizer(
+    config: Config, elsewhere: bool, checked: Checked, found: CheckedModel | None, stop: StopRequest
+) -> Checked:
     if found is None:
         return checked
     try:
         with _watched(config, stop.interrupt):
-            _check_optimizer(config, resolve_device(config.device), found, checked)
+            device = torch.device("cpu") if elsewhere else resolve_device(config.device)
+            _check_optimizer(config, device, found, checked)
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked
+
+
+def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None) -> Checked:
+    """Check what a training on several ranks needs beyond one process."""
+    if found is None or checked.wrong_input or config.parallel.strategy == "single":
+        return checked
+    try:
+        check_ranks(config, found, place_in())
+    except ValueError as error:
+        return _wrong(error if isinstance(error, UserError) else UserError(str(error)))
+    return checked
+
+
+def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) -> None:
+    """Check that a model can be trained on the ranks of the config, which a launcher may have started at `place`.
+
+    Raises:
+        ValueError: it cannot, with a sentence for the user.
+    """
+    parallel = config.parallel
+    if place is None:
+        num_processes(parallel, config.device)
+    device = resolve_device(config.device)
+    check_fit(found.model, parallel, config.precision, device.type, in_parts=found.in_parts)
+    if parallel.strategy == "ddp" and not found.in_parts and found.calls_model and not parallel.find_unused_parameters:
+        for name in found.unused:
+            raise UserError(f"parallel=ddp: {unused(name)}")
+    if parallel.strategy == "fsdp2":
+        for name in trained_parts(found.turns):
+            settings = settings_of(config.optimizer, name)
+            if settings.get("fused") and not has_fused_kernels_for_shards(locate("optimizer", settings)):
+                named = component_name(settings)
+                raise UserError(f"optimizer.fused=true with parallel=fsdp2: torch's fused {named} takes no shards")
+    if parallel.strategy == "fsdp2" and not (found.in_parts or found.calls_model):
+        raise UserError(
+            f"parallel=fsdp2: task={component_name(config.task)} calls parts of the model and not the model itself, "
+            "whose call gathers its parameters; use parallel=ddp, or give the task turns"
+        )
 
 
 def _wrong(error: Exception) -> Checked:

@@ -74,11 +74,12 @@ class ProgressDisplay(MessagePrinter):
 
     def __init__(self, plan: Plan, *, in_training_process: bool = False) -> None:
         super().__init__()
-        self._plan, self._pace = plan, SweepPace(list(plan.runs))
+        self._plan, self._pace = plan, SweepPace(plan.runs)
         self._widths = Widths.of(plan.runs, plan.num_runs or 0)
         self._outcomes: Counter[str] = Counter()
         self._running: _Running | None = None
-        self._num_elsewhere = 0
+        self._num_elsewhere = self._num_queued = 0
+        self._queue_reason: str | None = None
         self._comparison: _DrawnOnce | None = None
         self._began_s = self._marked_s = time.monotonic()
         # FORCE_COLOR makes rich take a file for a terminal: then it gets colours, but nothing that moves the cursor.
@@ -138,6 +139,13 @@ class ProgressDisplay(MessagePrinter):
         """Show that this many runs go on in processes of a launcher."""
         self._num_elsewhere = num_running
 
+    def runs_queued(self, num_waiting: int, reason: str | None) -> None:
+        """Show that this many runs wait in the queue of a batch system, the next of them for this reason."""
+        self._num_queued = num_waiting
+        if num_waiting and reason is not None and not self._is_live:
+            self.say(f"runs wait in Slurm's queue ({reason})")
+        self._queue_reason = reason
+
     def compare(self, comparison: "Comparison", page: Path) -> None:
         """Show this comparison of the runs so far from now on; the file `page` has it in full."""
         if self._is_live:
@@ -176,7 +184,15 @@ class ProgressDisplay(MessagePrinter):
         if left_s is not None and total and done < total:
             times += f", about {duration(left_s, whole=True)} left"
         going_on = f"{self._num_elsewhere} going on" if self._num_elsewhere else ""
-        parts = [part for part in (LinePart(counts), LinePart(going_on, 1), LinePart(times, 2)) if part.text]
+        reason = "" if self._queue_reason is None else f" ({self._queue_reason})"
+        queued = f"{self._num_queued} queued" if self._num_queued else ""
+        shown = (
+            LinePart(counts),
+            LinePart(going_on, 1),
+            LinePart(queued and f"{queued}{reason}", 1, short=queued),
+            LinePart(times, 2),
+        )
+        parts = [part for part in shown if part.text]
         text = fitted(parts, None)
         if not total or text.cell_len + _BAR_WIDTH + 2 > width:
             return fitted(parts, width)

@@ -1,9 +1,8 @@
 """The pace of a run and of a sweep, and the time left that follows from it."""
 
-import statistics
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ampsweep.sweep.plan import PlannedRun
 
@@ -36,20 +35,44 @@ class RunPace:
 
 
 @dataclass
-class SweepPace:
-    """The pace of a sweep: the times that runs took, as estimates for similar runs."""
+class _Mean:
+    """The mean of the seconds that runs took."""
 
-    to_come: list[PlannedRun]
-    _took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    _of_any_kind: list[float] = field(default_factory=list)
+    total_s: float = 0.0
+    num_runs: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.total_s += seconds
+        self.num_runs += 1
+
+    @property
+    def seconds(self) -> float | None:
+        return self.total_s / self.num_runs if self.num_runs else None
+
+
+class SweepPace:
+    """The pace of a sweep: the times that runs took, as estimates for similar runs.
+
+    It is asked twice a second while runs are timed, so it counts runs by their kind.
+
+    Args:
+        to_come: the runs of the sweep.
+    """
+
+    def __init__(self, to_come: Iterable[PlannedRun]) -> None:
+        self._to_come = Counter(to_come)
+        self._num_of_kind = Counter(run.kind for run in self._to_come.elements())
+        self._took: dict[str, _Mean] = defaultdict(_Mean)
+        self._of_any_kind = _Mean()
 
     def ended(self, run: PlannedRun, seconds: float, *, trained: bool) -> None:
         """Note the seconds that `run` took, the pause before it included; if it did not train, for its kind only."""
-        self._took[run.kind].append(seconds)
+        self._took[run.kind].add(seconds)
         if trained:
-            self._of_any_kind.append(seconds)
-        if run in self.to_come:
-            self.to_come.remove(run)
+            self._of_any_kind.add(seconds)
+        if self._to_come[run]:
+            self._to_come[run] -= 1
+            self._num_of_kind[run.kind] -= 1
 
     def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
         """Seconds left, the `running` run included; None while there is nothing to estimate from.
@@ -59,20 +82,27 @@ class SweepPace:
             elapsed_s: seconds since it began.
             run_left_s: seconds left of it, if known.
         """
-        rest = [run for run in self.to_come if run != running]
         usual = self._usual(elapsed_s, run_left_s)
-        expected = [self._expected(run, usual) for run in rest]
+        total_s = 0.0
+        for kind, num_runs in self._num_of_kind.items():
+            num_left = num_runs - (self._to_come[running] if running is not None and running.kind == kind else 0)
+            expected = self._expected(kind, usual)
+            if num_left and expected is None:
+                return None
+            total_s += num_left * (expected or 0.0)
         if running is not None:
-            whole = self._expected(running, usual)
-            expected.append(run_left_s if run_left_s is not None or whole is None else max(whole - elapsed_s, 0.0))
-        known = [seconds for seconds in expected if seconds is not None]
-        return sum(known) if len(known) == len(expected) else None
+            whole = self._expected(running.kind, usual)
+            left = run_left_s if run_left_s is not None or whole is None else max(whole - elapsed_s, 0.0)
+            if left is None:
+                return None
+            total_s += left
+        return total_s
 
     def _usual(self, elapsed_s: float, run_left_s: float | None) -> float | None:
-        if self._of_any_kind:
-            return statistics.fmean(self._of_any_kind)
+        if (seconds := self._of_any_kind.seconds) is not None:
+            return seconds
         return None if run_left_s is None else elapsed_s + run_left_s
 
-    def _expected(self, run: PlannedRun, usual: float | None) -> float | None:
-        took: Sequence[float] = self._took.get(run.kind, ())
-        return statistics.fmean(took) if took else usual
+    def _expected(self, kind: str, usual: float | None) -> float | None:
+        seconds = self._took[kind].seconds
+        return usual if seconds is None else seconds

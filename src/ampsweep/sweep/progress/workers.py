@@ -1,40 +1,98 @@
-"""Runs in processes of a launcher's workers, followed by their records on disk."""
+"""Runs in processes of a launcher's workers, followed by their records on disk, and by their jobs in Slurm's queue."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from ampsweep.config.compose import Points
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import Config
-from ampsweep.record import FILE_NAME, RunRecord
+from ampsweep.launch.slurm import JobState
+from ampsweep.record import FILE_NAME, RecordError, RunRecord
+from ampsweep.run.slurm_end import complete_record_of_job
 from ampsweep.sweep.progress.display import ProgressDisplay
 
 _EVERY_S: Final = 2.0
 
 
-def watch(points: Points, directory: Path, display: ProgressDisplay) -> AbstractContextManager[object]:
-    """Report to `display` the runs of a sweep into `directory`, if the launcher runs them in other processes."""
-    if points.in_this_process:
+class Jobs(Protocol):
+    """The protocol of jobs in Slurm's queue, in the order of their points."""
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        """The jobs that were submitted so far."""
+
+    def look(self) -> None:
+        """Ask Slurm for their states, if it is time to."""
+
+    def state(self, job: str) -> JobState | None:
+        """The job's state when Slurm was last asked; None if it was not known then."""
+
+    def is_over(self, job: str) -> bool:
+        """Tell whether the job will do nothing more."""
+
+    def has_result(self, job: str) -> bool:
+        """Tell whether the job has ended by itself."""
+
+    def waiting(self) -> Sequence[JobState]:
+        """The jobs that wait in the queue."""
+
+    def close(self, job: str) -> None:
+        """End the launcher's wait for a job that has been ended."""
+
+    def log(self, job: str) -> Path:
+        """The file with what the job wrote to stderr."""
+
+
+def watch(
+    points: Points,
+    directory: Path,
+    display: ProgressDisplay,
+    jobs: Jobs | None = None,
+    after_run: Callable[[], None] | None = None,
+) -> AbstractContextManager[object]:
+    """Report to `display` the runs of a sweep into `directory`, if the launcher runs them in other processes.
+
+    `after_run` is called in another thread after runs of Slurm's `jobs`: on this machine nothing is measured meanwhile.
+    """
+    if points.launcher == "here":
         return nullcontext()
-    return RunWatch(directory, [point.config for point in points.points], display)
+    return RunWatch(directory, [point.config for point in points.points], display, jobs, after_run)
 
 
 class RunWatch:
     """Reports to `display` the runs of `configs` in `directory` that a launcher's workers do, on whichever machine.
 
-    Records of earlier attempts do not count. Every two seconds it reads the records that have changed.
+    Records of earlier attempts do not count. Every two seconds it reads the records that have changed. A run that was
+    interrupted may have been requeued: it has ended once its job has. The records of jobs that Slurm has ended it
+    completes itself, for nobody else is left to.
+
+    Args:
+        directory: the multirun's directory.
+        configs: the configs of the runs, in the order of `jobs`.
+        display: is told of them.
+        jobs: their jobs in Slurm's queue; None if they are no jobs of Slurm.
+        after_run: called after looks that have found the end of a job's run.
     """
 
-    def __init__(self, directory: Path, configs: Sequence[Config], display: ProgressDisplay) -> None:
-        files = {directory / run_directory_name(config) / FILE_NAME: config for config in configs}
-        self._waited_for = files
-        self._seen = {file: _changed_ns(file) for file in files}
+    def __init__(
+        self,
+        directory: Path,
+        configs: Sequence[Config],
+        display: ProgressDisplay,
+        jobs: Jobs | None = None,
+        after_run: Callable[[], None] | None = None,
+    ) -> None:
+        self._files = [directory / run_directory_name(config) / FILE_NAME for config in configs]
+        self._waited_for = dict(zip(self._files, configs, strict=True))
+        self._seen = {file: _changed_ns(file) for file in self._files}
         self._going_on: set[Path] = set()
-        self._display = display
+        self._held: dict[Path, RunRecord] = {}
+        self._closed: dict[str, Path] = {}
+        self._display, self._jobs, self._after_run = display, jobs, after_run
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="run-watch", daemon=True)
 
@@ -52,7 +110,14 @@ class RunWatch:
         is_over = False
         while not is_over:
             is_over = self._over.wait(_EVERY_S)
+            num_left = len(self._waited_for)
+            if self._jobs is not None:
+                self._jobs.look()
             self._look()
+            if self._jobs is not None:
+                self._look_at_jobs(self._jobs)
+                if self._after_run is not None and 0 < len(self._waited_for) < num_left:
+                    self._after_run()
 
     def _look(self) -> None:
         for file, config in list(self._waited_for.items()):
@@ -60,13 +125,51 @@ class RunWatch:
             if changed_ns == self._seen[file]:
                 continue
             self._seen[file] = changed_ns
-            record = RunRecord.read(file.parent)
+            try:
+                record = RunRecord.read(file.parent)
+            except (FileNotFoundError, RecordError):  # being moved away, or changed by somebody
+                continue
             self._going_on.add(file)
-            if record.ended_at is not None:
+            self._held.pop(file, None)
+            if record.ended_at is None:
+                continue
+            if record.status == "interrupted" and self._jobs is not None and file not in self._closed.values():
                 self._going_on.remove(file)
-                del self._waited_for[file]
-                self._display.run_ends(config, record)
+                self._held[file] = record
+            else:
+                self._ended(file, config, record)
         self._display.runs_elsewhere(len(self._going_on))
+
+    def _look_at_jobs(self, jobs: Jobs) -> None:
+        """Complete the records of jobs that Slurm has ended, and tell of the runs that were interrupted for good."""
+        for job, file in zip(jobs.jobs, self._files, strict=False):
+            state = jobs.state(job)
+            if job in self._closed or not jobs.is_over(job):
+                continue
+            self._closed[job] = file
+            config, record = self._waited_for.get(file), self._held.get(file)
+            if not jobs.has_result(job):
+                assert state is not None, "it is over by what Slurm says"
+                try:
+                    if config is not None:
+                        record = complete_record_of_job(file.parent, config, state, jobs.log(job))
+                        self._seen[file] = _changed_ns(file)
+                except OSError as error:
+                    self._display.say(f"{error.filename}: {error.strerror}")
+                finally:
+                    jobs.close(job)
+                if record is None:
+                    self._display.say(f"Slurm's job {job} ended {state.state} before {file.parent.name} began")
+            if config is not None and record is not None:
+                self._ended(file, config, record)
+        waiting = jobs.waiting()
+        self._display.runs_queued(len(waiting), waiting[0].reason if waiting else None)
+
+    def _ended(self, file: Path, config: Config, record: RunRecord) -> None:
+        self._going_on.discard(file)
+        self._held.pop(file, None)
+        del self._waited_for[file]
+        self._display.run_ends(config, record)
 
 
 def _changed_ns(file: Path) -> int | None:

@@ -1,0 +1,167 @@
+"""A real Slurm of one node on the loopback interface, without systemd, cgroups or accounting.
+
+`python tests/slurm/cluster.py` starts one and prints how to reach it; Ctrl-C stops it. Debian and Ubuntu have what it
+needs as `slurm-wlm` and `munge`.
+"""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_PATIENCE_S = 60.0
+
+_CONF = """\
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+# A requeued job waits until its old credential has expired, by default two minutes.
+AuthInfo=socket={directory}/munge/socket,cred_expire=5
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+# The memory limit is kept by looking once a second, since a container's cgroups may be read-only.
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+# Two steps of a run fit into it; by default it is 30 seconds.
+KillWait=8
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+ReturnToService=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} RealMemory=16000
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP DefMemPerCPU=2000
+"""
+
+
+def why_not_here() -> str | None:
+    """Tell why no Slurm can be started here; None: it can."""
+    missing = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
+    return f"needs Slurm (Debian's slurm-wlm and munge): no {', '.join(missing)}" if missing else None
+
+
+class OneNodeSlurm:
+    """A cluster whose daemons run; `environment` leads Slurm's commands to it."""
+
+    def __init__(self, directory: Path, num_cpus: int) -> None:
+        self._directory = directory
+        self._host = socket.gethostname().partition(".")[0]
+        conf = directory / "slurm.conf"
+        self.environment = {"SLURM_CONF": str(conf), "PATH": _PATH}
+        ports = {"controller_port": _free_port(), "node_port": _free_port()}
+        conf.write_text(
+            _CONF.format(directory=directory, host=self._host, user=getpass.getuser(), num_cpus=num_cpus, **ports)
+        )
+
+    def start(self) -> None:
+        """Start the daemons, and wait until the node takes jobs."""
+        directory = self._directory
+        for name in ("munge", "state", "spool"):
+            (directory / name).mkdir(mode=0o755)
+        key = directory / "munge" / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+        munge = {name: f"{directory}/munge/{name}" for name in ("socket", "log-file", "seed-file")}
+        munge |= {"key-file": str(key), "pid-file": f"{directory}/munge/pid"}
+        self.command("munged", "--num-threads=2", *(f"--{name}={path}" for name, path in munge.items()))
+        self.command("slurmctld", "-c")
+        self.command("slurmd", "-N", self._host)
+        until = time.monotonic() + _PATIENCE_S
+        while (state := self._node_state()) != "idle":
+            if time.monotonic() > until:
+                raise RuntimeError(f"the node is {state!r}: {(directory / 'slurmd.log').read_text()}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End all jobs and daemons."""
+        with suppress(subprocess.SubprocessError):
+            self.command("scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}")
+            self.command("scancel", f"--user={getpass.getuser()}")
+            until = time.monotonic() + 10
+            while self.command("squeue", "--noheader") and time.monotonic() < until:
+                time.sleep(0.1)
+        pids = []
+        for name in ("slurmd.pid", "slurmctld.pid", "munge/pid"):
+            with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+                pids.append(int((self._directory / name).read_text()))
+                os.kill(pids[-1], signal.SIGTERM)
+        until = time.monotonic() + 10
+        while any(map(_is_alive, pids)) and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def command(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
+        """Run a command of Slurm and return what it says on stdout."""
+        environment = {**os.environ, **(environment or {}), **self.environment}
+        program = shutil.which(words[0], path=_PATH)
+        assert program is not None
+        # Daemons keep the streams of who has started them: files, as the end of a pipe would never come.
+        with tempfile.TemporaryFile("w+") as out:
+            subprocess.run([program, *words[1:]], env=environment, check=True, stdout=out, timeout=_PATIENCE_S)
+            out.seek(0)
+            return out.read()
+
+    def _node_state(self) -> str:
+        with suppress(subprocess.CalledProcessError):
+            return self.command("sinfo", "--noheader", "--format=%T").strip()
+        return "unknown"
+
+
+@contextmanager
+def one_node_slurm(num_cpus: int = 4) -> Iterator[OneNodeSlurm]:
+    """A cluster of one node that seems to have `num_cpus` processors."""
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie in it
+        directory.chmod(0o755)  # which munged insists on
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        cluster = OneNodeSlurm(directory, num_cpus)
+        stack.callback(cluster.stop)
+        cluster.start()
+        yield cluster
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    if (reason := why_not_here()) is not None:
+        sys.exit(reason)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore Ctrl-C
+        signal.signal(number, signal.default_int_handler)
+    with one_node_slurm() as running, suppress(KeyboardInterrupt):
+        print("export " + " ".join(f"{name}={value}" for name, value in running.environment.items()), flush=True)
+        signal.pause()

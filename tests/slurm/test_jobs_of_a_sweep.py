@@ -1,0 +1,162 @@
+"""Twelve runs submitted to a real Slurm, with all that befalls jobs: requeued, warned, out of memory, out of time."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import OneNodeSlurm
+
+from ampsweep.record import RunRecord, find_records, read_history
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]  # the first one starts all jobs
+
+PATIENCE_S = 240.0
+REQUEUED, WARNED, EATS, OUT_OF_TIME = "0", "1", "2", "3"
+"""The jobs of the array to which something happens."""
+POINTS = ("seed=0,1,2,3,4,5", "precision=fp32,amp_bf16")
+TRAINING = (
+    *("model=custom", "model._target_=ordered_models.Ordered", "+model.orders=orders", "data=digits"),
+    *("trainer.steps=16", "trainer.log_every=1", "trainer.eval_every=null", "optimizer.lr=0.01"),
+    *("tracking=disabled", "predict.with_runs=false"),
+)
+SLURM = (
+    "hydra/launcher=submitit_slurm",
+    *("hydra.launcher.timeout_min=11", "hydra.launcher.signal_delay_s=1", "hydra.launcher.max_num_timeout=1"),
+    "hydra.launcher.mem_gb=1",
+    "hydra.launcher.setup=['export TMPDIR=$(mktemp -d)']",  # as many clusters do; the locks of devices are there
+)
+
+
+@dataclass
+class Submitted:
+    """A multirun that was submitted, and has ended."""
+
+    directory: Path
+    code: int
+    out: str
+    err: str
+
+    def record(self, seed: int, arm: str) -> tuple[Path, RunRecord]:
+        return next(
+            (path, record)
+            for path, record in find_records(self.directory).records
+            if (record.identity.seed, record.arm) == (seed, arm)
+        )
+
+
+class Orders:
+    """Orders for the models in jobs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / "orders"
+        self._directory.mkdir()
+
+    def give(self, job: str, order: str) -> None:
+        (self._directory / job).write_text(order)
+
+    def take_back(self, job: str) -> None:
+        (self._directory / job).unlink()
+
+    def wait_for(self, job: str, process: subprocess.Popen[str]) -> None:
+        """Wait until the model in the job obeys."""
+        until = time.monotonic() + PATIENCE_S
+        while not (self._directory / f"{job}.obeyed").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until, f"job {job} has not begun"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def submitted(
+    cluster: OneNodeSlurm,
+    train: Callable[..., subprocess.Popen[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Submitted:
+    directory = tmp_path_factory.mktemp("submitted")
+    orders = Orders(directory)
+    for job in (REQUEUED, WARNED, OUT_OF_TIME):
+        orders.give(job, "wait")
+    orders.give(EATS, "eat")
+    with train(directory, "-m", *TRAINING, *SLURM, *POINTS) as process:
+        orders.wait_for(OUT_OF_TIME, process)
+        array = cluster.command("squeue", "--noheader", "--format=%F").split()[0]
+        cluster.command("scontrol", "update", f"jobid={array}_{OUT_OF_TIME}", "EndTime=now+2")  # noticed within 30 s
+        orders.wait_for(WARNED, process)
+        cluster.command("scancel", "--signal=USR2", f"{array}_{WARNED}.0")  # as Slurm itself does, to the step
+        orders.wait_for(REQUEUED, process)
+        cluster.command("scontrol", "requeue", f"{array}_{REQUEUED}")
+        time.sleep(1)
+        # The signals found a step going on; now it ends, and the run goes no further.
+        orders.take_back(WARNED)
+        orders.take_back(REQUEUED)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    (sweep,) = (path.parent for path in directory.glob("outputs/*/*/multirun.yaml"))
+    return Submitted(sweep, process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(submitted: Submitted, train: Callable[..., subprocess.Popen[str]]) -> Submitted:
+    """The two runs that were requeued, as they are without Slurm."""
+    directory = submitted.directory.parents[2]
+    with train(directory, "-m", *TRAINING, "seed=0", "precision=fp32,amp_bf16", "output_dir=uninterrupted") as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    (sweep,) = (path.parent for path in directory.glob("uninterrupted/*/*/multirun.yaml"))
+    return Submitted(sweep, process.returncode, out, err)
+
+
+def test_all_runs_are_recorded_and_compared(submitted):
+    records = [record for _, record in find_records(submitted.directory).records]
+    assert len(records) == 12
+    assert sorted(record.status for record in records) == [*["completed"] * 10, "interrupted", "oom"]
+    assert {record.attempts[-1].slurm_job.partition("_")[2] for record in records} == {str(job) for job in range(12)}
+    assert submitted.code == 1, "one run has no outcome"
+    assert "amp_bf16" in (submitted.directory / "comparison.md").read_text()
+    assert str(submitted.directory / "comparison.html") in submitted.out
+    assert (submitted.directory / "comparison.html").stat().st_size > 10_000
+
+
+def test_each_run_is_told_once_when_it_has_ended(submitted):
+    lines = [line.split() for line in submitted.err.splitlines() if "/12 " in line]
+    assert [line[0] for line in lines] == [f"{number}/12" for number in range(1, 13)]
+    assert len({(line[1], line[3]) for line in lines}) == 12
+    assert "runs wait in Slurm's queue (Resources)" in submitted.err
+    assert "sacct" not in submitted.err + submitted.out
+
+
+@pytest.mark.parametrize(("arm", "stopped_by"), [("fp32", "SIGTERM"), ("amp_bf16", "SIGUSR2")])
+def test_a_requeued_run_goes_on_bitwise(submitted, uninterrupted, arm, stopped_by):
+    """Job 0 was requeued as for a preemption, job 1 had the warning that submitit has Slurm send before the end."""
+    assert uninterrupted.code == 0, uninterrupted.err
+    path, record = submitted.record(0, arm)
+    first, second = record.attempts
+    assert (record.status, first.stopped_by, second.stopped_by) == ("completed", stopped_by, None)
+    assert first.slurm_job == second.slurm_job
+    assert 0 < second.from_step < 16
+    assert _values(path) == _values(uninterrupted.record(0, arm)[0])
+    assert [row["step"] for row in read_history(path)] == [*range(1, 17)]
+
+
+def test_a_job_killed_by_its_memory_limit_is_oom(submitted):
+    _, record = submitted.record(1, "fp32")
+    assert record.status == "oom"
+    job = record.attempts[-1].slurm_job
+    told = rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 1.00 GiB \(--mem\)"
+    assert re.fullmatch(told, record.error)
+    assert record.ended_at is not None
+
+
+def test_a_job_killed_by_its_time_limit_is_interrupted(submitted):
+    """Its step took longer than Slurm waits between SIGTERM and SIGKILL, so the run could not say so itself."""
+    _, record = submitted.record(1, "amp_bf16")
+    assert record.status == "interrupted"
+    assert re.fullmatch(r"the time limit \(\d:00\) of Slurm's job \d+_3 killed the run", record.error)
+
+
+def _values(directory: Path) -> list[dict[str, object]]:
+    """The rows of a history without what the clock or the process tells."""
+    computed = ("step", "train/", "val/", "amp/")
+    return [{key: value for key, value in row.items() if key.startswith(computed)} for row in read_history(directory)]
