@@ -5,6 +5,8 @@ from synthetic_records import contaminated, disproved, failed, run, sweep
 
 from ampsweep.analysis.arm_notes import ArmNote
 from ampsweep.analysis.comparison import ComparisonNote, compare
+from ampsweep.analysis.runs import TrainedOn
+from ampsweep.record.parts import RankFigures
 
 MIB = 2**20
 
@@ -143,6 +145,42 @@ def test_runs_under_several_pair_keys_are_said_to_be():
     found = arms([run("fp32", 0), run("amp_bf16", 0), *old])["amp_bf16"]
     assert found.num_pairs == 2
     assert found.notes == (ArmNote(kind="several pair keys", seeds=(0,)),)
+
+
+def on(device, host="node1"):
+    return {"facts": {"device": device}, "attempts": [{"host": host}]}
+
+
+def test_pairs_whose_runs_had_different_devices_are_told():
+    entries = [run("fp32", seed, **on("cuda:0")) for seed in range(3)]
+    entries += [
+        run("amp_bf16", 0, **on("cuda:0")),
+        run("amp_bf16", 1, **on("cuda:1")),
+        run("amp_bf16", 2, **on("cuda:1")),
+    ]
+    by_arm = arms(entries)
+    (note,) = by_arm["amp_bf16"].notes
+    assert (note.kind, note.seeds, note.num_apart, note.num_pairs) == ("other device", (1, 2), 2, 3)
+    here, beside = TrainedOn(("cuda:0",), ("node1",)), TrainedOn(("cuda:1",), ("node1",))
+    assert note.num_runs_on == ((here, 1), (beside, 2))
+    assert (note.baseline, note.num_baseline_runs_on) == ("fp32", ((here, 3),))
+    assert by_arm["fp32"].notes == ()
+    assert by_arm["amp_bf16"].num_completed_pairs == 3
+
+
+def test_the_same_device_of_another_machine_is_another():
+    (note,) = arms([run("fp32", **on("cuda:0")), run("amp_bf16", **on("cuda:0", "node2"))])["amp_bf16"].notes
+    assert note.num_runs_on == ((TrainedOn(("cuda:0",), ("node2",)), 1),)
+
+
+def test_ranks_on_the_same_devices_are_in_one_place():
+    def ranks(*devices):
+        return {"ranks": [RankFigures(rank=n, host="node1", device=device) for n, device in enumerate(devices)]}
+
+    same = [run("fp32", **ranks("cuda:0", "cuda:1")), run("amp_bf16", **ranks("cuda:1", "cuda:0"))]
+    assert arms(same)["amp_bf16"].notes == ()
+    (note,) = arms([same[0], run("amp_bf16", **ranks("cuda:2", "cuda:1"))])["amp_bf16"].notes
+    assert note.num_runs_on == ((TrainedOn(("cuda:1", "cuda:2"), ("node1",)), 1),)
 
 
 def test_skipped_steps_are_the_total_over_runs_or_absent():

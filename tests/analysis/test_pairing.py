@@ -168,6 +168,12 @@ def test_threads_of_the_host_keep_no_runs_of_a_gpu_apart():
     assert len(pair(run("fp32", environment=few, **gpu), run("amp_bf16", environment=many, **gpu)).pairs) == 1
 
 
+def test_threads_keep_runs_apart_on_sets_of_cores_too():
+    cores = {"facts": {"device": "cpu:0-7"}}
+    few, many = {"num_threads": 4}, {"num_threads": 8}
+    assert pair(run("fp32", environment=few, **cores), run("amp_bf16", environment=many, **cores)).pairs == ()
+
+
 def test_a_baseline_that_broke_early_is_the_reason():
     pairing = pair(failed("fp32", 0, "oom"), run("amp_bf16", 0, environment={"num_threads": 2}))
     assert reasons(pairing)["amp_bf16", 0].kind == "baseline run without figures"

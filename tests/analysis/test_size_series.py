@@ -146,3 +146,95 @@ def test_a_multiple_far_away_is_no_neighbour():
 
 def test_multiples_of_8():
     assert [size for size in (0.5, 4, 8, 12, 1023, 1024) if is_multiple(size)] == [8, 1024]
+
+
+def parallel(arm: str, seed: int, strategy: str, world_size: int, *, batch_size: int = 8, make=run, **more) -> Entry:
+    facts = {"parallel": strategy, "world_size": world_size, "global_batch_size": batch_size * world_size}
+    facts["batch_size"] = batch_size
+    settings = {"strategy": strategy, "num_processes": world_size, "blocks": [], **more.pop("settings", {})}
+    return make(
+        arm,
+        seed,
+        facts=facts,
+        config={"parallel": settings},
+        pair_key=f"{facts} {seed}",
+        directory=f"{arm}-{strategy}-{world_size}-{seed}",
+        **more,
+    )
+
+
+def strategies(*of: tuple[str, int], **more) -> list[Entry]:
+    return [parallel(arm, seed, *one, **more) for seed in range(3) for one in of for arm in ("fp32", "amp_bf16")]
+
+
+def test_strategies_are_a_series_in_their_usual_order():
+    (only,) = series_of(*strategies(("fsdp2", 2), ("ddp", 2)))
+    assert (only.key, only.config_key, only.sizes) == ("parallel", "parallel.strategy", ("ddp", "fsdp2"))
+    assert only.in_words
+    assert only.effects == ()
+    assert [(one.arm, one.size, one.first) for one in only.steps] == [
+        ("fp32", "fsdp2", "ddp"),
+        ("amp_bf16", "fsdp2", "ddp"),
+    ]
+
+
+def test_one_process_stands_beside_strategies():
+    (only,) = series_of(*strategies(("fsdp2", 2), ("single", 1), ("ddp", 2)))
+    assert (only.sizes, only.along) == (("single", "ddp", "fsdp2"), ("world_size",))
+    assert {one.first for one in only.steps} == {"single"}
+
+
+def test_strategies_on_each_number_of_ranks_are_a_series():
+    found = series_of(*strategies(*((name, size) for name in ("ddp", "fsdp2") for size in (2, 8))))
+    assert [(one.key, one.sizes, one.varied) for one in found] == [
+        ("world_size", (2, 8), {"parallel": "ddp"}),
+        ("world_size", (2, 8), {"parallel": "fsdp2"}),
+        ("parallel", ("ddp", "fsdp2"), {"world_size": 2}),
+        ("parallel", ("ddp", "fsdp2"), {"world_size": 8}),
+    ]
+
+
+def test_a_number_of_ranks_is_no_size_of_tensors():
+    (only,) = series_of(*strategies(("ddp", 8), ("ddp", 9)))
+    assert (only.key, only.of_tensors, only.effects) == ("world_size", False, ())
+
+
+def test_a_switch_of_a_strategy_is_a_series_too():
+    sharded = [
+        one for kept in (True, False) for one in strategies(("fsdp2", 2), settings={"reshard_after_forward": kept})
+    ]
+    for _, record in sharded:
+        record.pair_key += str(record.config["parallel"])
+    (only,) = series_of(*((place.with_name(f"{n}"), record) for n, (place, record) in enumerate(sharded)))
+    assert (only.key, only.sizes) == ("parallel.reshard_after_forward", ("false", "true"))
+
+
+def test_an_arm_stands_beside_itself_under_the_first_strategy():
+    fast = [parallel("fp32", seed, "ddp", 2, step_ms=100.0, peak_mib=1000.0, val_loss=2.0) for seed in range(3)]
+    lean = [parallel("fp32", seed, "fsdp2", 2, step_ms=125.0, peak_mib=600.0, val_loss=2.0) for seed in range(3)]
+    ((step,),) = (one.steps for one in series_of(*fast, *lean))
+    assert (step.throughput.value, step.throughput.n) == (pytest.approx(0.8), 3)
+    assert step.memory_saved_pct.value == pytest.approx(40.0)
+    assert (step.loss_gap.value, step.loss_gap.exact) == (0.0, True)
+
+
+def test_other_numbers_of_samples_have_no_loss_gap():
+    entries = [parallel("fp32", 0, "single", 1), parallel("fp32", 0, "ddp", 4)]
+    ((step,),) = (one.steps for one in series_of(*entries))
+    assert step.throughput.value == pytest.approx(4.0)
+    assert (step.loss_gap, step.same_samples) == (None, False)
+
+
+def test_the_arm_that_casts_as_it_does_counts():
+    autocast = parallel("amp_bf16+mixed_precision=autocast", 0, "fsdp2", 2)
+    entries = [parallel("amp_bf16", 0, "ddp", 2), parallel("amp_bf16", 0, "fsdp2", 2), autocast]
+    ((policy, own),) = (one.steps for one in series_of(*entries))
+    assert (policy.arm, policy.first_arm) == ("amp_bf16", "amp_bf16")
+    assert (own.arm, own.first_arm) == ("amp_bf16+mixed_precision=autocast", "amp_bf16")
+
+
+def test_contaminated_runs_give_a_step_no_throughput():
+    entries = [parallel("fp32", 0, "ddp", 2), parallel("fp32", 0, "fsdp2", 2, make=contaminated)]
+    ((step,),) = (one.steps for one in series_of(*entries))
+    assert step.throughput is None
+    assert step.memory_saved_bytes is not None

@@ -1,4 +1,4 @@
-from synthetic_records import failed, run
+from synthetic_records import failed, run, searched
 
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.workloads import group_workloads
@@ -64,6 +64,14 @@ def test_a_run_of_unknown_device_is_not_assigned_to_one_of_two():
     assert sizes(workloads) == [1, 1, 1]
 
 
+def test_devices_of_one_model_share_a_workload():
+    entries = [run("fp32", seed, facts={"device": f"cuda:{seed}"}) for seed in range(3)]
+    (workload,) = group(*entries, run("amp_bf16", facts={"device": "cuda:3"}, config={"device": "cuda:0/3"}))
+    assert workload.facts["device"] == "cuda"
+    sets = [run("fp32", facts={"device": f"cpu:0-{n - 1}", "device_name": f"a CPU, {n} cores"}) for n in (4, 8)]
+    assert sizes(group(*sets)) == [1, 1], "sets of cores of two sizes are two devices"
+
+
 def test_a_setting_outside_the_identity_splits_the_workload():
     decays = [{"optimizer": {"weight_decay": decay}} for decay in (0.0, 0.1)]
     entries = [
@@ -114,3 +122,41 @@ def test_logging_and_tracking_settings_do_not_split_a_workload():
 def test_a_setting_that_follows_the_seed_splits_no_workload():
     entries = [run(arm, s, config={"data": {"order": s}}) for s in (0, 1) for arm in ("fp32", "amp_bf16")]
     assert sizes(group(*entries)) == [4]
+
+
+def test_a_workload_of_several_ranks_is_named_by_them():
+    (only,) = group(run("fp32", facts={"parallel": "ddp", "world_size": 4, "global_batch_size": 32}))
+    assert only.title.endswith("device_name a CPU, parallel ddp, world_size 4, global_batch_size 32")
+
+
+def test_strategies_are_workloads_and_their_samples_follow():
+    found = group(
+        run("fp32", facts={"parallel": "single", "world_size": 1, "global_batch_size": 8}, pair_key="a"),
+        run("fp32", facts={"parallel": "fsdp2", "world_size": 4, "global_batch_size": 32}, pair_key="b"),
+    )
+    assert [one.title for one in found] == ["world_size 1, parallel single", "world_size 4, parallel fsdp2"]
+
+
+def test_a_record_from_before_there_were_ranks_joins_its_like():
+    (only,) = group(run("fp32", facts={"global_batch_size": 8}), run("amp_bf16", facts={"global_batch_size": None}))
+    assert len(only.runs) == 2
+
+
+def test_what_makes_an_arm_of_a_strategy_makes_no_workload():
+    facts = {"parallel": "fsdp2", "world_size": 2}
+    arms = {"amp_bf16": "policy", "amp_bf16+mixed_precision=autocast": "autocast"}
+    (only,) = group(
+        *(
+            run(arm, config={"parallel": {"strategy": "fsdp2", "mixed_precision": kind}}, facts=facts, pair_key=arm)
+            for arm, kind in arms.items()
+        )
+    )
+    assert len(only.runs) == 2
+
+
+def test_a_search_is_one_workload_whatever_batch_each_arm_found():
+    found = group(
+        searched("fp32", 4, None, facts={"global_batch_size": 4}),
+        searched("amp_bf16", 6, None, facts={"global_batch_size": 6}),
+    )
+    assert sizes(found) == [2]

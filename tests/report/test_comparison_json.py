@@ -11,13 +11,13 @@ from ampsweep.report.comparison_json import comparison_json
 ESTIMATE = "value n low high exact"
 KEYS = {
     "": "schema baseline margin_pct workloads searches sizes seams notes omissions",
-    "workloads": "title facts arms verdict conclusion runs",
+    "workloads": "title facts arms ranks verdict conclusion runs",
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "
         "num_contaminated statuses num_timed num_unchecked step_ms num_operators us_per_operator limits "
         "within_run speedup peak_memory_bytes predicted_memory_bytes prediction_error_pct unvouched "
         "memory_saved_bytes memory_saved_pct val_loss loss_gap loss_gap_pct val_accuracy "
-        "autocast_penalty skipped_steps baseline_there notes"
+        "autocast_penalty skipped_steps baseline_there dtypes casts ranks notes"
     ),
     "workloads.arms.speedup": ESTIMATE,
     "workloads.arms.memory_saved_bytes": ESTIMATE,
@@ -26,6 +26,7 @@ KEYS = {
     "workloads.arms.val_loss": "mean n sd",
     "workloads.arms.limits": "kind step_ms launch_ms num_operators us_per_operator min_us_per_operator text",
     "workloads.arms.statuses": "completed",
+    "workloads.arms.dtypes": "",
     "workloads.verdict": "recommendation arms reasons",
     "workloads.verdict.recommendation": "arm sentence evidence standings to_decide",
     "workloads.verdict.recommendation.standings": "arm standing reason",
@@ -41,7 +42,7 @@ KEYS = {
     "workloads.verdict.reasons.evidence": "perf/step_ms num_operators",
     "workloads.conclusion": "sentence arms cautions",
     "workloads.conclusion.arms": "arm withheld text",
-    "workloads.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at",
+    "workloads.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at ranks",
     "searches": "title facts memory_limit_bytes arms sentence runs",
     "searches.arms": (
         "arm is_baseline num_runs status batch_size predicted_batch_size times_baseline bound why samples_per_sec "
@@ -49,7 +50,7 @@ KEYS = {
     ),
     "searches.arms.probes": "batch_size outcome peak_bytes oom error",
     "searches.arms.probes.oom": "phase step requested_bytes in_use_bytes limit_bytes told",
-    "searches.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at",
+    "searches.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at ranks",
 }
 
 

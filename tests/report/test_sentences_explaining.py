@@ -9,6 +9,7 @@ from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import ComparisonNote, FileProblem
 from ampsweep.analysis.pairing import Difference, Unpaired
 from ampsweep.analysis.reasons import Reason
+from ampsweep.analysis.runs import TrainedOn
 from ampsweep.analysis.step_limits import IdleDevice, SmallStep, WaitForData
 from ampsweep.analysis.workload_size import SmallPeak
 from ampsweep.report.sentences.explaining import arm_note, caution, comparison_note, reason, unpaired
@@ -16,6 +17,9 @@ from ampsweep.report.sentences.file_problems import file_problems, leak
 
 MIB = 2**20
 HOT = Cause(text="the GPU was hot", num_runs=1, seeds=(2,))
+HERE, BESIDE = TrainedOn(("cuda:0",), ("node1",)), TrainedOn(("cuda:1",), ("node1",))
+ELSEWHERE = TrainedOn(("cuda:0", "cuda:1"), ("node2",))
+APART = ArmNote(kind="other device", seeds=(1, 2), num_apart=2, num_pairs=3, baseline="fp32")
 LAUNCHING = SmallStep(num_operators=95, step_ms=0.76, us_per_operator=8.0, min_us_per_operator=20.0)
 SMALL = SmallStep(num_operators=430, step_ms=6.1, us_per_operator=14.19, min_us_per_operator=50.0)
 TOO_SMALL = (
@@ -122,6 +126,15 @@ def test_every_reason(kind, facts, text):
     [
         (ArmNote(kind="not completed", seeds=(2,), status="diverged", cause="nan"), "diverged: nan (seed 2)"),
         (ArmNote(kind="not completed", seeds=(0, 1), status="oom"), "oom (seeds 0, 1)"),
+        (
+            replace(APART, num_runs_on=((HERE, 1), (BESIDE, 2)), num_baseline_runs_on=((HERE, 3),)),
+            "another device than fp32 in 2 of 3 pairs: on cuda:0 (1), cuda:1 (2); fp32 on cuda:0 (3) (seeds 1, 2)",
+        ),
+        (
+            replace(APART, num_runs_on=((ELSEWHERE, 3),), num_baseline_runs_on=((HERE, 3),)),
+            "another device than fp32 in 2 of 3 pairs: on cuda:0 and cuda:1 of node2 (3); fp32 on cuda:0 of node1 (3) "
+            "(seeds 1, 2)",
+        ),
         (
             ArmNote(kind="cut short", seeds=(0, 1, 2), cause="trainer.max_seconds=20 passed"),
             "cut short, hence no loss to compare: trainer.max_seconds=20 passed (seeds 0, 1, 2)",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from ampsweep.analysis.causes import causes
-from ampsweep.analysis.pairing import Unpaired
-from ampsweep.analysis.runs import STEP_MS, Run
+from ampsweep.analysis.pairing import Pair, Unpaired
+from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
 from ampsweep.text import first_line
 
 NoteKind = Literal[
@@ -21,6 +21,7 @@ NoteKind = Literal[
     "unusable figure",
     "repeats",
     "several pair keys",
+    "other device",
 ]
 
 
@@ -38,14 +39,24 @@ class ArmNote:
     metric: str | None = None
     num_runs: int | None = None
     """Runs of one seed that are repeats of each other."""
+    num_apart: int | None = None
+    """Pairs, of `num_pairs`, whose runs trained on different devices."""
+    num_pairs: int | None = None
+    num_runs_on: tuple[tuple[TrainedOn, int], ...] = ()
+    """Number of the arm's paired runs by where they trained."""
+    baseline: str | None = None
+    num_baseline_runs_on: tuple[tuple[TrainedOn, int], ...] = ()
 
 
-def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[ArmNote, ...]:
+def arm_notes(
+    runs: Sequence[Run], unpaired: Mapping[Path, Unpaired], pairs: Sequence[Pair] = ()
+) -> tuple[ArmNote, ...]:
     """The notes on one arm's `runs`, a cause once with all of its seeds (see `causes`).
 
     Args:
         runs: the runs of one arm and workload.
         unpaired: run directory -> the reason why that run is in no pair.
+        pairs: the arm's pairs.
     """
     seeds: dict[ArmNote, list[int]] = defaultdict(list)
     repeats: Counter[tuple[str, int]] = Counter()
@@ -61,7 +72,26 @@ def arm_notes(runs: Sequence[Run], unpaired: Mapping[Path, Unpaired]) -> tuple[A
     several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     if several:
         notes.append(ArmNote(kind="several pair keys", seeds=_unique(several)))
-    return tuple(notes)
+    return (*notes, *_elsewhere(pairs))
+
+
+def _elsewhere(pairs: Sequence[Pair]) -> Iterator[ArmNote]:
+    """The note on pairs whose runs trained on different devices, though of one model: these may differ in speed."""
+    apart = [pair for pair in pairs if _devices_of(pair.arm_runs).keys() != _devices_of(pair.baseline_runs).keys()]
+    if apart:
+        yield ArmNote(
+            kind="other device",
+            seeds=_unique([pair.arm_runs[0].seed for pair in apart]),
+            num_apart=len(apart),
+            num_pairs=len(pairs),
+            num_runs_on=tuple(sorted(_devices_of([run for pair in pairs for run in pair.arm_runs]).items())),
+            baseline=apart[0].baseline_runs[0].arm,
+            num_baseline_runs_on=tuple(sorted(_devices_of([r for pair in pairs for r in pair.baseline_runs]).items())),
+        )
+
+
+def _devices_of(runs: Sequence[Run]) -> Counter[TrainedOn]:
+    return Counter(run.trained_on for run in runs)
 
 
 def _merged(seeds: Mapping[ArmNote, Sequence[int]]) -> Iterator[ArmNote]:

@@ -19,6 +19,7 @@ from ampsweep.analysis.pair_figures import (
     times_of,
 )
 from ampsweep.analysis.pairing import Pair, Unpaired
+from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -115,6 +116,13 @@ class ArmComparison:
     """Total over the arm's runs that report it."""
     baseline_there: BaselineThere | None
     """None for the baseline, and for an arm whose pairs are those of the baseline's row."""
+    dtypes: dict[str, str]
+    """The five dtypes of its step, as far as its records have them: `compute`, `parameters`, `gradients`, `reduction`
+    across ranks, `optimizer_state`."""
+    casts: str | None
+    """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
+    ranks: RankTable | None
+    """Its ranks side by side; None where there is one."""
     notes: tuple[ArmNote, ...]
 
 
@@ -185,7 +193,10 @@ def summarise_arm(
         autocast_penalty=mean_difference(penalties) if penalties else None,
         skipped_steps=round(sum(skipped)) if skipped else None,
         baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
-        notes=arm_notes(runs, unpaired if baseline_runs else {}),  # without a baseline the verdict says so, once
+        dtypes=next((known for run in runs if (known := run.dtypes)), {}),
+        casts=next((cast for run in runs if (cast := run.casts) is not None), None),
+        ranks=ranks_of_arm(runs),
+        notes=arm_notes(runs, unpaired if baseline_runs else {}, pairs),  # without a baseline the verdict says so, once
     )
 
 

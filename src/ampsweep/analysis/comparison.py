@@ -1,6 +1,6 @@
 """The comparison of a set of runs: every arm against the baseline, workload by workload."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,15 @@ class FileProblem:
     reason: str
 
 
-NoteKind = Literal["given twice", "predicted", "several devices", "other margin", "contamination unknown"]
+NoteKind = Literal[
+    "given twice",
+    "predicted",
+    "several devices",
+    "several world sizes",
+    "mixed devices",
+    "other margin",
+    "contamination unknown",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,9 @@ class ComparisonNote:
     kind: NoteKind
     num_runs: int = 0
     num_runs_of: tuple[tuple[str, int], ...] = ()
-    """(device, number of its runs)."""
+    """(device, number of its runs); for mixed devices those of all ranks of a run."""
+    arms_of: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """(number of ranks, the arms that ran on as many)."""
     margin_pct: float | None = None
     recorded_margin_pct: float | None = None
     cause: str | None = None
@@ -137,7 +147,7 @@ def compare(
         baseline=baseline,
         margin_pct=margin_pct,
         workloads=tuple(
-            _compare_workload(workload, pairing.pairs, unpaired, baseline, margin_pct, curves or {})
+            _compare_workload(workload, pairing.of(workload.runs), unpaired, baseline, margin_pct, curves or {})
             for workload in workloads
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
@@ -153,14 +163,12 @@ def compare(
 
 def _compare_workload(
     workload: Workload,
-    all_pairs: Sequence[Pair],
+    pairs: Sequence[Pair],
     unpaired: Mapping[Path, Unpaired],
     baseline: str,
     margin_pct: float,
     curves: Curves,
 ) -> WorkloadComparison:
-    keys = {run.pair_key for run in workload.runs}
-    pairs = [pair for pair in all_pairs if pair.pair_key in keys]
     baseline_runs = [run for run in workload.runs if run.arm == baseline]
     arms = tuple(
         summarise_arm(
@@ -203,6 +211,7 @@ def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_
     devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
     if len(devices) > 1:
         yield ComparisonNote(kind="several devices", num_runs_of=tuple(devices.items()))
+    yield from _notes_on_ranks(runs)
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
         yield ComparisonNote(kind="other margin", margin_pct=margin_pct, recorded_margin_pct=other)
@@ -210,3 +219,16 @@ def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_
     for cause, count in unknown.items():
         if cause is not None:
             yield ComparisonNote(kind="contamination unknown", num_runs=count, cause=cause)
+
+
+def _notes_on_ranks(runs: Sequence[Run]) -> Iterator[ComparisonNote]:
+    """Arms that lack partners because they ran on other numbers of ranks, and runs whose ranks are not alike."""
+    arms: dict[int, set[str]] = defaultdict(set)
+    for run in runs:
+        arms[run.record.identity.world_size].add(run.arm)
+    if len({frozenset(found) for found in arms.values()}) > 1:
+        of = tuple((size, tuple(sorted(found, key=report_order))) for size, found in sorted(arms.items()))
+        yield ComparisonNote(kind="several world sizes", arms_of=of)
+    mixed = Counter(" and ".join(run.devices_of_ranks) for run in runs if len(run.devices_of_ranks) > 1)
+    if mixed:
+        yield ComparisonNote(kind="mixed devices", num_runs_of=tuple(mixed.items()))

@@ -1,11 +1,13 @@
 """Pairing of every arm with the baseline arm: runs that share a pair key differ in nothing but precision."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal
 
-from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.nearest_run import NearestRun, is_known, or_not_set
+from ampsweep.analysis.runs import Run
 from ampsweep.text import first_line
 
 _MAX_DIFFERENCES: Final = 3
@@ -85,6 +87,18 @@ class Pairing:
     pairs: tuple[Pair, ...]
     unpaired: tuple[tuple[Run, Unpaired], ...]
 
+    def of(self, runs: Iterable[Run]) -> list[Pair]:
+        """The pairs with the pair keys of `runs`, in their order among all."""
+        keys = {run.pair_key for run in runs}
+        return [self.pairs[place] for place in sorted(place for key in keys for place in self._places.get(key, ()))]
+
+    @cached_property
+    def _places(self) -> Mapping[str, list[int]]:
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, pair in enumerate(self.pairs):
+            places[pair.pair_key].append(place)
+        return places
+
 
 def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     """Pair the runs of every arm with those of the arm `baseline` that have the same pair key.
@@ -105,26 +119,38 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     )
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
     left = [run for run in runs if not run.measured or (run.pair_key, run.arm) not in paired]
-    baselines = [run for run in runs if run.arm == baseline]
+    baselines = _Baselines([run for run in runs if run.arm == baseline])
     return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
 
 
-def _reason(run: Run, baseline: str, baselines: Sequence[Run]) -> Unpaired:
+class _Baselines:
+    """The runs of the baseline, by pair key and by seed."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.outcome_without_figures: dict[str, str] = {}
+        """Record's pair key -> the end of its first run that has no figures."""
+        of_seed: dict[int, list[Run]] = defaultdict(list)
+        for run in runs:
+            of_seed[run.seed].append(run)
+            if not run.measured:
+                self.outcome_without_figures.setdefault(run.record.pair_key, run.outcome)
+        self.of_seed = {seed: NearestRun(some) for seed, some in of_seed.items()}
+
+
+def _reason(run: Run, baseline: str, baselines: _Baselines) -> Unpaired:
     if not run.measured:
         why = run.record.error or "; ".join(run.contradictions)
         error = first_line(why) if why else None
         return Unpaired(kind="not measured", baseline=baseline, outcome=run.outcome, error=error)
     if run.arm == baseline:
         return Unpaired(kind="no other arm", baseline=baseline)
-    if not baselines:
+    if not baselines.of_seed:
         return Unpaired(kind="no baseline run", baseline=baseline)
-    partners = [other for other in baselines if other.record.pair_key == run.record.pair_key and not other.measured]
-    if partners:
-        return Unpaired(kind="baseline run without figures", baseline=baseline, outcome=partners[0].outcome)
-    candidates = [other for other in baselines if other.seed == run.seed]
-    if not candidates:
+    if (outcome := baselines.outcome_without_figures.get(run.record.pair_key)) is not None:
+        return Unpaired(kind="baseline run without figures", baseline=baseline, outcome=outcome)
+    if run.seed not in baselines.of_seed:
         return Unpaired(kind="no baseline run of this seed", baseline=baseline, seed=run.seed)
-    differences = min((_differences(run, other) for other in candidates), key=len)
+    differences = _differences(run, baselines.of_seed[run.seed].to(run))
     if not differences:
         return Unpaired(kind="unknown difference", baseline=baseline)
     return Unpaired(
@@ -141,25 +167,17 @@ def _differences(run: Run, other: Run) -> list[Difference]:
     for left, right in (
         (run.facts, other.facts),
         (run.settings, other.settings),
-        (_or_not_set(run.conditions, other.conditions), _or_not_set(other.conditions, run.conditions)),
+        (or_not_set(run.conditions, other.conditions), or_not_set(other.conditions, run.conditions)),
         (mine, theirs),
     ):
         found = [
             Difference(key, there=str(right[key]), here=str(value))
             for key, value in left.items()
-            if _known(value) and _known(right.get(key)) and right[key] != value
+            if is_known(value) and is_known(right.get(key)) and right[key] != value
         ]
         if found:
             return found
     return []
-
-
-def _or_not_set(conditions: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {key: conditions.get(key, "not set") for key in {**conditions, **others}}
-
-
-def _known(value: Scalar) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def _mean_figure(runs: Sequence[Run], key: str) -> float | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampsweep.analysis.pairing import Unpaired
+from ampsweep.analysis.rank_table import RankTable, ranks_of_run
 from ampsweep.analysis.runs import Run
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.text import first_line
@@ -27,6 +28,8 @@ class RunEntry:
     """The reason why its speed does not count; None where it does, or where there are no figures to count."""
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
+    ranks: RankTable | None = None
+    """Its ranks side by side; None where there is one."""
 
     def relative_to(self, base: Path) -> "RunEntry":
         """Copy the entry with its directory relative to another (see `path_from`)."""
@@ -56,4 +59,5 @@ def run_entry(run: Run, not_paired: Unpaired | None) -> RunEntry:
         not_paired=not_paired,
         contaminated=run.contamination if run.measured else None,
         tracked_at=run.tracked_at,
+        ranks=ranks_of_run(run),
     )

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from ampsweep.config.modes import PARALLEL_ARM_KEYS
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB
@@ -23,21 +24,34 @@ SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30
 """No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""
 
+_KEPT: Final = frozenset({"optimizer_state", "communication"})
+"""Categories of which a step may leave bytes: DDP makes its buckets anew in the second step."""
+
 _KEPT_BYTES: Final = 1024
 """A step leaves its loss, its norm and what a scaler counts: some bytes each."""
 
 _ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed", "saved_in"})
 _NOT_WORKLOAD: Final = frozenset(
-    {"precision", "seed", "tracking", "report", "name", "device", "resume", "into", "dry_run", "output_dir"}
+    {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every", "seam.saved_in"}
+    | {"parallel.num_processes", *(f"parallel.{key}" for key in PARALLEL_ARM_KEYS)}
 )
-"""Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device."""
+"""Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device, and
+the real number of ranks."""
 
 _CONDITIONS: Final = ("packages.torch", "cuda", "cudnn", "own_code.", "variables.")
 _OTHER_VARIABLES: Final = frozenset(
     f"variables.{name}" for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 )
 """Variables that change no figure: several devices are alike, and of the threads the record has the number itself."""
+
+
+@dataclass(frozen=True, order=True)
+class TrainedOn:
+    """The devices and machines that a run trained on; of the latter none where the record does not tell."""
+
+    devices: tuple[str, ...]
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,9 +106,9 @@ class Run:
 
     @property
     def leaked_bytes(self) -> int | None:
-        """Bytes its traced step left alive beyond new optimizer state; None where that is no more than losses are."""
+        """Bytes its traced step left alive beyond new state; None where that is no more than losses are."""
         kept = self.record.memory.kept or {}
-        leaked = sum(num_bytes for category, num_bytes in kept.items() if category != "optimizer_state")
+        leaked = sum(num_bytes for category, num_bytes in kept.items() if category not in _KEPT)
         return leaked if leaked > _KEPT_BYTES else None
 
     @property
@@ -120,6 +134,20 @@ class Run:
         """The run's address on W&B, or the directory with its files for W&B; None if it was not tracked."""
         return self.record.wandb.url or self.record.wandb.directory
 
+    @property
+    def casts(self) -> str | None:
+        """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
+        parallel, precision = self.record.config.get("parallel", {}), self.record.config.get("precision", {})
+        if not precision.get("autocast"):
+            return None
+        return str(parallel.get("mixed_precision")) if parallel.get("strategy") == "fsdp2" else "autocast"
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The five dtypes of its step, as far as its record has them."""
+        names = ("compute", "parameters", "gradients", "reduction", "optimizer_state")
+        return {name: value for name in names if (value := getattr(self.record.dtypes, name)) is not None}
+
     def _reasons(self, verdict: str) -> str | None:
         contamination = self.record.contamination
         return "; ".join(contamination.reasons or ()) if contamination.verdict == verdict else None
@@ -128,13 +156,24 @@ class Run:
     def facts(self) -> dict[str, Scalar]:
         """Facts of the workload: the identity without arm and seed, and without a batch that was searched.
 
-        A run killed before it had chosen its device has that of its config: `auto`, which names none.
+        Of the device its kind counts: which one of several alike a run took is no matter of the workload. A run killed
+        before it had taken one has that of its config: `auto` names none.
         """
-        left_out = _ARM_OR_SEED if self.record.batch_search is None else _ARM_OR_SEED | {"batch_size"}
+        searched = () if self.record.batch_search is None else ("batch_size", "global_batch_size")
+        left_out = _ARM_OR_SEED.union(searched)
         if self.record.identity.seam_step is None:
             left_out |= {"seam_step"}
         facts = {key: value for key, value in asdict(self.record.identity).items() if key not in left_out}
-        return facts | {"device": None} if facts["device"] == "auto" else facts
+        kind = self.record.identity.device.partition(":")[0]
+        return facts | {"device": None if kind == "auto" else kind}
+
+    @cached_property
+    def trained_on(self) -> "TrainedOn":
+        """The device, or those of all ranks, and the machine."""
+        record = self.record
+        hosts = {rank.host for rank in record.ranks} or {one.host for one in record.attempts[-1:]}
+        devices = {rank.device for rank in record.ranks} or {record.identity.device}
+        return TrainedOn(*(tuple(sorted(one for one in found if one is not None)) for found in (devices, hosts)))
 
     @cached_property
     def settings(self) -> dict[str, Scalar]:
@@ -151,9 +190,17 @@ class Run:
             for key, value in environment.items()
             if key.startswith(_CONDITIONS) and key not in _OTHER_VARIABLES
         }
-        if self.record.identity.device == "cpu" and "num_threads" in environment:
+        if self.facts["device"] == "cpu" and "num_threads" in environment:
             kept["num_threads"] = environment["num_threads"]
+        if len(self.devices_of_ranks) > 1:
+            kept["devices_of_ranks"] = ", ".join(self.devices_of_ranks)
         return kept
+
+    @cached_property
+    def devices_of_ranks(self) -> tuple[str, ...]:
+        """The kinds of device that its ranks ran on, each once, in the order of the ranks."""
+        names = (one.device_name for one in self.record.ranks)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @cached_property
     def pair_key(self) -> str:

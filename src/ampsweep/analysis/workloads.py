@@ -8,8 +8,10 @@ from typing import Final
 from ampsweep.analysis.runs import Run, Scalar
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
+_OF_RANKS: Final = ("parallel", "world_size", "global_batch_size")
+"""Facts that name a workload of several ranks beside the others."""
 
-DERIVED: Final = ("model_size", "steps")
+DERIVED: Final = ("model_size", "steps", "global_batch_size")
 """Facts that follow from the config: they tell workloads apart where nothing that was swept does."""
 
 _SIZE_KEYS: Final = ("data.batch_size", "data.seq_len", "model.hidden_size")
@@ -45,7 +47,8 @@ class Workload:
 
     def title_of(self, naming: Sequence[str]) -> str:
         """The title, with the keys of the facts that name a workload where none distinguishes it."""
-        return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in naming})
+        of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
+        return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
 
 
 def _in_words(facts: Facts) -> str:

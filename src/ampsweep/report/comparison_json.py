@@ -15,6 +15,7 @@ from ampsweep.analysis.size_series import SizeSeries, is_multiple
 from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
+from ampsweep.report.rank_tables import lines_of_ranks
 from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, seams, sizes
 
 SCHEMA: Final = 3
@@ -46,6 +47,7 @@ def _workload(of: WorkloadComparison) -> Json:
         "title": of.title,
         "facts": dict(of.facts),
         "arms": [_arm(one) for one in of.arms],
+        "ranks": [{"arm": arm, "text": line} for arm, line in lines_of_ranks(of)],
         "verdict": _verdict(of.verdict),
         "conclusion": {
             "sentence": recommending.conclusion(of),
@@ -134,7 +136,7 @@ def _series(of: SizeSeries, comparison: Comparison) -> Json:
         "points": [
             {
                 "size": size,
-                "multiple_of_8": is_multiple(size),
+                "multiple_of_8": is_multiple(size) if of.of_tensors else None,
                 "workload": comparison.workloads[place].title,
                 "arms": [
                     {"arm": arm.arm, "step_ms": arm.step_ms}
@@ -145,6 +147,7 @@ def _series(of: SizeSeries, comparison: Comparison) -> Json:
             for size, place in zip(of.sizes, of.workloads, strict=True)
         ],
         "multiples_of_8": [asdict(one) for one in of.effects],
+        "against_first": [asdict(one) for one in of.steps],
         "also_changed": list(of.along),
         "sentences": sizes.series_lines(of),
     }

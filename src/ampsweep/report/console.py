@@ -15,12 +15,15 @@ from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ARM, Cell, Column, columns_for
+from ampsweep.report.extent import JSON_NAME
 from ampsweep.report.palette import arm_colour
+from ampsweep.report.rank_tables import arms_with_ranks, dtypes_table, has_ranks, lines_of_ranks, ranks_table
 from ampsweep.report.seam_tables import RESUMED_IN, SAVED_IN, matrix
 from ampsweep.report.search_tables import search_table
 from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
 from ampsweep.report.sentences.explaining import arm_note, comparison_note
 from ampsweep.report.sentences.file_problems import file_problems
+from ampsweep.report.sentences.ranks import DTYPES as DTYPES_HEADING
 from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.sentences.seams import HEADING as SEAMS
 from ampsweep.report.sentences.seams import answer, explanation, seam_lines
@@ -29,10 +32,12 @@ from ampsweep.report.sentences.sizes import series_heading, series_lines
 from ampsweep.report.size_tables import size_table
 from ampsweep.report.table import Table as TextTable
 from ampsweep.report.verdict_lines import console_lines
+from ampsweep.text import plural
 
 PLAIN_WIDTH: Final = 110
 """Least width, in characters, of output that goes to no terminal."""
 _UNBOUNDED: Final = 10_000
+_MAX_WORKLOADS: Final = 50
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -43,8 +48,13 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """
     if not comparison.compared:
         console.print("No runs to compare.")
-    for workload in comparison.workloads:
+    for workload in comparison.workloads[:_MAX_WORKLOADS]:
         _print_workload(workload, comparison.baseline, console)
+    if has_ranks(comparison.workloads) and (dtypes := dtypes_table(comparison.workloads)) is not None:
+        with at_least(console, PLAIN_WIDTH):
+            console.print(Text(f"\n{DTYPES_HEADING}", style="bold"), of_texts(dtypes), sep="\n")
+    if (num_more := len(comparison.workloads) - _MAX_WORKLOADS) > 0:
+        console.print(Text(f"\nand {plural(num_more, 'more workload')}, which are in comparison.md and {JSON_NAME}"))
     for found in comparison.searches:
         _print_search(found, console)
     for series in comparison.series:
@@ -61,14 +71,24 @@ def _print_workload(workload: WorkloadComparison, baseline: str, console: Consol
     notes = [Text(f"{arm.arm}: {arm_note(note)}") for arm in workload.arms for note in arm.notes]
     table = _arms_as_rows(workload.arms)
     width = _width(table, console)
-    with _at_least(console, max(PLAIN_WIDTH, width)):
+    with at_least(console, max(PLAIN_WIDTH, width)):
         if width > console.width:
             table = min(table, _arms_as_columns(workload.arms), key=lambda one: _width(one, console))
         console.print(Text(f"\n{workload.title}: against {baseline}", style="bold"), table, *notes, sep="\n")
         console.print(_verdict(workload))
+        _print_ranks(workload, console)
         if any(arm.is_baseline for arm in workload.arms):  # else the recommendation says the same
             console.print(Text(conclusion(workload)))
         console.print(Text(recommendation(workload.verdict), style="bold"))
+
+
+def _print_ranks(workload: WorkloadComparison, console: Console) -> None:
+    named = arms_with_ranks(workload)
+    if named:
+        with at_least(console, PLAIN_WIDTH):
+            console.print(of_texts(ranks_table(named, categories=False)))
+        for arm, line in lines_of_ranks(workload):
+            console.print(Text(f"{arm}: {line}"))
 
 
 def _width(table: Table, console: Console) -> int:
@@ -76,14 +96,15 @@ def _width(table: Table, console: Console) -> int:
 
 
 def _print_series(series: SizeSeries, comparison: Comparison, console: Console) -> None:
-    table = _of_texts(size_table(series, comparison))
-    with _at_least(console, max(PLAIN_WIDTH, _width(table, console))):
+    table = of_texts(size_table(series, comparison))
+    with at_least(console, max(PLAIN_WIDTH, _width(table, console))):
         console.print(Text(f"\n{series_heading(series)}", style="bold"), table, sep="\n")
         for line in series_lines(series):
             console.print(Text(f"{line}."))
 
 
-def _of_texts(shown: TextTable) -> Table:
+def of_texts(shown: TextTable) -> Table:
+    """A table of texts in the console's common style."""
     table = empty_table()
     for header, numeric in zip(shown.headers, shown.numeric, strict=True):
         table.add_column(Text(header.replace(" ", "\n")), justify="right" if numeric else "left", overflow="fold")
@@ -93,8 +114,8 @@ def _of_texts(shown: TextTable) -> Table:
 
 
 def _print_search(found: SearchComparison, console: Console) -> None:
-    table = _of_texts(search_table(found))
-    with _at_least(console, PLAIN_WIDTH):
+    table = of_texts(search_table(found))
+    with at_least(console, PLAIN_WIDTH):
         console.print(Text(f"\n{HEADING}: {heading(found)}", style="bold"), table, sep="\n")
         console.print(*map(Text, search_lines(found)), sep="\n")
         console.print(Text(largest_batches(found), style="bold"))
@@ -108,14 +129,14 @@ def _print_seam(found: SeamComparison, console: Console) -> None:
         table.add_column(Text(arm, style=arm_colour(arm) or ""), justify="right", overflow="fold")
     for arm, cells in rows:
         table.add_row(Text(arm, style=arm_colour(arm) or ""), *map(_with_detail, cells))
-    with _at_least(console, PLAIN_WIDTH):
+    with at_least(console, PLAIN_WIDTH):
         console.print(Text(f"\n{SEAMS}: {seam_heading(found)}", style="bold"), table, sep="\n")
         console.print(*map(Text, [f"{explanation(found)}.", *(f"{line}." for line in seam_lines(found))]), sep="\n")
         console.print(Text(answer(found), style="bold"))
 
 
 @contextmanager
-def _at_least(console: Console, width: int) -> Iterator[None]:
+def at_least(console: Console, width: int) -> Iterator[None]:
     """Give a console that is no terminal at least this width for a while."""
     if console.is_terminal:
         yield

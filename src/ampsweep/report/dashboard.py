@@ -1,12 +1,13 @@
 """The dashboard: everything that a document shows of a comparison, arranged once for all renderers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from ampsweep.analysis.comparison import Comparison
+from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.record import RunRecord
+from ampsweep.report.extent import Extent, extent_of
 from ampsweep.report.figures import (
     ACROSS_WORKLOADS,
     OF_SEARCH,
@@ -16,23 +17,21 @@ from ampsweep.report.figures import (
     SeriesData,
     Style,
 )
-from ampsweep.report.figures.figure import MAX_POINTS
 from ampsweep.report.histories import Histories
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
 from ampsweep.report.workload_data import ArmRuns, SeamData, SearchData, WorkloadData, compared_data
 
-_ALL_POINTS: Final = 165_000
-_MIN_POINTS: Final = 25
-"""Points of all curves together, about 3 MB of a page; and the least that a curve is thinned to."""
-
 PanelShown = tuple[Panel, PanelFigure]
 
 
 @dataclass(frozen=True)
 class WorkloadPanels:
-    """One workload: the panels that have something to show, and the reasons why the others have not."""
+    """One workload: the panels that have something to show, and the reasons why the others have not.
+
+    None of either for a workload that is not drawn (see `Extent`).
+    """
 
     data: WorkloadData
     shown: tuple[PanelShown, ...]
@@ -69,6 +68,12 @@ class Dashboard:
     """Panels over several workloads, for each series of sizes."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
+    extent: Extent
+
+    @property
+    def drawn(self) -> tuple[WorkloadPanels, ...]:
+        """The workloads that have panels: the first of very many."""
+        return self.workloads[: self.extent.num_workloads]
 
     @property
     def compared(self) -> list[ArmRuns]:
@@ -100,12 +105,15 @@ def arrange(
     keys = curve_keys(panels)
     found, searches, seams = compared_data(comparison, records, histories, directory)
     styles = arm_styles(arm for data in [*found, *searches, *seams] for arm in data.names)
-    num_curves = sum(len(data.runs) for data in found) * len(keys)
-    style = Style(styles, max(_MIN_POINTS, min(MAX_POINTS, _ALL_POINTS // max(num_curves, 1))))
+    extent = extent_of(found, len(keys))
+    style = Style(styles, extent)
     named = comparison.relative_to(directory)
     return Dashboard(
         comparison=named,
-        workloads=tuple(_of_workload(data, panels, style) for data in found),
+        workloads=(
+            *(_of_workload(data, panels, style) for data in found[: extent.num_workloads]),
+            *(WorkloadPanels(data, (), ()) for data in found[len(found[: extent.num_workloads]) :]),
+        ),
         searches=tuple(_of_search(data, style) for data in searches),
         seams=tuple(seams),
         series=tuple(
@@ -114,13 +122,14 @@ def arrange(
         ),
         problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
+        extent=extent,
     )
 
 
 def _of_workload(data: WorkloadData, panels: Sequence[Panel], style: Style) -> WorkloadPanels:
     shown: list[PanelShown] = []
     absent: list[tuple[Panel, str]] = []
-    for panel in panels:
+    for panel in _asked(panels, [data]):
         if panel.kind in OF_WORKLOAD:
             result = OF_WORKLOAD[panel.kind](panel, data, style)
             if isinstance(result, NoFigure):
@@ -137,10 +146,25 @@ def _of_search(data: SearchData, style: Style) -> SearchPanels:
 
 def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> SeriesPanels:
     results = [
-        (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style)) for panel in panels if panel.kind in ACROSS_WORKLOADS
+        (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style))
+        for panel in _over(data.series, _asked(panels, data.data))
     ]
     return SeriesPanels(
         data,
         tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)),
         tuple((panel, result.reason) for panel, result in results if isinstance(result, NoFigure)),
     )
+
+
+def _asked(panels: Sequence[Panel], of: Sequence[WorkloadData]) -> list[Panel]:
+    """The panels without those of ranks, where no run had several."""
+    has_ranks = any(run.record.ranks for data in of for run in data.runs)
+    return [panel for panel in panels if has_ranks or not panel.of_ranks]
+
+
+def _over(series: SizeSeries, panels: Sequence[Panel]) -> list[Panel]:
+    """The panels over a series: of sizes, or with other titles of words beside each other."""
+    across = [panel for panel in panels if panel.kind in ACROSS_WORKLOADS]
+    if not series.in_words:
+        return [panel for panel in across if panel.over_sizes]
+    return [replace(one, title=one.beside[0], question=one.beside[1]) for one in across if one.beside is not None]

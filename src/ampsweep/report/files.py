@@ -8,11 +8,11 @@ from ampsweep.analysis.comparison import Comparison
 from ampsweep.record import RunRecord, write_atomically
 from ampsweep.report.comparison_json import comparison_json
 from ampsweep.report.dashboard import Dashboard, arrange
+from ampsweep.report.extent import JSON_NAME
 from ampsweep.report.histories import Histories
 from ampsweep.report.markdown import markdown
 from ampsweep.report.page.document import html
 
-JSON_NAME: Final = "comparison.json"
 MARKDOWN_NAME: Final = "comparison.md"
 HTML_NAME: Final = "comparison.html"
 

@@ -11,12 +11,16 @@ from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
+from ampsweep.report.extent import JSON_NAME, first_rows
+from ampsweep.report.rank_tables import arms_with_ranks, dtypes_table, lines_of_ranks, ranks_table
 from ampsweep.report.seam_tables import matrix_table, seams_table
 from ampsweep.report.search_tables import probes_table, search_table
 from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
 from ampsweep.report.sentences.explaining import arm_note, comparison_note, unpaired
 from ampsweep.report.sentences.file_problems import file_problems
 from ampsweep.report.sentences.method import method
+from ampsweep.report.sentences.ranks import DTYPES
+from ampsweep.report.sentences.ranks import HEADING as RANKS
 from ampsweep.report.sentences.recommending import conclusion, recommendation
 from ampsweep.report.sentences.seams import HEADING as SEAMS
 from ampsweep.report.sentences.seams import answer, explanation, seam_lines
@@ -26,6 +30,8 @@ from ampsweep.report.size_tables import size_table
 from ampsweep.report.table import Table
 from ampsweep.report.verdict_lines import VerdictLine, verdict_lines
 
+_MAX_RUNS: Final = 500
+"""Rows of the runs of one workload."""
 _SPECIAL: Final = re.compile(r"([\\`*<>|#~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
 """Characters that Markdown would take as markup; an underscore within a word and a lone bracket are none."""
 
@@ -53,6 +59,7 @@ def markdown(
         lines += [*_seam(seam), *_runs(seam.runs)]
     for index, series in enumerate(comparison.series):
         lines += [*_series(series, comparison), *_panels(over_sizes[index] if over_sizes else ())]
+    lines += _dtypes(comparison)
     lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
     lines += _list("Missing", [_plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
     lines += _method(comparison)
@@ -70,11 +77,15 @@ def verdict_markdown(comparison: Comparison) -> str:
 
 
 def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> list[str]:
+    unpaired_runs = [run for run in workload.runs if run.not_paired is not None]
+    shown = first_rows(unpaired_runs, lambda run: run.arm, _MAX_RUNS)
     not_paired = [
         f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(unpaired(run.not_paired))}"
-        for run in workload.runs
+        for run in shown
         if run.not_paired is not None
     ]
+    if len(shown) < len(unpaired_runs):
+        not_paired.append(f"{len(unpaired_runs) - len(shown):,} more runs, which are in {JSON_NAME}")
     return [
         *_findings(workload),
         *_list("Runs in no pair", not_paired, level=3),
@@ -101,9 +112,23 @@ def _findings(workload: WorkloadComparison) -> list[str]:
         "",
         _plain(conclusion(workload)),
         "",
+        *_ranks(workload),
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
     ]
+
+
+def _ranks(workload: WorkloadComparison) -> list[str]:
+    named = arms_with_ranks(workload)
+    if not named:
+        return []
+    lines = [f"- {_plain(arm)}: {_plain(line)}" for arm, line in lines_of_ranks(workload)]
+    return [f"### {RANKS}", "", *_plain_table(ranks_table(named, categories=True)), "", *lines, ""]
+
+
+def _dtypes(comparison: Comparison) -> list[str]:
+    table = dtypes_table(comparison.workloads)
+    return [] if table is None else [f"## {DTYPES[:1].upper()}{DTYPES[1:]}", "", *_plain_table(table), ""]
 
 
 def _series(series: SizeSeries, comparison: Comparison) -> list[str]:
@@ -153,7 +178,9 @@ def _seam(found: SeamComparison) -> list[str]:
 
 def _runs(runs: Sequence[RunEntry]) -> list[str]:
     headers, numeric = ["arm", "seed", "status", "directory", "W&B"], [False, True, False, False, False]
-    return ["### Runs", "", *_table(headers, numeric, [_run(run) for run in runs]), ""]
+    shown = first_rows(runs, lambda run: run.arm, _MAX_RUNS)
+    rest = [f"{len(runs) - len(shown):,} more runs are in {JSON_NAME}.", ""] if len(shown) < len(runs) else []
+    return ["### Runs", "", *_table(headers, numeric, [_run(run) for run in shown]), "", *rest]
 
 
 def _said(line: VerdictLine, *, topic: bool = False) -> str:

@@ -26,6 +26,7 @@ CATEGORY_COLOURS: Final[dict[str, str]] = {
     "optimizer_state": "#bbcc33",
     "activations": "#ee8866",
     "autocast_weights": "#ffaabb",
+    "communication": "#aaaa00",
     "temporary": "#eedd88",
     "data": "#99ddff",
     "other": "#dddddd",

@@ -55,6 +55,13 @@ class Panel:
     """For the kinds `pairs` and `effects_against_size`."""
     log: bool = False
     """The axis of its metric is logarithmic."""
+    of_ranks: bool = False
+    """It is only asked for where a run had several ranks."""
+    beside: tuple[str, str] | None = None
+    """Title and question where it is over words, such as strategies, beside each other; without them it is over sizes
+    only."""
+    over_sizes: bool = True
+    """False if it is over words only."""
     note: str = ""
     """A hint for reading the panel, if it needs one."""
 
@@ -112,6 +119,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="memory",
         kind="against_size",
         metrics=("memory/peak_allocated_gib",),
+        beside=("Peak memory side by side", "Which one needs least on its fullest rank?"),
     ),
     Panel(
         key="memory-saved-against-size",
@@ -121,6 +129,17 @@ PANELS: Final[tuple[Panel, ...]] = (
         kind="effects_against_size",
         metrics=("memory/peak_allocated_gib",),
         effect="saved_pct",
+        beside=("Peak memory saved side by side", "Where does it save most?"),
+    ),
+    Panel(
+        key="memory-spread",
+        title="Spread of memory over ranks",
+        question="Is one rank fuller than the others?",
+        section="memory",
+        kind="by_arm",
+        metrics=("memory/peak_allocated_spread_gib",),
+        of_ranks=True,
+        note="Peak of the fullest rank less that of the emptiest: all other memory here is the fullest rank's.",
     ),
     Panel(
         key="speedup",
@@ -168,6 +187,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         effect="ratio",
         note="Each point is the mean over pairs of runs: the baseline's step time over the arm's. Whiskers: 95% "
         "interval of the mean.",
+        beside=("Speedup side by side", "Where does it gain most?"),
     ),
     Panel(
         key="samples-against-size",
@@ -176,6 +196,27 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="speed",
         kind="against_size",
         metrics=("perf/samples_per_sec",),
+        beside=("Throughput side by side", "Which one trains fastest?"),
+    ),
+    Panel(
+        key="reduced-against-size",
+        title="Gradients reduced against size",
+        question="How much does each rank send in a step?",
+        section="speed",
+        kind="against_size",
+        metrics=("perf/reduced_mib",),
+        of_ranks=True,
+        beside=("Gradients reduced side by side", "How much does each rank send in a step?"),
+    ),
+    Panel(
+        key="step-time-side-by-side",
+        title="Step time side by side",
+        question="How long is a step of the slowest rank?",
+        section="speed",
+        kind="against_size",
+        metrics=("perf/step_ms",),
+        over_sizes=False,
+        beside=("Step time side by side", "How long is a step of the slowest rank?"),
     ),
     Panel(
         key="mfu",
@@ -192,6 +233,25 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="speed",
         kind="by_arm",
         metrics=("perf/data_wait_ms",),
+    ),
+    Panel(
+        key="communication",
+        title="Waiting for other ranks",
+        question="How much of a step is communication that no arithmetic hides?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/communication_ms",),
+        of_ranks=True,
+    ),
+    Panel(
+        key="reduced",
+        title="Gradients reduced in a step",
+        question="How much does each rank send?",
+        section="speed",
+        kind="by_arm",
+        metrics=("perf/reduced_mib",),
+        of_ranks=True,
+        note="Handed to the reduction by each rank, in the dtype of the reduction.",
     ),
     Panel(
         key="overhead",
@@ -227,6 +287,16 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="learning",
         kind="curves",
         metrics=("val/loss",),
+    ),
+    Panel(
+        key="loss-side-by-side",
+        title="Final validation loss side by side",
+        question="Do they learn the same?",
+        section="learning",
+        kind="against_size",
+        metrics=("val/loss",),
+        over_sizes=False,
+        beside=("Final validation loss side by side", "Do they learn the same?"),
     ),
     Panel(
         key="val-accuracy",

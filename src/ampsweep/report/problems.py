@@ -15,7 +15,7 @@ from ampsweep.report.sentences.explaining import unpaired
 from ampsweep.report.sentences.file_problems import CONSEQUENCES, leak
 from ampsweep.report.table import Table
 from ampsweep.report.workload_data import ArmRuns
-from ampsweep.text import first_line
+from ampsweep.text import first_line, listed
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def problems_table(found: Sequence[Problem], *, with_workload: bool) -> Table:
 
 
 def _row(one: Problem) -> tuple[str, ...]:
-    seeds = ", ".join(map(str, one.seeds)) or "-"
+    seeds = listed(map(str, one.seeds)) or "-"
     return one.what, one.arm or "-", one.why, one.consequence, seeds, one.compared.title if one.compared else "-"
 
 

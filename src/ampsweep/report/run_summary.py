@@ -7,11 +7,15 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run
 from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.record import RunRecord
+from ampsweep.report.console import PLAIN_WIDTH, at_least, of_texts
+from ampsweep.report.rank_tables import DTYPES, ranks_table
 from ampsweep.report.sentences.file_problems import leak
-from ampsweep.text import loss, milliseconds, num_bytes, number, predicted_bytes, signed
+from ampsweep.report.sentences.ranks import rank_line
+from ampsweep.text import loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
 
 _LABEL_WIDTH: Final = 12
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
@@ -19,8 +23,12 @@ _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_se
 
 def print_run_summary(directory: Path, record: RunRecord, console: Console) -> None:
     """Print the result of the run in `directory`; figures that were not measured have no line."""
-    for label, text in _lines(Run(directory, record)):
+    run = Run(directory, record)
+    for label, text in _lines(run):
         console.print(Text(f"{label:<{_LABEL_WIDTH}}{text}"), soft_wrap=True)
+    if (ranks := ranks_of_run(run)) is not None:
+        with at_least(console, PLAIN_WIDTH):
+            console.print(of_texts(ranks_table([(run.arm, ranks)], categories=False)))
 
 
 def _lines(run: Run) -> Iterator[tuple[str, str]]:
@@ -28,6 +36,11 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     reason = record.error or "; ".join(run.contradictions) or record.cut_short
     yield "run", f"{record.arm}, {record.identity.model}, seed {run.seed}"
     yield "status", f"{run.outcome}: {reason.strip()}" if reason and reason.strip() else run.outcome
+    if (ranks := ranks_of_run(run)) is not None:
+        yield "parallel", _parallel(run, len(ranks.rows))
+        dtypes = ", ".join(f"{kind} {run.dtypes[key]}" for key, kind in DTYPES.items() if key in run.dtypes)
+        if dtypes:
+            yield "dtypes", dtypes
     if run.measured and run.contamination is not None:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
     if (leaked := run.leaked_bytes) is not None:
@@ -49,9 +62,17 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "predicted", predicted_bytes(value, run.prediction_error_pct)
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
+    if ranks is not None:
+        yield "ranks", rank_line(ranks)
     yield "directory", str(run.directory)
     if run.tracked_at is not None:
         yield "W&B", run.tracked_at
+
+
+def _parallel(run: Run, num_ranks: int) -> str:
+    identity = run.record.identity
+    samples = "" if identity.global_batch_size is None else f", {identity.global_batch_size} samples a step"
+    return f"{identity.parallel}, {plural(num_ranks, 'rank')}{samples}"
 
 
 def _throughput(run: Run) -> str:

@@ -3,10 +3,11 @@
 import statistics
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
@@ -21,6 +22,18 @@ from ampsweep.report.histories import Histories
 
 _OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
 """Metrics that a contaminated run has wrong: their keys begin so."""
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by key, each group in their order."""
+    groups: dict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
 
 
 class ArmRuns(ABC):
@@ -60,16 +73,24 @@ class ArmRuns(ABC):
         """Arms with a run that may be compared; the others have nothing to show, and their runs say why."""
         return [arm for arm in self.names if any(run.measured for run in self.runs_of(arm))]
 
-    def runs_of(self, arm: str) -> list[Run]:
-        return [run for run in self.runs if run.arm == arm]
+    def runs_of(self, arm: str) -> Sequence[Run]:
+        return self._runs_by_arm.get(arm, ())
+
+    @cached_property
+    def _runs_by_arm(self) -> Mapping[str, Sequence[Run]]:
+        return grouped(self.runs, lambda run: run.arm)
+
+    @cached_property
+    def _runs_by_seed(self) -> Mapping[int, Sequence[Run]]:
+        return grouped(self.runs, lambda run: run.seed)
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
         """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
-        left_out = self.contaminated(arm, key)
+        is_speed = key.startswith(_OF_SPEED)
         found = [
             (run, value)
             for run in self.runs_of(arm)
-            if run.measured and run not in left_out and (value := run.figure(key)) is not None
+            if run.measured and not (is_speed and run.contamination) and (value := run.figure(key)) is not None
         ]
         return sorted(found, key=lambda item: item[0].seed)
 
@@ -114,8 +135,12 @@ class WorkloadData(ArmRuns):
 
     def of_seed(self, seed: int) -> Self:
         """The same with the runs and pairs of one seed; the comparison stays that of all."""
-        runs = tuple(run for run in self.runs if run.seed == seed)
-        return replace(self, runs=runs, pairs=tuple(pair for pair in self.pairs if pair.arm_runs[0].seed == seed))
+        runs, pairs = self._runs_by_seed.get(seed, ()), self._pairs_by_seed.get(seed, ())
+        return replace(self, runs=tuple(runs), pairs=tuple(pairs))
+
+    @cached_property
+    def _pairs_by_seed(self) -> Mapping[int, Sequence[Pair]]:
+        return grouped(self.pairs, lambda pair: pair.arm_runs[0].seed)
 
     def curve_of(self, run: Run, key: str) -> Curve | None:
         return self.histories.curves.get(run.directory, {}).get(key)
@@ -142,7 +167,7 @@ class SearchData(ArmRuns):
 
     def of_seed(self, seed: int) -> Self:
         """The same with the runs of one seed; the comparison stays that of all."""
-        return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
+        return replace(self, runs=tuple(self._runs_by_seed.get(seed, ())))
 
 
 @dataclass(frozen=True)
@@ -163,7 +188,7 @@ class SeamData(ArmRuns):
 
     def of_seed(self, seed: int) -> Self:
         """The same with the runs of one seed; the comparison stays that of all."""
-        return replace(self, runs=tuple(run for run in self.runs if run.seed == seed))
+        return replace(self, runs=tuple(self._runs_by_seed.get(seed, ())))
 
 
 def compared_data(

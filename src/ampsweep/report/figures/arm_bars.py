@@ -47,9 +47,11 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
     for arm, values in measured.items():
         figures = [value for _, value in values]
         median = statistics.median(figures)
-        traces.append(_bar(arm, median, data.by_seed(arm, key), unit, panel.unit, style))
-        traces.append(_dots(arm, [(run.seed, value) for run, value in values], unit, panel.unit, style))
-        traces.append(_figure(arm, median, data.by_seed(arm, key), end, panel.unit))
+        alone = style.extent.alone(data.by_seed(arm, key))
+        dots = style.extent.dots([(run.seed, value) for run, value in values])
+        traces.append(_bar(arm, median, alone, unit, panel.unit, style))
+        traces.append(_dots(arm, dots, unit, panel.unit, style))
+        traces.append(_figure(arm, median, alone, end, panel.unit))
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
     layout: Layout = {
@@ -60,6 +62,7 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
         "bargap": 0.35,
         "margin": {"r": _ROOM_FOR_FIGURES_PX},
     }
+    remarks.of_dots(max(map(len, measured.values())), style)
     table = figures_table("arm", ["median", "lowest", "highest", "runs"], rows)
     return PanelFigure(traces, layout, table, tuple(remarks.lines))
 
@@ -154,7 +157,7 @@ def _chain_bar(arm: str, keys: Sequence[str], data: WorkloadData, unit: AxisUnit
         xs = [None if value is None else value * unit.factor for value in values]
         return {"x": xs, "text": [_cell(value, of) for value in values]}
 
-    seeds = {key: data.by_seed(arm, key) for key in keys}
+    seeds = {key: style.extent.alone(data.by_seed(arm, key)) for key in keys}
     every = sorted({seed for values in seeds.values() for seed in values})
     of_seeds = {seed: lengths([seeds[key].get(seed) for key in keys]) for seed in every}
     return {

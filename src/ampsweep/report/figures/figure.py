@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ampsweep.metrics import METRICS
+from ampsweep.report.extent import Extent
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
 from ampsweep.report.table import Table
 from ampsweep.report.workload_data import ArmRuns
+from ampsweep.text import listed
 
 Trace = dict[str, Any]
 Layout = dict[str, Any]
 
-MAX_POINTS: Final = 300
-"""Most points of a curve on a page of a few runs: about one for two or three pixels."""
 BAR_HEIGHT_PX: Final = 38
 ROW_HEIGHT_PX: Final = 46
 
@@ -44,10 +44,10 @@ class NoFigure:
 
 @dataclass(frozen=True)
 class Style:
-    """The way a page draws: the style of each arm, and how many points a curve may have."""
+    """The way a page draws: the style of each arm, and how much of its runs."""
 
     arms: Mapping[str, ArmStyle]
-    max_points: int = MAX_POINTS
+    extent: Extent = field(default_factory=Extent)
 
 
 @dataclass
@@ -60,12 +60,21 @@ class Remarks:
         if arms:
             self.lines.append(f"{', '.join(arms)}: {why}")
 
+    def of_dots(self, num_values: int, style: Style) -> None:
+        """Note that dots are left out, if an arm has `num_values` and that is too many."""
+        most = style.extent.max_dots
+        if most is not None and num_values > most:
+            self.lines.append(
+                f"of up to {num_values:,} dots of an arm, {most} are drawn, at even steps from the lowest to the "
+                "highest, and those of the seeds that can be chosen; the figures are of all"
+            )
+
     def of_speed(self, data: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
         """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
         for arm, runs in disturbed.items():
-            seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+            seeds = listed(map(str, sorted({run.seed for run in runs})))
             self.lines.append(f"{arm}: contaminated, hence left out (seed {seeds})")
 
 
@@ -137,6 +146,8 @@ _NAMES: Final = {
     "perf/data_wait_ms": "wait a step",
     "perf/samples_per_sec": "samples per second",
     "perf/tokens_per_sec": "tokens per second",
+    "perf/communication_ms": "wait a step",
+    "perf/reduced_mib": "reduced a step",
     "perf/mfu_pct": "share of the dense peak",
     "memory/peak_allocated_gib": "peak allocated",
     "memory/largest_batch": "batch size",

@@ -36,7 +36,7 @@ def show_changes(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure 
         return NoFigure("no pair of runs has its memory by category")
     remarks = Remarks()
     changes = {arm: _changes(one) for arm, one in found.items()}
-    seeds = {arm: _of_seeds(data, arm) for arm in found}
+    seeds = {arm: _of_seeds(data, arm, style) for arm in found}
     all_changes = [*changes.values(), *(of_seed for of_arm in seeds.values() for of_seed in of_arm.values())]
     names = list(dict.fromkeys(one for of_one in all_changes for one in of_one if one != _ALL))
     names = [one for one in names if any(of_one.get(one) for of_one in all_changes)] + [_ALL]
@@ -69,9 +69,9 @@ def _changes(of: Waterfall) -> dict[str, int]:
     return {step.category: step.change_bytes for step in of.steps} | {_ALL: of.arm_bytes - of.baseline_bytes}
 
 
-def _of_seeds(data: WorkloadData, arm: str) -> dict[int, Mapping[str, int]]:
+def _of_seeds(data: WorkloadData, arm: str, style: Style) -> dict[int, Mapping[str, int]]:
     """The changes in the pairs of each seed."""
-    found = {seed: waterfall(data.of_seed(seed).pairs_of(arm)) for seed in data.seeds}
+    found = {seed: waterfall(data.of_seed(seed).pairs_of(arm)) for seed in data.seeds if style.extent.has(seed)}
     return {seed: _changes(one) for seed, one in found.items() if one is not None}
 
 

@@ -65,7 +65,7 @@ def show_stack(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFig
         for bar, parts in bars.items()
     ]
     table = figures_table("arm", ["all", *(category(key) for key in used)], rows)
-    seeds = {seed: _bars(panel, data.of_seed(seed)) for seed in data.seeds}
+    seeds = {seed: _bars(panel, data.of_seed(seed)) for seed in data.seeds if style.extent.has(seed)}
     traces = [_part(key, bars, seeds, labels, unit, panel.unit) for key in used]
     return PanelFigure(traces, layout, table, tuple(remarks.lines))
 

@@ -56,6 +56,7 @@ def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | 
             *(_margin(row, parity) for row, parity in enumerate(parities) if parity is not None),
         ],
     }
+    remarks.of_dots(max(len(one.by_seed) for one in found), style)
     rows = [_row(one, panel, parity) for one, parity in zip(found, parities, strict=True)]
     headers = ["mean", "95% interval", "pairs", *(["margin", "90% interval", "parity"] if any(parities) else [])]
     table = figures_table("arm", headers, rows)
@@ -64,17 +65,18 @@ def show_pairs(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure | 
 
 def _arm(of: Effects, panel: Panel, unit: AxisUnit, style: Style) -> list[Trace]:
     label, arm, mean = arm_label(of.arm), style.arms[of.arm], of.mean
+    drawn = style.extent.dots(of.by_seed)
     dots: Trace = {
         "type": "scatter",
         "mode": "markers",
-        "x": [effect * unit.factor for _, effect in of.by_seed],
-        "y": [label] * len(of.by_seed),
+        "x": [effect * unit.factor for _, effect in drawn],
+        "y": [label] * len(drawn),
         "name": plotly_text(of.arm),
-        "hovertext": [f"seed {seed}: {effect_text(effect, panel)}" for seed, effect in of.by_seed],
+        "hovertext": [f"seed {seed}: {effect_text(effect, panel)}" for seed, effect in drawn],
         "hoverinfo": "text+name",
         "opacity": 0.75,
         "marker": {"color": arm.colour, "symbol": arm.symbol, "size": 9, "line": {"width": 1, "color": "#333333"}},
-        "meta": {"arm": of.arm, "seeds": [seed for seed, _ in of.by_seed]},
+        "meta": {"arm": of.arm, "seeds": [seed for seed, _ in drawn]},
     }
     middle: Trace = {
         "type": "scatter",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.size_series import SizeSeries, is_multiple
+from ampsweep.analysis.size_steps import Size
 from ampsweep.report.figures.effects import (
     NULL,
     effect_text,
@@ -38,6 +39,10 @@ _MIN_TICK_DISTANCE: Final = 0.07
 """Share of the axis within which labels of sizes would cover each other: they are one label then."""
 
 
+_ARMS_WIDTH: Final = 0.5
+"""Share of the distance between two words that the points of all arms take."""
+
+
 @dataclass(frozen=True)
 class SeriesData:
     """A series of sizes with the data of its workloads, in the same order."""
@@ -46,19 +51,30 @@ class SeriesData:
     data: tuple[WorkloadData, ...]
 
     @property
-    def compared(self) -> list[tuple[float, WorkloadData]]:
+    def compared(self) -> list[tuple[Size, WorkloadData]]:
         return list(zip(self.series.sizes, self.data, strict=True))
 
     @property
     def arms(self) -> list[str]:
         return list(dict.fromkeys(arm for data in self.data for arm in data.names))
 
+    def position(self, arm: str, size: Size) -> float:
+        """The place of a point on the axis: the size; of words their number, the arms of each beside each other."""
+        if not isinstance(size, str):
+            return size
+        aside = self.arms.index(arm) - (len(self.arms) - 1) / 2
+        return self.series.sizes.index(size) + _ARMS_WIDTH * aside / len(self.arms)
+
+    def is_open(self, size: Size) -> bool:
+        """True for the marker of a size of tensors that is no multiple of 8."""
+        return self.series.of_tensors and not is_multiple(size)
+
 
 @dataclass(frozen=True)
 class _Point:
     """A figure of one arm at one size, and that of each seed."""
 
-    size: float
+    size: Size
     value: float
     text: str
     seeds: Mapping[int, float]
@@ -75,12 +91,12 @@ def show_against_size(panel: Panel, of: SeriesData, style: Style) -> PanelFigure
     unit = axis_unit(known, panel.unit)
     lost = {arm: where for arm in of.arms if (where := _out_of_memory(arm, of))}
     traces = [
-        _line(arm, line, unit.factor, lambda value: quantity(value, panel.unit), style)
+        _line(arm, line, unit.factor, lambda value: quantity(value, panel.unit), of, style)
         for arm, line in points.items()
         if line
     ]
     traces += [
-        _crosses(arm, where, max(known) * unit.factor * (1 - 0.07 * index), style)
+        _crosses(arm, where, max(known) * unit.factor * (1 - 0.07 * index), of, style)
         for index, (arm, where) in enumerate(lost.items())
     ]
     layout: Layout = {
@@ -113,19 +129,21 @@ def show_effects_against_size(panel: Panel, of: SeriesData, style: Style) -> Pan
         **_legend(of.series),
     }
     traces = [
-        _line(arm, line, 1.0, lambda value: effect_text(value, panel), style) for arm, line in points.items() if line
+        _line(arm, line, 1.0, lambda value: effect_text(value, panel), of, style)
+        for arm, line in points.items()
+        if line
     ]
     remarks = _missing(arms, points, key, of, otherwise="no pair to compare")
     return PanelFigure(traces, layout, _table(of, points), tuple(remarks))
 
 
-def _median(arm: str, size: float, data: WorkloadData, panel: Panel) -> _Point | None:
+def _median(arm: str, size: Size, data: WorkloadData, panel: Panel) -> _Point | None:
     (key,) = panel.metrics
     value = data.median_of(arm, key)
     return None if value is None else _Point(size, value, quantity(value, panel.unit), data.by_seed(arm, key))
 
 
-def _effect(arm: str, size: float, data: WorkloadData, panel: Panel) -> _Point | None:
+def _effect(arm: str, size: Size, data: WorkloadData, panel: Panel) -> _Point | None:
     found = effects(panel, data, arm)
     if found is None:
         return None
@@ -138,27 +156,29 @@ def _effect(arm: str, size: float, data: WorkloadData, panel: Panel) -> _Point |
     return _Point(size, mean.value, text, by_seed, mean.interval)
 
 
-def _line(arm: str, points: Sequence[_Point], factor: float, written: Callable[[float], str], style: Style) -> Trace:
+def _line(
+    arm: str, points: Sequence[_Point], factor: float, written: Callable[[float], str], of: SeriesData, style: Style
+) -> Trace:
     drawn = style.arms[arm]
 
-    def line(through: Sequence[tuple[float, float, str]]) -> Trace:
+    def line(through: Sequence[tuple[Size, float, str]]) -> Trace:
         return {
-            "x": [size for size, _, _ in through],
+            "x": [of.position(arm, size) for size, _, _ in through],
             "y": [value * factor for _, value, _ in through],
             "hovertext": [f"{size_text(size)}: {text}" for size, _, text in through],
-            "symbol": [drawn.symbol if is_multiple(size) else f"{drawn.symbol}-open" for size, _, _ in through],
+            "symbol": [f"{drawn.symbol}-open" if of.is_open(size) else drawn.symbol for size, _, _ in through],
         }
 
     of_all = line([(one.size, one.value, one.text) for one in points])
     symbols = of_all.pop("symbol")
-    seeds = sorted({seed for one in points for seed in one.seeds})
+    seeds = sorted({seed for one in points for seed in one.seeds if style.extent.has(seed)})
     alone = {
         seed: line([(one.size, one.seeds[seed], written(one.seeds[seed])) for one in points if seed in one.seeds])
         for seed in seeds
     }
     trace: Trace = {
         "type": "scatter",
-        "mode": "lines+markers",
+        "mode": "markers" if of.series.in_words else "lines+markers",
         **of_all,
         "name": plotly_text(arm),
         "hoverinfo": "text+name",
@@ -181,11 +201,17 @@ def _line(arm: str, points: Sequence[_Point], factor: float, written: Callable[[
 
 def _size_axis(series: SizeSeries) -> Layout:
     """A logarithmic axis with the sizes as labels, those close to each other in one."""
-    if min(series.sizes) <= 0:
+    if series.in_words:
+        places = list(range(len(series.sizes)))
+        labels = [plotly_text(size_text(size)) for size in series.sizes]
+        ends = [-0.5, len(places) - 0.5]
+        return value_axis(size_name(series), tickangle=0, tickvals=places, ticktext=labels, range=ends, showgrid=False)
+    sizes = [size for size in series.sizes if not isinstance(size, str)]
+    if min(sizes) <= 0:
         return value_axis(size_name(series))
-    span = math.log(max(series.sizes) / min(series.sizes))
+    span = math.log(max(sizes) / min(sizes))
     close: list[list[float]] = []
-    for size in series.sizes:
+    for size in sizes:
         if close and math.log(size / close[-1][-1]) < _MIN_TICK_DISTANCE * span:
             close[-1].append(size)
         else:
@@ -194,8 +220,8 @@ def _size_axis(series: SizeSeries) -> Layout:
         size_name(series),
         type="log",
         tickangle=0,
-        tickvals=[math.sqrt(sizes[0] * sizes[-1]) for sizes in close],
-        ticktext=["<br>".join(map(size_text, sizes)) for sizes in close],
+        tickvals=[math.sqrt(near[0] * near[-1]) for near in close],
+        ticktext=["<br>".join(map(size_text, near)) for near in close],
     )
 
 
@@ -232,16 +258,20 @@ def _legend(series: SizeSeries) -> Layout:
     return {"showlegend": True, **({} if note is None else {"legend": {"title": {"text": note, "side": "top"}}})}
 
 
-def _out_of_memory(arm: str, of: SeriesData) -> list[tuple[float, int]]:
+def _out_of_memory(arm: str, of: SeriesData) -> list[tuple[Size, int]]:
     """Sizes at which a run of the arm ended so, with its seed."""
-    return sorted({(size, run.seed) for size, data in of.compared for run in data.runs_of(arm) if run.outcome == "oom"})
+    return [
+        (size, seed)
+        for size, data in of.compared
+        for seed in sorted({run.seed for run in data.runs_of(arm) if run.outcome == "oom"})
+    ]
 
 
-def _crosses(arm: str, where: Sequence[tuple[float, int]], height: float, style: Style) -> Trace:
+def _crosses(arm: str, where: Sequence[tuple[Size, int]], height: float, of: SeriesData, style: Style) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [size for size, _ in where],
+        "x": [of.position(arm, size) for size, _ in where],
         "y": [height] * len(where),
         "name": plotly_text(f"{arm}: out of memory"),
         "showlegend": False,

@@ -24,6 +24,7 @@ from ampsweep.report.panels import Panel
 from ampsweep.report.table import figures_table
 from ampsweep.report.units import quantity
 from ampsweep.report.workload_data import WorkloadData
+from ampsweep.text import listed
 
 MAX_LINES: Final = 8
 """An arm with more runs shows their band alone, and a single run's line when its seed is chosen."""
@@ -35,7 +36,7 @@ def show_curves(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure |
     remarks = Remarks()
     traces: list[Trace] = []
     rows: list[tuple[str, ...]] = []
-    longest = 0
+    longest, is_all = 0, True
     absent = []
     for arm in (one.arm for one in data.arms):
         drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
@@ -47,15 +48,19 @@ def show_curves(panel: Panel, data: WorkloadData, style: Style) -> PanelFigure |
             left = sorted({run.seed for run, _ in drawn} - {run.seed for run, _ in finite})
             remarks.lines.append(f"{arm}: never a finite value{_seeds(left)}")
         longest = max(longest, *(len(curve) for _, curve in drawn))
-        traces += _arm(arm, finite, data.histories.partial, panel, style)
+        of_arm = _arm(arm, finite, data.histories.partial, panel, style)
+        is_all = is_all and sum("seed" in trace["meta"] for trace in of_arm) == len(finite)
+        traces += of_arm
         rows += [_row(arm, [curve for _, curve in finite], panel)] if finite else []
     if not any(len(trace["x"]) > 1 for trace in traces):
         return _nothing(panel, key, bool(traces))
     remarks.without(absent, "not logged")
-    if longest > style.max_points:
+    if not is_all:
+        remarks.lines.append("single runs are drawn of the seeds that can be chosen; bands and figures are of all")
+    if longest > style.extent.max_points:
         remarks.lines.append(
-            f"curves of up to {longest} logged steps are thinned to {style.max_points} points: the lowest and the "
-            "highest value of each stretch"
+            f"curves of up to {longest} logged steps are thinned to {style.extent.max_points} points: the lowest and "
+            "the highest value of each stretch"
         )
     table = figures_table("arm", ["last value", "lowest", "highest", "runs"], rows)
     return PanelFigure(traces, _layout(panel), table, tuple(remarks.lines))
@@ -72,14 +77,21 @@ def _arm(
     arm: str, drawn: Sequence[tuple[Run, Curve]], partial: Collection[Path], panel: Panel, style: Style
 ) -> list[Trace]:
     whole = band([curve for run, curve in drawn if run.finished and run.directory not in partial])
-    traces = _band(arm, whole.thinned(style.max_points), style, panel) if whole is not None else []
+    traces = _band(arm, whole.thinned(style.extent.max_points), style, panel) if whole is not None else []
     is_crowded = whole is not None and len(drawn) > MAX_LINES
-    for index, (run, curve) in enumerate(drawn):
-        trace = _run(run, curve.thinned(style.max_points), style, legend=whole is None and index == 0)
+    for index, (run, curve) in enumerate(_alone(drawn, style, has_band=whole is not None)):
+        trace = _run(run, curve.thinned(style.extent.max_points), style, legend=whole is None and index == 0)
         if is_crowded and run.finished:
             trace["meta"]["only_alone"] = True
         traces.append(trace)
     return traces
+
+
+def _alone(drawn: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool) -> list[tuple[Run, Curve]]:
+    """The runs with a line of their own: of the seeds that can be chosen, and some that are in no band."""
+    not_in_band = [run for run, _ in drawn if not (has_band and run.finished)][:MAX_LINES]
+    kept = {run.directory for run in not_in_band}
+    return [(run, curve) for run, curve in drawn if style.extent.has(run.seed) or run.directory in kept]
 
 
 def _band(arm: str, whole: Band, style: Style, panel: Panel) -> list[Trace]:
@@ -159,4 +171,4 @@ def _faint(colour: str) -> str:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    return f" ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})" if seeds else ""
+    return f" ({'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))})" if seeds else ""

@@ -9,6 +9,7 @@ from typing import Final
 from plotly.offline import get_plotlyjs
 
 from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.extent import JSON_NAME, MAX_WORKLOADS
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
 from ampsweep.report.page.markup import Markup, join, json_script, name, tag
 from ampsweep.report.page.panel_figures import Figures, series_panels, workload_panels
@@ -18,8 +19,11 @@ from ampsweep.report.page.search_cards import search_cards
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict_cards import overview, verdict_card
 from ampsweep.report.problems import Problem, problems_table
+from ampsweep.report.rank_tables import dtypes_table
 from ampsweep.report.sentences.explaining import comparison_note
 from ampsweep.report.sentences.method import method
+from ampsweep.report.sentences.ranks import DTYPES
+from ampsweep.report.sentences.sizes import section_heading
 from ampsweep.report.settings import arms_table, environment_tables
 from ampsweep.text import plural
 
@@ -91,12 +95,13 @@ def _header(dashboard: Dashboard) -> Markup:
         plural(len(dashboard.styles), "arm"),
         plural(len(dashboard.workloads) + len(dashboard.searches) or len(dashboard.seams), "workload"),
     ]
+    series = [one for one in dashboard.series if one.shown]
     parts = [
         ("verdict", "Verdict", dashboard.workloads),
         ("largest-batch", "Largest batch", dashboard.searches),
         ("seams", "Resumed", dashboard.seams),
         ("problems", "Problems", dashboard.problems),
-        ("against-size", "Against size", any(one.shown for one in dashboard.series)),
+        ("against-size", section_heading([one.data.series for one in series]), series),
         ("panels", "Panels", dashboard.workloads),
     ]
     links = [(key, text) for key, text, content in parts if content]
@@ -118,11 +123,13 @@ def _header(dashboard: Dashboard) -> Markup:
 
 def _verdicts(dashboard: Dashboard) -> Markup:
     keys = filter_keys(dashboard.comparison.workloads)
-    cards = [verdict_card(one, dashboard.styles, keys) for one in dashboard.workloads]
+    cards = [verdict_card(one, dashboard.styles, keys) for one in dashboard.drawn]
     return tag(
         "section",
         tag("h2", "Verdict"),
-        overview(dashboard.workloads, keys),
+        overview(dashboard.workloads[:MAX_WORKLOADS], keys),
+        _rest(dashboard, len(dashboard.workloads[:MAX_WORKLOADS]), "a row"),
+        _rest(dashboard, len(dashboard.drawn), "a card"),
         *cards,
         id="verdict",
         tabindex="-1",
@@ -137,15 +144,18 @@ def _problems(dashboard: Dashboard) -> Markup | None:
     if not dashboard.problems:
         return None
     keys = filter_keys(dashboard.comparison.workloads)
-    attributes = [_filtered_by(one, keys) for one in dashboard.problems]
+    shown = dashboard.problems[:MAX_WORKLOADS]
+    attributes = [_filtered_by(one, keys) for one in shown]
     table = html_table(
-        problems_table(dashboard.problems, with_workload=len(dashboard.compared) > 1),
+        problems_table(shown, with_workload=len(dashboard.compared) > 1),
         dashboard.styles,
         caption="Problems",
         class_="problems",
         attributes=attributes,
     )
-    return tag("section", tag("h2", "What went wrong"), table, id="problems")
+    num_left = len(dashboard.problems) - len(shown)
+    rest = tag("p", f"{num_left:,} more are in {JSON_NAME}.", class_="note") if num_left else None
+    return tag("section", tag("h2", "What went wrong"), table, rest, id="problems")
 
 
 def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
@@ -158,20 +168,31 @@ def _filtered_by(problem: Problem, keys: Sequence[str]) -> dict[str, str]:
 def _panels(dashboard: Dashboard, figures: Figures) -> Markup:
     keys = filter_keys(dashboard.comparison.workloads)
     num_open = len(dashboard.workloads) if len(dashboard.workloads) <= MAX_OPEN_WORKLOADS else 1
+    rest = _rest(dashboard, len(dashboard.drawn), "panels")
     workloads = [
         workload_panels(one, index, dashboard, figures, keys, open_=index < num_open)
-        for index, one in enumerate(dashboard.workloads)
+        for index, one in enumerate(dashboard.drawn)
     ]
-    return tag("section", tag("h2", "Panels"), *workloads, id="panels")
+    return tag("section", tag("h2", "Panels"), rest, *workloads, id="panels")
+
+
+def _rest(dashboard: Dashboard, num_shown: int, what: str) -> Markup | None:
+    """Say how many workloads have `what`, unless all have."""
+    if num_shown == len(dashboard.workloads):
+        return None
+    told = f"The first {num_shown} of {len(dashboard.workloads):,} workloads have {what} here; all are in {JSON_NAME}."
+    return tag("p", told, class_="note")
 
 
 def _runs(dashboard: Dashboard) -> Markup:
     runs = [run for data in dashboard.compared for run, _ in data.listed]
+    dtypes = dtypes_table(dashboard.comparison.workloads)
     return tag(
         "section",
         tag("h2", "Runs"),
         html_table(arms_table(runs), dashboard.styles, caption="What the arms are"),
-        runs_table(dashboard),
+        None if dtypes is None else html_table(dtypes, dashboard.styles, caption=f"The {DTYPES}"),
+        *runs_table(dashboard),
         id="runs",
     )
 

@@ -20,8 +20,9 @@ def filter_keys(workloads: Sequence[WorkloadComparison]) -> list[str]:
     chosen: list[str] = []
     seen: set[tuple[int, ...]] = set()
     for key in keys:
+        first: dict[str, int] = {}
         values = [fact_text(workload.facts.get(key)) for workload in workloads]
-        partition = tuple(values.index(value) for value in values)
+        partition = tuple(first.setdefault(value, place) for place, value in enumerate(values))
         if len(set(partition)) > 1 and partition not in seen:
             seen.add(partition)
             chosen.append(key)
@@ -36,7 +37,9 @@ def filter_bar(dashboard: Dashboard) -> Markup:
         for key in filter_keys(workloads)
     ]
     seeds = sorted({run.seed for workload in workloads for run in workload.runs})
-    selects.append(_select("seed", "Seed", [str(seed) for seed in seeds]))
+    shown = [seed for seed in seeds if dashboard.extent.has(seed)]
+    label = "Seed" if len(shown) == len(seeds) else f"Seed (the first {len(shown)} of {len(seeds):,})"
+    selects.append(_select("seed", label, [str(seed) for seed in shown]))
     return tag(
         "form",
         _arm_buttons(dashboard) if len(dashboard.styles) > 1 else None,

@@ -11,7 +11,8 @@ from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, join, name, sentence, tag
 from ampsweep.report.page.tables import details, html_table
 from ampsweep.report.panels import SECTIONS, Panel
-from ampsweep.report.sentences.sizes import series_heading, series_lines
+from ampsweep.report.sentences.sizes import section_heading, series_heading, series_lines
+from ampsweep.report.size_tables import size_table
 from ampsweep.text import plural
 
 MAX_OPEN_SERIES: Final = 2
@@ -60,6 +61,7 @@ def series_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -
             tag(
                 "details",
                 tag("summary", tag("h3", name(series_heading(one.data.series)))),
+                _side_by_side(one.data.series, dashboard),
                 _lines(one.data.series, dashboard),
                 tag("div", *(panel_figure(it, f"a{index}", dashboard, figures) for it in one.shown), class_="panels"),
                 _absent(one.absent),
@@ -70,7 +72,17 @@ def series_panels(dashboard: Dashboard, figures: Figures, keys: Sequence[str]) -
         )
         for place, (index, one) in enumerate(shown)
     ]
-    return tag("section", tag("h2", "Against size"), *series, id="against-size") if series else None
+    heading = section_heading([one.data.series for _, one in shown])
+    return tag("section", tag("h2", heading), *series, id="against-size") if series else None
+
+
+def _side_by_side(series: SizeSeries, dashboard: Dashboard) -> Markup | None:
+    """The table of words, such as strategies; of sizes each panel has its own."""
+    if not series.in_words:
+        return None
+    table = size_table(series, dashboard.comparison)
+    attributes = [{"data_arm": row[0]} for row in table.rows]
+    return html_table(table, dashboard.styles, caption=series_heading(series), attributes=attributes)
 
 
 def _lines(series: SizeSeries, dashboard: Dashboard) -> Markup | None:

@@ -5,6 +5,7 @@ from urllib.parse import quote
 from ampsweep.analysis.run_entry import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.extent import JSON_NAME, first_rows
 from ampsweep.report.page.filters import facts_attribute, filter_keys
 from ampsweep.report.page.markup import Markup, arm_name, name, tag
 from ampsweep.report.page.tables import grid
@@ -18,20 +19,25 @@ _FIGURES = (
 )
 
 
-def runs_table(dashboard: Dashboard) -> Markup:
-    """A run a row."""
+def runs_table(dashboard: Dashboard) -> list[Markup]:
+    """A run a row, with a note if there are too many for all to have one."""
     keys = filter_keys(dashboard.comparison.workloads)
-    rows: list[list[str]] = []
-    attributes: list[dict[str, str]] = []
-    differing = iter(differences([run for data in dashboard.compared for run, _ in data.listed]))
-    for data in dashboard.compared:
-        facts = facts_attribute(data.compared.facts, keys)
-        for run, entry in data.listed:
-            rows.append(_row(run, entry, next(differing), dashboard))
-            attributes.append({"data_facts": facts, "data_arm": run.arm, "data_seed": str(run.seed)})
+    facts = [facts_attribute(data.compared.facts, keys) for data in dashboard.compared]
+    listed = [(place, *item) for place, data in enumerate(dashboard.compared) for item in data.listed]
+    differing = differences([run for _, run, _ in listed])
+    every = [(place, run, entry, told) for (place, run, entry), told in zip(listed, differing, strict=True)]
+    shown = first_rows(every, lambda item: (item[0], item[1].arm))
+    rows = [_row(run, entry, told, dashboard) for _, run, entry, told in shown]
+    attributes = [
+        {"data_facts": facts[place], "data_arm": run.arm, "data_seed": str(run.seed)} for place, run, _, _ in shown
+    ]
     headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")
     numeric = (False, True, False, *(True for _ in _FIGURES), False, False, False)
-    return grid(headers, numeric, rows, caption="All runs", class_="runs", attributes=attributes)
+    caption = "All runs" if len(shown) == len(every) else "The first runs of each arm"
+    table = grid(headers, numeric, rows, caption=caption, class_="runs", attributes=attributes)
+    if len(shown) == len(every):
+        return [table]
+    return [table, tag("p", f"{len(every) - len(shown):,} more runs are in {JSON_NAME}.", class_="note")]
 
 
 def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> list[str]:

@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.columns import ARM, Cell, columns_for
 from ampsweep.report.dashboard import WorkloadPanels
 from ampsweep.report.page.arm_results import memory, parity, speed, word
 from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, arm_name, join, name, sentence, tag
-from ampsweep.report.page.tables import details, grid
+from ampsweep.report.page.tables import details, grid, html_table
 from ampsweep.report.palette import ArmStyle
-from ampsweep.report.sentences import arm_findings, explaining, recommending
+from ampsweep.report.rank_tables import arms_with_ranks, lines_of_ranks, ranks_table
+from ampsweep.report.sentences import arm_findings, explaining, ranks, recommending
 
 
 def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
@@ -30,6 +32,7 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
             _within_runs(workload.arms, styles),
             class_="grounds-lists",
         ),
+        _ranks(workload, styles),
         details(
             "All figures, in words and as a table",
             tag("p", name(recommending.conclusion(workload))),
@@ -129,6 +132,21 @@ def _within_runs(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) 
         if arm.within_run is not None
     ]
     return tag("section", tag("h4", "Within runs"), tag("ul", *items)) if items else None
+
+
+def _ranks(workload: WorkloadComparison, styles: Mapping[str, ArmStyle]) -> Markup | None:
+    """The ranks of each arm, with what matters of them before the table."""
+    named = arms_with_ranks(workload)
+    if not named:
+        return None
+    lines = [
+        tag("li", join(arm_name(arm, styles[arm]), ": ", name(f"{line}.")), data_arm=arm)
+        for arm, line in lines_of_ranks(workload)
+    ]
+    table = ranks_table(named, categories=True)
+    attributes = [{"data_arm": row[0]} for row in table.rows]
+    shown = html_table(table, styles, caption=ranks.HEADING, attributes=attributes)
+    return details(ranks.HEADING, tag("ul", *lines), shown)
 
 
 def _all_figures(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) -> Markup:

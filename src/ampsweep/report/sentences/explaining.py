@@ -7,11 +7,12 @@ from ampsweep.analysis.arm_notes import ArmNote
 from ampsweep.analysis.comparison import ComparisonNote
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.reasons import MULTIPLE, Reason, wide_flops
+from ampsweep.analysis.runs import TrainedOn
 from ampsweep.analysis.step_limits import SmallStep
 from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, Caution, SmallPeak
 from ampsweep.report.sentences.arm_findings import step_limit
 from ampsweep.report.sentences.causing import causes
-from ampsweep.text import milliseconds, num_bytes, number, plural
+from ampsweep.text import listed, milliseconds, num_bytes, number, plural
 
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
@@ -85,6 +86,10 @@ def arm_note(of: ArmNote) -> str:
             return f"{plural(of.num_runs or 0, 'run')} of seed {of.seeds[0]} are repeats and averaged"
         case "several pair keys":
             note = "under several pair keys, each a pair of its own: other code, data, device or environment"
+        case "other device":
+            told = [_on_devices(of, found) for found in (of.num_runs_on, of.num_baseline_runs_on)]
+            pairs = f"{of.num_apart} of {plural(of.num_pairs or 0, 'pair')}"
+            note = f"another device than {of.baseline} in {pairs}: on {told[0]}; {of.baseline} on {told[1]}"
         case "not completed":
             note = f"{of.status}" + ("" if of.cause is None else f": {of.cause}")
         case "cut short":
@@ -100,7 +105,17 @@ def arm_note(of: ArmNote) -> str:
             note = f"not paired: {unpaired(of.unpaired)}"
         case "unusable figure":
             note = f"{of.metric} is not a usable figure ({of.cause}) and left out"
-    return f"{note} ({'seed' if len(of.seeds) == 1 else 'seeds'} {', '.join(map(str, of.seeds))})"
+    return f"{note} ({'seed' if len(of.seeds) == 1 else 'seeds'} {listed(map(str, of.seeds))})"
+
+
+def _on_devices(of: ArmNote, num_runs_on: Sequence[tuple[TrainedOn, int]]) -> str:
+    """Devices with the number of runs on each; with their machines if they are of several."""
+    hosts = {place.hosts for place, _ in (*of.num_runs_on, *of.num_baseline_runs_on)}
+    names = [
+        " and ".join(place.devices) + (f" of {' and '.join(place.hosts)}" if len(hosts) > 1 and place.hosts else "")
+        for place, _ in num_runs_on
+    ]
+    return ", ".join(f"{name} ({count})" for name, (_, count) in zip(names, num_runs_on, strict=True))
 
 
 def unpaired(of: Unpaired) -> str:
@@ -134,6 +149,12 @@ def comparison_note(of: ComparisonNote) -> str:
         case "several devices":
             told = ", ".join(f"{name} ({plural(count, 'run')})" for name, count in of.num_runs_of)
             return f"runs of {len(of.num_runs_of)} devices are compared only with those of the same: {told}"
+        case "several world sizes":
+            told = ", ".join(f"{plural(count, 'rank')} ({', '.join(arms)})" for count, arms in of.arms_of)
+            return f"arms ran on different numbers of ranks and are compared only with those on the same: {told}"
+        case "mixed devices":
+            told = ", ".join(f"{names} ({plural(count, 'run')})" for names, count in of.num_runs_of)
+            return f"in some runs the ranks had different devices, and the slowest and smallest decide: {told}"
         case "other margin":
             chosen = f"the margin of {of.margin_pct:g}% was chosen after the runs"
             return f"{chosen}, which recorded one of {of.recorded_margin_pct:g}%"

@@ -7,6 +7,7 @@ from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.reasons import MULTIPLE
 from ampsweep.analysis.size_series import MAX_NEIGHBOUR_DISTANCE
 from ampsweep.report.columns import COLUMNS, columns_for
+from ampsweep.report.sentences import ranks
 
 _LARGEST_BATCH: Final = (
     "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
@@ -20,6 +21,11 @@ _MULTIPLES: Final = (
     f"the speedup at a size that is no multiple of {MULTIPLE}, over the speedup at the nearest one that is, within "
     f"{100 * MAX_NEIGHBOUR_DISTANCE:.0f}% of it: geometric mean over seeds with speeds at both [95% t-interval]. It is "
     "decided by three seeds or more whose interval excludes 1, and by no step that is too small to judge speed by"
+)
+_STEPS: Final = (
+    "each arm under one strategy against the same arm under the first one, by pairs of runs of one seed: samples a "
+    "second by each run's median step time, geometric mean; peak memory of the fullest rank and final validation loss, "
+    "mean differences [95% t-interval]. The verdict of a strategy compares its own arms only"
 )
 _SEAM: Final = (
     "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
@@ -53,6 +59,10 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
             "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
             "device's since the run began.",
         )
+    if any(arm.ranks is not None for workload in comparison.workloads for arm in workload.arms):
+        yield "ranks", f"{ranks.METHOD}."
+    if any(series.steps for series in comparison.series):
+        yield "strategies", f"{_STEPS}."
     if any(series.effects for series in comparison.series):
         yield "multiples of 8", f"{_MULTIPLES}."
     if comparison.searches:

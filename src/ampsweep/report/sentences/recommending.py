@@ -11,7 +11,7 @@ from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.sentences.arm_findings import brief, lines, metric_words, parity_grounds, speed, summary
 from ampsweep.report.sentences.explaining import TOO_SMALL, caution
-from ampsweep.text import plural
+from ampsweep.text import listed, plural
 
 
 def recommendation(of: Verdict) -> str:
@@ -222,7 +222,7 @@ def _unsupported(cause: str | None) -> str:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}"
 
 
 def _judged(of: Verdict) -> list[ArmVerdict]:

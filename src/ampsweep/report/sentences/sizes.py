@@ -1,18 +1,22 @@
-"""Series of sizes in words: what was varied, and what multiples of 8 gain."""
+"""Series of sizes in words: what was varied, what multiples of 8 gain, and what another strategy changes."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from ampsweep.analysis.reasons import MULTIPLE
 from ampsweep.analysis.size_series import MAX_NEIGHBOUR_DISTANCE, MultipleEffect, SizeSeries, is_multiple
-from ampsweep.analysis.statistics import MIN_PAIRS
-from ampsweep.report.estimate_text import ratio_estimate, ratio_figure
+from ampsweep.analysis.size_steps import Size, SizeStep
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.report.estimate_text import estimate, ratio_estimate, ratio_figure
 from ampsweep.report.sentences.explaining import TOO_SMALL
+from ampsweep.text import num_bytes, percent
 
 _NAMES: Final = {
     "batch_size": "batch size",
     "seq_len": "sequence length",
     "grad_accum_steps": "micro-batches a step",
+    "world_size": "number of ranks",
+    "parallel": "strategy",
 }
 
 
@@ -21,22 +25,30 @@ def size_name(series: SizeSeries) -> str:
     return _NAMES.get(series.key, series.key)
 
 
-def size_text(size: float) -> str:
+def size_text(size: Size) -> str:
     """A size as it stands in a config."""
-    return str(size) if isinstance(size, int) else f"{size:g}"
+    return f"{size:g}" if isinstance(size, float) else str(size)
 
 
 def series_heading(series: SizeSeries) -> str:
     """Name what was varied, and what tells the series from others of that size."""
     told = ", ".join(f"{key} {value}" for key, value in series.varied.items() if value is not None)
-    return f"Against {size_name(series)}" + (f" ({told})" if told else "")
+    kind = f"Each {size_name(series)} beside the others" if series.in_words else f"Against {size_name(series)}"
+    return kind + (f" ({told})" if told else "")
+
+
+def section_heading(series: Sequence[SizeSeries]) -> str:
+    """The heading over all series."""
+    kinds = {one.in_words for one in series}
+    return "Side by side" if kinds == {True} else "Against size" if kinds == {False} else "Against size, side by side"
 
 
 def series_lines(series: SizeSeries) -> list[str]:
-    """Say what multiples of 8 gain each arm, as far as the figures decide it, and what else to know of the sizes."""
-    lines = [line for arm in dict.fromkeys(one.arm for one in series.effects) for line in _multiples(arm, series)]
+    """Say what multiples of 8 or another strategy gain each arm, as far as that is decided, and what else to know."""
+    lines = [_step(one) for one in series.steps]
+    lines += [line for arm in dict.fromkeys(one.arm for one in series.effects) for line in _multiples(arm, series)]
     beside = {one.size for one in series.effects}
-    alone = [size for size in series.sizes if size > MULTIPLE and not is_multiple(size) and size not in beside]
+    alone = [size for size in _numbers(series) if size > MULTIPLE and not is_multiple(size) and size not in beside]
     if alone:
         lines.append(
             f"What multiples of {MULTIPLE} gain cannot be decided at {_listed(alone)}: none within "
@@ -50,21 +62,67 @@ def series_lines(series: SizeSeries) -> list[str]:
     return lines
 
 
+def step_cells(one: SizeStep) -> tuple[str, str, str]:
+    """Throughput, memory saved and loss gap of an arm against the first word, as cells without their intervals."""
+    saved = one.memory_saved_pct
+    gap = one.loss_gap
+    return (
+        "-" if one.throughput is None else f"{ratio_estimate(one.throughput)[0]}x",
+        "-" if saved is None else percent(saved.value),
+        "-" if gap is None else _signed(gap)[0],
+    )
+
+
+def _step(one: SizeStep) -> str:
+    """Say what an arm gains and loses there: samples a second, memory of the fullest rank, final loss."""
+    saved = one.memory_saved_bytes
+    told = [
+        None if one.throughput is None else f"{ratio_figure(one.throughput)} the samples a second",
+        None if saved is None or one.memory_saved_pct is None else _memory(saved, one.memory_saved_pct),
+        None if one.loss_gap is None else f"val loss gap {''.join(_signed(one.loss_gap))}",
+    ]
+    known = [clause for clause in told if clause is not None] or ["no figures to compare"]
+    num_pairs = max((of.n for of in (one.throughput, saved, one.loss_gap) if of is not None), default=0)
+    differing = "" if one.same_samples else "; its steps have another number of samples, so losses are not compared"
+    first = size_text(one.first) if one.first_arm == one.arm else f"{one.first_arm} of {size_text(one.first)}"
+    named = f"{one.arm}: {size_text(one.size)} against {first}"
+    return f"{named}, {', '.join(known)} (n={num_pairs}){differing}"
+
+
+def _memory(saved: Estimate, pct: Estimate) -> str:
+    if saved.value == 0:
+        return "the same peak of the fullest rank"
+    kind = "less" if saved.value > 0 else "more"
+    return f"{num_bytes(abs(saved.value))} {kind} on the fullest rank ({percent(abs(pct.value))})"
+
+
+def _signed(gap: Estimate) -> tuple[str, str]:
+    """The gap and its interval."""
+    if gap.value == 0 and (gap.exact or gap.n == 1):
+        return "0", ""
+    value, ends = estimate(gap, digits=2, sign=True)
+    return value, "" if ends is None else f" [{ends[0]}, {ends[1]}]"
+
+
+def _numbers(series: SizeSeries) -> list[float]:
+    return [size for size in series.sizes if not isinstance(size, str)] if series.of_tensors else []
+
+
 def multiple_cells(series: SizeSeries) -> list[str]:
     """For each size the cell of a table that tells multiples of 8; none where all are, or none is."""
-    kinds = [is_multiple(size) for size in series.sizes]
+    kinds = [is_multiple(size) for size in _numbers(series)]
     return ["yes" if one else "no" for one in kinds] if len({*kinds}) > 1 else []
 
 
 def marker_note(series: SizeSeries) -> str | None:
     """The key to markers; None where every size is a multiple of 8, or none is."""
-    kinds = {is_multiple(size) for size in series.sizes}
+    kinds = {is_multiple(size) for size in _numbers(series)}
     return None if len(kinds) < 2 else f"open: no multiple of {MULTIPLE}"
 
 
-def out_of_memory_there(arm: str, series: SizeSeries, sizes: Sequence[float]) -> str:
+def out_of_memory_there(arm: str, series: SizeSeries, sizes: Sequence[Size]) -> str:
     """Say at which sizes an arm's runs ran out of memory."""
-    where = ", ".join(size_text(size) for size in sorted({*sizes}))
+    where = ", ".join(size_text(size) for size in series.sizes if size in sizes)
     return f"{arm} ran out of memory at {size_name(series)} {where} (x)"
 
 
@@ -102,7 +160,7 @@ def _why(one: MultipleEffect) -> str:
             return f"{ratio_figure(one.ratio)} of the speedup at {there}, n={one.num_seeds}"
 
 
-def _listed(sizes: Sequence[float]) -> str:
+def _listed(sizes: Sequence[Size]) -> str:
     return ", ".join(size_text(size) for size in sizes)
 
 

@@ -75,9 +75,12 @@ def _tables(comparison: Comparison) -> dict[str, PageTable]:
     if comparison.workloads:
         rows = [_arm_row(workload, arm) for workload, arm in _arms(comparison.workloads)]
         tables["arms"] = PageTable(_COLUMNS, rows)
-    if comparison.series:
-        rows = [row for series in comparison.series for row in _size_rows(series, comparison)]
-        tables["sizes"] = PageTable(_SIZE_COLUMNS, rows)
+    if sizes := [row for one in comparison.series if not one.in_words for row in _size_rows(one, comparison)]:
+        tables["sizes"] = PageTable(_SIZE_COLUMNS, sizes)
+    if words := [row for one in comparison.series if one.in_words for row in _word_rows(one, comparison)]:
+        tables["strategies"] = PageTable(_WORD_COLUMNS, words)
+    if ranks := [row for workload, arm in _arms(comparison.workloads) for row in _rank_rows(workload, arm)]:
+        tables["ranks"] = PageTable(_RANK_COLUMNS, ranks)
     if comparison.searches:
         rows = [_search_row(found, arm) for found in comparison.searches for arm in found.arms]
         tables["largest_batches"] = PageTable(_SEARCH_COLUMNS, rows)
@@ -127,7 +130,7 @@ def _arm_row(workload: WorkloadComparison, arm: ArmComparison) -> tuple[Scalar, 
         *(arm.peak_memory_bytes, arm.predicted_memory_bytes, arm.prediction_error_pct),
         None if arm.val_loss is None else arm.val_loss.mean,
         None if arm.val_accuracy is None else arm.val_accuracy.mean,
-        *(end for one in estimates for end in ((None,) * 3 if one is None else (one.value, one.low, one.high))),
+        *(end for one in estimates for end in _ends(one)),
         arm.loss_gap_pct,
         None if verdict is None or not verdict.parities else verdict.judgements.parity,
         arm.skipped_steps,
@@ -157,13 +160,68 @@ _SIZE_COLUMNS: Final = (
 def _size_rows(series: SizeSeries, comparison: Comparison) -> list[tuple[Scalar, ...]]:
     return [
         (
-            *(series_heading(series), size, is_multiple(size), arm.arm, arm.num_pairs, arm.step_ms),
+            *(series_heading(series), size, is_multiple(size) if series.of_tensors else None),
+            *(arm.arm, arm.num_pairs, arm.step_ms),
             *((None,) * 3 if arm.speedup is None else (arm.speedup.value, arm.speedup.low, arm.speedup.high)),
             None if arm.memory_saved_pct is None else arm.memory_saved_pct.value,
         )
         for size, place in zip(series.sizes, series.workloads, strict=True)
         for arm in comparison.workloads[place].arms
     ]
+
+
+_AGAINST_FIRST: Final = ("throughput", "memory_saved_bytes", "memory_saved_pct", "loss_gap")
+_WORD_COLUMNS: Final = (
+    *("series", "strategy", "arm", "ranks", "samples_a_step", "peak_memory_bytes", "memory_spread_bytes", "step_ms"),
+    *("communication_ms", "reduced_mib", "val_loss", "first"),
+    *(f"{name}{end}" for name in _AGAINST_FIRST for end in ("", "_low", "_high")),
+)
+
+
+def _word_rows(series: SizeSeries, comparison: Comparison) -> list[tuple[Scalar, ...]]:
+    steps = {(one.size, one.arm): one for one in series.steps}
+    rows: list[tuple[Scalar, ...]] = []
+    for size, place in zip(series.sizes, series.workloads, strict=True):
+        workload = comparison.workloads[place]
+        for arm in workload.arms:
+            step, ranks = steps.get((size, arm.arm)), arm.ranks
+            estimates: list[Estimate | None] = [getattr(step, name, None) for name in _AGAINST_FIRST]
+            rows.append(
+                (
+                    *(series_heading(series), size, arm.arm, 1 if ranks is None else len(ranks.rows)),
+                    *(workload.facts.get("global_batch_size"), arm.peak_memory_bytes),
+                    *(None if ranks is None else ranks.memory_spread_bytes, arm.step_ms),
+                    *((None, None) if ranks is None else (ranks.communication_ms, ranks.reduced_mib)),
+                    *(None if arm.val_loss is None else arm.val_loss.mean, None if step is None else step.first),
+                    *(end for one in estimates for end in _ends(one)),
+                )
+            )
+    return rows
+
+
+_RANK_COLUMNS: Final = (
+    *("workload", "arm", "rank", "host", "device", "device_name", "peak_memory_bytes", "step_ms", "data_wait_ms"),
+    *("communication_ms", "is_fullest", "is_slowest"),
+)
+
+
+def _rank_rows(workload: WorkloadComparison, arm: ArmComparison) -> list[tuple[Scalar, ...]]:
+    ranks = arm.ranks
+    if ranks is None:
+        return []
+    return [
+        (
+            *(workload.title, arm.arm, row.rank),
+            *(", ".join(each) or None for each in (row.hosts, row.devices, row.device_names)),
+            *(row.peak_bytes, row.step_ms, row.data_wait_ms, row.communication_ms),
+            *(row.rank == ranks.fullest, row.rank == ranks.slowest),
+        )
+        for row in ranks.rows
+    ]
+
+
+def _ends(of: Estimate | None) -> tuple[float | None, ...]:
+    return (None,) * 3 if of is None else (of.value, of.low, of.high)
 
 
 _OF_SEAM: Final = ("loss_jump", "val_loss_jump", "final_gap")

@@ -1,0 +1,140 @@
+"""The ranks of one run, or of an arm's runs, side by side: which is fullest, which is slowest, and by how much."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.runs import LARGEST_FIGURE, Run
+from ampsweep.analysis.statistics import known_median
+from ampsweep.record.parts import RankFigures
+from ampsweep.text import GIB
+
+MIN_MEMORY_SPREAD: Final = 0.01
+"""Share of the fullest rank's peak by which the emptiest must lie below it to be worth a word."""
+MIN_TIME_SPREAD: Final = 0.05
+"""The same of a step's time: ranks wait for each other in each step, and their medians differ by noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRow:
+    """One rank; figures are medians over runs, None where none measured them."""
+
+    rank: int
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    device_names: tuple[str, ...]
+    """The kinds of its devices; of these three each value once."""
+    peak_bytes: float | None
+    """Peak of allocated tensor bytes after warm-up."""
+    peak_by_category: dict[str, float]
+    """Bytes of the traced step's peak; empty where no run was traced."""
+    step_ms: float | None
+    data_wait_ms: float | None
+    communication_ms: float | None
+    """Time of a step in which its device waits for other ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTable:
+    """All ranks of one run or several of the same number of ranks."""
+
+    num_runs: int
+    rows: tuple[RankRow, ...]
+    fullest: int | None
+    """The rank with the highest peak, the first of equals; None where it was not measured."""
+    memory_spread_bytes: float | None
+    """Peak of the fullest rank minus that of the emptiest."""
+    slowest: int | None
+    """The rank with the longest step, the first of equals."""
+    time_spread_ms: float | None
+    waited_for: int | None
+    """The rank that waits least for the others, where the waits differ by more than `MIN_TIME_SPREAD` of a step."""
+    reduced_mib: float | None
+    """Gradients that a rank hands to the reduction in a step."""
+    communication_ms: float | None
+    """The run's: that of the rank that waits least."""
+
+    @property
+    def memory_spread_matters(self) -> bool:
+        """True if the emptiest rank's peak is lower by more than a hundredth."""
+        highest = max((one.peak_bytes for one in self.rows if one.peak_bytes is not None), default=0.0)
+        return (self.memory_spread_bytes or 0.0) > MIN_MEMORY_SPREAD * highest
+
+    @property
+    def time_spread_matters(self) -> bool:
+        """True if the fastest rank's step is shorter by more than a twentieth."""
+        longest = max((one.step_ms for one in self.rows if one.step_ms is not None), default=0.0)
+        return (self.time_spread_ms or 0.0) > MIN_TIME_SPREAD * longest
+
+
+def ranks_of_arm(runs: Sequence[Run]) -> RankTable | None:
+    """The ranks of an arm's `runs`, of one number of ranks, that may be compared; None where the records have none.
+
+    Times of contaminated runs do not count.
+    """
+    measured = [run for run in runs if run.record.ranks and run.measured]
+    return _table(measured, [run for run in measured if run.contamination is None]) if measured else None
+
+
+def ranks_of_run(run: Run) -> RankTable | None:
+    """The ranks of one run as its record has them, however it ended; None where it has none."""
+    return _table([run], [run]) if run.record.ranks else None
+
+
+def _table(measured: Sequence[Run], timed: Sequence[Run]) -> RankTable:
+    rows = tuple(_row(rank, measured, timed) for rank in sorted(_by_rank(measured)))
+    peaks = [(one.peak_bytes, -one.rank) for one in rows if one.peak_bytes is not None]
+    times = [(one.step_ms, -one.rank) for one in rows if one.step_ms is not None]
+    return RankTable(
+        num_runs=len(measured),
+        rows=rows,
+        fullest=-max(peaks)[1] if peaks else None,
+        memory_spread_bytes=_spread(peaks) if len(peaks) == len(rows) else None,
+        slowest=-max(times)[1] if times else None,
+        time_spread_ms=_spread(times) if len(times) == len(rows) else None,
+        waited_for=_waited_for(rows),
+        reduced_mib=known_median(run.figure("perf/reduced_mib") for run in measured),
+        communication_ms=known_median(run.figure("perf/communication_ms") for run in timed),
+    )
+
+
+def _by_rank(runs: Iterable[Run]) -> dict[int, list[RankFigures]]:
+    found: dict[int, list[RankFigures]] = {}
+    for run in runs:
+        for place, one in enumerate(run.record.ranks):
+            found.setdefault(place if one.rank is None else one.rank, []).append(one)
+    return found
+
+
+def _row(rank: int, measured: Sequence[Run], timed: Sequence[Run]) -> RankRow:
+    there, in_time = (_by_rank(runs).get(rank, []) for runs in (measured, timed))
+    categories = dict.fromkeys(category for one in there for category in one.peak or {})
+    peaks = {key: known_median((one.peak or {}).get(key) for one in there) for key in categories}
+    return RankRow(
+        rank=rank,
+        hosts=tuple(dict.fromkeys(one.host for one in there if one.host is not None)),
+        devices=tuple(dict.fromkeys(one.device for one in there if one.device is not None)),
+        device_names=tuple(dict.fromkeys(one.device_name for one in there if one.device_name is not None)),
+        peak_bytes=_median(there, lambda one: None if one.peak_allocated_gib is None else one.peak_allocated_gib * GIB),
+        peak_by_category={str(key): value for key, value in peaks.items() if value is not None},
+        step_ms=_median(in_time, lambda one: one.step_ms),
+        data_wait_ms=_median(in_time, lambda one: one.data_wait_ms),
+        communication_ms=_median(in_time, lambda one: one.communication_ms),
+    )
+
+
+def _median(there: Sequence[RankFigures], figure: Callable[[RankFigures], float | None]) -> float | None:
+    values = (figure(one) for one in there)
+    return known_median(value for value in values if value is not None and 0 <= value <= LARGEST_FIGURE)
+
+
+def _spread(values: Sequence[tuple[float, int]]) -> float:
+    return max(values)[0] - min(values)[0]
+
+
+def _waited_for(rows: Sequence[RankRow]) -> int | None:
+    waits = [(one.communication_ms, one.rank) for one in rows if one.communication_ms is not None]
+    longest = max((one.step_ms for one in rows if one.step_ms is not None), default=None)
+    if longest is None or len(waits) < len(rows) or _spread(waits) <= MIN_TIME_SPREAD * longest:
+        return None
+    return min(waits)[1]

@@ -1,0 +1,144 @@
+"""Comparisons of very many runs: what each costs does not grow, and pages stay small without changing a figure."""
+
+import cProfile
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shown_runs import dashboard_of, history, like, on_gpu
+from synthetic_records import Entry, contaminated, failed
+
+from ampsweep.analysis.comparison import compare
+from ampsweep.record import HISTORY_NAME, history_line
+from ampsweep.report.comparison_json import comparison_json
+from ampsweep.report.extent import Extent, first_rows
+from ampsweep.report.markdown import markdown
+from ampsweep.report.page.document import html
+
+
+def _seeds(num_runs: int) -> list[Entry]:
+    return [on_gpu(arm, seed) for seed in range(num_runs // 2) for arm in ("fp32", "amp_bf16")]
+
+
+def _troubled(num_runs: int) -> list[Entry]:
+    """Every second run of an arm is lost or contaminated, and another arm has no baseline with its settings."""
+    entries = []
+    for seed in range(num_runs // 4):
+        good = on_gpu("fp32", seed)
+        lost = failed("amp_fp16", seed, "oom", f"out of memory in backward of step {seed + 2}", **like(good))
+        disturbed = contaminated("amp_bf16", seed, f"other processes kept 1.{seed % 10} cores busy", **like(good))
+        other = like(good) | {"config": {"data": {"batch_size": 8}, "optimizer": {"weight_decay": 0.1}}}
+        alone = contaminated("amp_fp16", seed, directory=f"alone-{seed}", **other)
+        entries += [good, lost, disturbed, alone]
+    return entries
+
+
+def _random_search(num_runs: int) -> list[Entry]:
+    """A weight decay of its own for every two runs; of every second one the baseline is missing."""
+    entries = []
+    for number in range(num_runs // 2):
+        for arm in ("fp32", "amp_bf16") if number % 2 else ("amp_fp16", "amp_bf16"):
+            good = on_gpu(arm, 0)
+            record = good[1]
+            record.config["optimizer"]["weight_decay"] = 0.001 * number
+            record.pair_key = f"decay {number}"
+            entries.append((Path(f"{arm}-{number}"), record))
+    return entries
+
+
+@pytest.mark.parametrize("entries", [_seeds, _troubled, _random_search])
+def test_a_run_among_many_costs_no_more_calls(entries: Callable[[int], list[Entry]], tmp_path: Path) -> None:
+    few, many = (_num_calls(lambda n=n: _documents(entries(n), tmp_path)) for n in (60, 240))
+    assert many < 4.2 * few, (few, many)
+
+
+def _documents(entries: Sequence[Entry], directory: Path) -> tuple[str, str, str]:
+    dashboard = dashboard_of(entries, directory)
+    panels = [one.shown for one in dashboard.workloads]
+    return comparison_json(dashboard.comparison), markdown(dashboard.comparison, panels), html(dashboard)
+
+
+def _num_calls(work: Callable[[], Any]) -> int:
+    """Calls of Python's and of C's functions: a scan of all runs for each run is in those of what it compares."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_page_of_many_seeds_draws_some_and_counts_all(tmp_path: Path) -> None:
+    entries = _seeds(2400)
+    for directory, record in entries:
+        (tmp_path / directory).mkdir(parents=True)
+        rows = "".join(history_line(row) for row in history(record.arm, record))
+        (tmp_path / directory / HISTORY_NAME).write_text(rows)
+    dashboard = dashboard_of([(tmp_path / path, record) for path, record in entries], tmp_path)
+    page, (workload,) = html(dashboard), json.loads(comparison_json(dashboard.comparison))["workloads"]
+    assert (len(workload["runs"]), workload["arms"][1]["num_runs"], workload["arms"][1]["speedup"]["n"]) == (
+        2400,
+        1200,
+        1200,
+    )
+    assert len(page) < 8 * 2**20
+    assert page.count('<tr data-facts="{}" data-arm=') == 2000  # rows of runs, and the rest told
+    assert "400 more runs are in comparison.json" in page
+    assert "Seed (the first 200 of 1,200)" in page
+    assert "Of up to 1,200 dots of an arm, 400 are drawn" in page
+    curves = {panel.key: shown for panel, shown in dashboard.workloads[0].shown}["train-loss"]
+    assert curves.table is not None
+    assert curves.table.rows[0][-1] == "1200"  # the figures are of all runs
+    alone = [trace for trace in curves.traces if "seed" in trace["meta"]]
+    assert len(alone) == 2 * 200
+    assert "bands and figures are of all" in " ".join(curves.remarks)
+
+
+def test_of_many_workloads_the_first_have_panels(tmp_path: Path) -> None:
+    dashboard = dashboard_of(_random_search(800), tmp_path)
+    assert [bool(one.shown) for one in dashboard.workloads].index(False) == len(dashboard.drawn) == 150
+    page = html(dashboard)
+    assert "The first 150 of 400 workloads have panels here; all are in comparison.json." in page
+    assert len(json.loads(comparison_json(dashboard.comparison))["workloads"]) == 400
+
+
+def test_a_usual_page_draws_every_run(tmp_path: Path) -> None:
+    dashboard = dashboard_of(_seeds(100), tmp_path)
+    assert dashboard.extent.seeds is None
+    assert dashboard.extent.max_dots is None
+    assert "more runs are in" not in html(dashboard)
+
+
+def test_dots_keep_the_lowest_the_highest_and_chosen_seeds() -> None:
+    values = [(seed, float((seed * 7919) % 1000)) for seed in range(1000)]
+    drawn = Extent(seeds=frozenset({3, 4}), max_dots=10).dots(values)
+    assert 10 <= len(drawn) <= 12
+    assert {0.0, 999.0} <= {value for _, value in drawn}
+    assert {3, 4} <= {seed for seed, _ in drawn}
+    assert drawn == sorted(drawn)
+    assert Extent().dots(values) == values
+
+
+def test_rows_are_shared_out_evenly() -> None:
+    items = [("a", index) for index in range(100)] + [("b", 0)] + [("c", index) for index in range(50)]
+    shown = first_rows(items, lambda item: item[0], 21)
+    assert [sum(one[0] == group for one in shown) for group in "abc"] == [10, 1, 10]
+    assert first_rows(items, lambda item: item[0], 151) == items
+    assert len(first_rows([(number, 0) for number in range(100)], lambda item: item[0], 20)) == 20
+
+
+def test_reasons_name_the_nearest_of_many_baselines() -> None:
+    """As comparing each pair of runs does: the one with the fewest differences, and of those the first."""
+    entries = []
+    for number, (decay, lr) in enumerate([(0.1, 1.0), (0.2, 2.0), (0.3, 2.0), (0.4, 3.0)]):
+        directory, record = on_gpu("fp32", 0)
+        record.config["optimizer"] |= {"weight_decay": decay, "lr": lr}
+        entries.append((Path(f"fp32-{number}"), record))
+        record.pair_key = f"baseline {number}"
+    directory, record = on_gpu("amp_bf16", 0)
+    record.config["optimizer"] |= {"weight_decay": 0.5, "lr": 2.0}
+    record.pair_key = "other"
+    comparison = compare([*entries, (directory, record)], baseline="fp32", margin_pct=1.0)
+    reasons = [run.not_paired for one in comparison.workloads for run in one.runs if run.arm == "amp_bf16"]
+    (reason,) = reasons
+    assert reason is not None
+    assert [(one.key, one.there, one.here) for one in reason.differences] == [("optimizer.weight_decay", "0.2", "0.5")]
