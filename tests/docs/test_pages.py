@@ -5,13 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import PrecisionConfig, TrackingConfig, TrainerConfig
+from ampsweep.config.modes import PRECISION_MODES, step_dtypes
+from ampsweep.config.schema import ParallelConfig, PrecisionConfig, TrackingConfig, TrainerConfig
 from ampsweep.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -26,12 +26,14 @@ ELSEWHERE = {
     "ampsweep report --wandb ": "tests/commands/test_comparison_in_wandb.py",
     "ampsweep report --publish ": "tests/report/test_wandb_views.py",
     "python train.py -m hydra/launcher=": "tests/commands/test_launcher_plugins.py",
+    "torchrun ": "tests/slurm/test_job_scripts.py",
 }
 """Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
 NEEDS = {"data=image_folder": "PIL", "data=stored": "datasets", "data=streamed": "datasets"}
 """Packages that commands need and a plain installation has not, by a word of theirs."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
 SHORT_SEAM = (*SHORT, "seam.step=1", "seam.saved_in=fp32", "precision=amp_bf16", "seed=0")
+SHORT_RANKS = (*SHORT, "precision=amp_bf16", "parallel.mixed_precision=policy", "seed=0")
 SHORT_SEARCH = (*SHORT, "max_batch.limit=16", "precision=fp32,amp_bf16")
 PATIENCE_S = 120
 
@@ -112,6 +114,8 @@ def test_a_command_of_the_pages_runs(command, checkout):
         short = SHORT[:1]  # the length is that of what is resumed
     elif "experiment=max_batch" in command:
         short = SHORT_SEARCH
+    elif "experiment=ddp_vs_fsdp2" in command:
+        short = SHORT_RANKS
     elif "seam.saved_in" in command or "experiment=resume_matrix" in command:
         short = SHORT_SEAM
     else:
@@ -156,12 +160,34 @@ def test_the_page_of_modes_has_every_mode():
     }
 
 
+def test_the_page_of_several_devices_has_all_dtypes():
+    text = (ROOT / "docs/parallel.md").read_text()
+    _, _, section = text.partition("## Which dtype is what")
+    table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| `")]
+    told = {
+        (strategy, mode): tuple(of)
+        for strategies, modes, *of in (row for row in table if len(row) == 8)
+        for strategy in re.findall(r"`(\w+)`", strategies)
+        for mode in re.findall(r"`(\w+)`", modes)
+    }
+    assert told == {
+        (strategy, mode): (
+            "-" if not one.autocast else "policy" if strategy == "fsdp2" else "autocast",
+            *asdict(step_dtypes(one, ParallelConfig(strategy=strategy))).values(),
+        )
+        for strategy in ("ddp", "fsdp2")
+        for mode, one in PRECISION_MODES.items()
+        if mode != "pure_fp16"
+    }
+
+
 @pytest.mark.parametrize(
     ("page", "group", "schema", "is_complete"),
     [
         ("modes.md", "precision", PrecisionConfig, True),
         ("sweeps.md", "trainer", TrainerConfig, False),
         ("wandb.md", "tracking", TrackingConfig, True),
+        ("parallel.md", "parallel", ParallelConfig, True),
     ],
 )
 def test_keys_that_pages_name_exist(page, group, schema, is_complete):
