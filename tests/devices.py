@@ -18,5 +18,15 @@ def needs_cuda(test):
     return CUDA[0](CUDA[1](test))
 
 
+def needs_gpus(number):
+    """Mark a test of several GPUs."""
+    found = torch.cuda.device_count()
+
+    def mark(test):
+        return pytest.mark.gpu(pytest.mark.skipif(found < number, reason=f"needs {number} GPUs, {found} here")(test))
+
+    return mark
+
+
 def needs_tf32(test):
     return TF32[0](TF32[1](test))

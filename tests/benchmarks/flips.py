@@ -26,7 +26,8 @@ from rounds import machine
 
 from ampsweep.commands.main import main as ampsweep
 from ampsweep.record import CHECKPOINTS, HISTORY_NAME, LAST, PREVIOUS, RunRecord, find_records
-from ampsweep.training.checkpoint import Checkpoint, CheckpointError, find_checkpoint
+from ampsweep.training.checkpoint import Checkpoint, CheckpointError
+from ampsweep.training.found_checkpoint import find_checkpoint
 
 ROOT: Final = Path(__file__).parents[2]
 TRAINING: Final = (

@@ -19,18 +19,20 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.monitors.environment import environment
-from ampsweep.record import HISTORY_NAME, RunRecord, history_line
+from ampsweep.record import HISTORY_NAME, RunRecord, Stretch, history_line
+from ampsweep.record.digests import RowsDigest
 from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof
 from ampsweep.run.request import new_record
 
 NUM_ROWS = 1000
 LOG_EVERY = 10
 EVAL_EVERY = 10  # rows
-ARMS = {"fp32": 1.0, "tf32": 0.7, "amp_bf16": 0.55, "amp_fp16": 0.5}
+ARMS = {"fp32": 1.0, "tf32": 0.7, "amp_bf16": 0.55, "amp_fp16": 0.5, "pure_bf16": 0.45}
 """Precision mode -> step time, as share of the baseline's."""
+SWEPT_ARMS = tuple(ARMS)[:4]
 BATCH_SIZES = (8, 16, 32, 64, 128)
 NUM_SEEDS = 5
-RUNS_PER_MODEL = len(ARMS) * len(BATCH_SIZES) * NUM_SEEDS
+RUNS_PER_MODEL = len(SWEPT_ARMS) * len(BATCH_SIZES) * NUM_SEEDS
 
 
 def points(num_runs: int) -> Iterator[Config]:
@@ -38,7 +40,7 @@ def points(num_runs: int) -> Iterator[Config]:
     overrides = ["model=gpt_tiny", f"trainer.steps={NUM_ROWS * LOG_EVERY}", f"trainer.log_every={LOG_EVERY}"]
     base = compose_points(overrides, multirun=False).points[0].config
     models = [{**base.model, "name": f"gpt_{width}", "hidden_size": width} for width in range(128, 128 * 1000, 128)]
-    grid = itertools.product(models, BATCH_SIZES, range(NUM_SEEDS), ARMS)
+    grid = itertools.product(models, BATCH_SIZES, range(NUM_SEEDS), SWEPT_ARMS)
     for model, batch_size, seed, arm in itertools.islice(grid, num_runs):
         data = {**base.data, "batch_size": batch_size}
         yield replace(base, model=model, data=data, seed=seed, precision=PRECISION_MODES[arm])
@@ -51,49 +53,55 @@ def write_runs(directory: Path, num_runs: int) -> None:
         place = directory / run_directory_name(config)
         if not place.exists():
             place.mkdir(parents=True)
-            _write_run(place, config, facts, np.random.default_rng(number))
+            record = training(place, config, facts, np.random.default_rng(number), NUM_ROWS)
+            record.write(place)
 
 
-def _write_run(place: Path, config: Config, facts: dict[str, object], rng: np.random.Generator) -> None:
+def training(
+    place: Path, config: Config, facts: dict[str, object], rng: np.random.Generator, num_rows: int
+) -> RunRecord:
+    """Write a training's history of `num_rows` rows; return its record."""
     hidden, batch_size, arm = config.model["hidden_size"], config.data["batch_size"], config.precision.mode
     step_ms = 0.02 * hidden / 128 * batch_size * ARMS[arm] * (1 + 0.01 * rng.normal())
-    columns = _history(config, step_ms, rng)
+    columns = _history(config, step_ms, rng, num_rows)
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     for index, row in enumerate(rows):
         if (index + 1) % EVAL_EVERY:
             del row["val/loss"]
-    (place / HISTORY_NAME).write_text("".join(map(history_line, rows)), encoding="utf-8")
+    content = "".join(map(history_line, rows)).encode()
+    (place / HISTORY_NAME).write_bytes(content)
     record = new_record(
-        config, device="cuda:0", device_name="a GPU", steps=NUM_ROWS * LOG_EVERY, model_size=12 * hidden**2
+        config, device="cuda:0", device_name="a GPU", steps=num_rows * LOG_EVERY, model_size=12 * hidden**2
     )
     _measured(record, columns, step_ms, facts)
-    record.write(place)
+    record.history = [Stretch(end=len(content), blake2b=str(RowsDigest(content)))]
+    return record
 
 
-def _history(config: Config, step_ms: float, rng: np.random.Generator) -> dict[str, list[float]]:
-    steps = LOG_EVERY * np.arange(1, NUM_ROWS + 1)
-    loss = 2 + 0.01 * config.seed + 4 * np.exp(-steps / 2000)
-    times = step_ms * (1 + 0.05 * rng.random(NUM_ROWS))
+def _history(config: Config, step_ms: float, rng: np.random.Generator, num_rows: int) -> dict[str, list[float]]:
+    steps = LOG_EVERY * np.arange(1, num_rows + 1)
+    loss = 2 + 0.01 * (config.seed % 100) + 4 * np.exp(-steps / 2000)
+    times = step_ms * (1 + 0.05 * rng.random(num_rows))
     batch_size = config.data["batch_size"]
     columns = {
         "train/lr": 1e-3 * np.cos(steps / steps[-1] * math.pi / 2),
-        "train/loss": loss + 0.05 * rng.normal(size=NUM_ROWS),
-        "train/grad_norm": np.exp(0.3 * rng.normal(size=NUM_ROWS)),
+        "train/loss": loss + 0.05 * rng.normal(size=num_rows),
+        "train/grad_norm": np.exp(0.3 * rng.normal(size=num_rows)),
         "perf/step_ms": times,
-        "perf/data_wait_ms": 0.02 * times * rng.random(NUM_ROWS),
+        "perf/data_wait_ms": 0.02 * times * rng.random(num_rows),
         "perf/samples_per_sec": 1000 * batch_size / times,
         "perf/tokens_per_sec": 64_000 * batch_size / times,
         "perf/tflops_per_sec": 20 / times,
         "perf/mfu_pct": 200 / times,
-        "instrumentation/overhead_pct": 0.5 + rng.random(NUM_ROWS),
-        "device/power_w": 300 + 20 * rng.normal(size=NUM_ROWS),
+        "instrumentation/overhead_pct": 0.5 + rng.random(num_rows),
+        "device/power_w": 300 + 20 * rng.normal(size=num_rows),
         "device/energy_j": 0.3 * LOG_EVERY * np.cumsum(times),
-        "device/utilization_pct": 90 + 10 * rng.random(NUM_ROWS),
-        "val/loss": loss + 0.01 * rng.normal(size=NUM_ROWS),
+        "device/utilization_pct": 90 + 10 * rng.random(num_rows),
+        "val/loss": loss + 0.01 * rng.normal(size=num_rows),
     }
     if config.precision.grad_scaler:
-        columns["amp/scale"] = 65536.0 * 2.0 ** rng.integers(-2, 3, size=NUM_ROWS)
-        columns["amp/skipped_steps"] = np.cumsum(rng.random(NUM_ROWS) < 0.01).astype(float)
+        columns["amp/scale"] = 65536.0 * 2.0 ** rng.integers(-2, 3, size=num_rows)
+        columns["amp/skipped_steps"] = np.cumsum(rng.random(num_rows) < 0.01).astype(float)
     return {"step": steps.tolist()} | {key: values.tolist() for key, values in columns.items()}
 
 

@@ -13,10 +13,10 @@ import ampsweep
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
     {"memory_categories", "own_code_place"},
-    {"metrics", "text", "redaction", "argument_checks", "socket_folder", "stop_signals"},
+    {"metrics", "text", "redaction", "argument_checks", "socket_folder", "stop_signals", "cores"},
     {"config", "record"},
     {"tracing", "precision"},
-    {"models", "data", "tasks", "monitors", "launch", "tracking", "analysis"},
+    {"models", "data", "tasks", "monitors", "parallel", "launch", "tracking", "analysis"},
     {"training", "report"},
     {"run"},
     {"predict"},
@@ -40,6 +40,7 @@ WITHOUT_TORCH = {
     "redaction",
     "socket_folder",
     "stop_signals",
+    "cores",
     "config",
     "record",
     "launch",

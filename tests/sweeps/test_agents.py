@@ -26,12 +26,13 @@ SMALL: dict[str, dict[str, Any]] = {
         "precision.init_scale": {"values": [1099511627776.0]},
         "precision.growth_interval": {"values": [20]},
     },
+    "ddp_vs_fsdp2": {"seed": {"values": [0]}, "parallel": {"values": ["fsdp2"]}, "precision": {"values": ["amp_bf16"]}},
     "amp_fp16_search": {},
 }
 """Parameters of each sweep that a test cannot wait for, and what it puts in their place on the server."""
 
 NUM_AGENTS = {"fp32_vs_amp": 2}
-NUM_POINTS = {"fp32_vs_amp": 3, "memory_by_batch": 1, "scaler_tuning": 1, "amp_fp16_search": 1}
+NUM_POINTS = {"fp32_vs_amp": 3, "memory_by_batch": 1, "scaler_tuning": 1, "ddp_vs_fsdp2": 1, "amp_fp16_search": 1}
 """Of the search, the cap of its runs: it would go on."""
 
 
@@ -127,10 +128,10 @@ def test_a_point_is_trained_as_the_server_ordered_it(all_swept, name):
             group, _, rest = key.partition(".")
             if rest:
                 assert config[group][rest] == value
-            elif group == "precision":
-                assert config["precision"]["mode"] == value
+            elif group in ("name", "seed"):
+                assert config[group] == value
             else:
-                assert config[group] == value if group in ("name", "seed") else config[group]["name"] == value
+                assert config[group][{"precision": "mode", "parallel": "strategy"}.get(group, "name")] == value
 
 
 @pytest.mark.slow
