@@ -50,6 +50,8 @@ def test_a_run_leaves_a_complete_record(train):
         "device": "cpu",
         "device_name": record.environment["device"],
         "world_size": 1,
+        "parallel": "single",
+        "global_batch_size": 64,
         "saved_in": None,
         "seam_step": None,
     }

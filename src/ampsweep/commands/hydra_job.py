@@ -39,6 +39,19 @@ if TYPE_CHECKING:
     from ampsweep.run.lifecycle import PreparedRun
 
 
+def request_of(composed: DictConfig, checkpoint: Path | None, wandb: WandbAddress | None) -> RunRequest:
+    """The request for the one run of a command, in the directory that Hydra has made for it."""
+    config = to_config(composed)
+    return RunRequest(
+        config,
+        Path(HydraConfig.get().runtime.output_dir),
+        group=config.tracking.group,
+        checkpoint=checkpoint,
+        wandb=wandb,
+        predictor=PREDICT_RUN,
+    )
+
+
 class SingleJob:
     """Trains the one run of a command in this process, in the directory that Hydra has made for it.
 
@@ -54,16 +67,8 @@ class SingleJob:
     def __call__(self, composed: DictConfig) -> None:
         from ampsweep.run.lifecycle import run_prepared  # imported already by who has prepared it, and torch with it
 
-        config = to_config(composed)
-        directory = Path(HydraConfig.get().runtime.output_dir)
-        request = RunRequest(
-            config,
-            directory,
-            group=config.tracking.group,
-            checkpoint=self._checkpoint,
-            wandb=self._wandb,
-            predictor=PREDICT_RUN,
-        )
+        request = request_of(composed, self._checkpoint, self._wandb)
+        config, directory = request.config, request.directory
         try:
             keep_hydra_files(composed, directory)
             with StopRequest() as stop:

@@ -4,14 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from ampsweep.commands.arguments import Arguments, quoted
-from ampsweep.commands.hydra_job import hand_over, keep_hydra_files
+from ampsweep.commands.hydra_job import hand_over, keep_hydra_files, request_of
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
-from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import run_directory_name
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
@@ -22,11 +20,9 @@ from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
-from ampsweep.run.request import RunRequest
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.sweep.shared_predictions import PREDICT_RUN
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 _JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:join_run")
@@ -117,17 +113,8 @@ class _RanksJob:
         self.was_interrupted = False
 
     def __call__(self, composed: DictConfig) -> None:
-        config = to_config(composed)
-        directory = Path(HydraConfig.get().runtime.output_dir)
-        keep_hydra_files(composed, directory)
-        request = RunRequest(
-            config,
-            directory,
-            group=config.tracking.group,
-            checkpoint=self._checkpoint,
-            wandb=self._wandb,
-            predictor=PREDICT_RUN,
-        )
+        request = request_of(composed, self._checkpoint, self._wandb)
+        keep_hydra_files(composed, request.directory)
         try:
             run_in_own_process(request, self._display)
         except KeyboardInterrupt:

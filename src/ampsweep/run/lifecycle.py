@@ -3,7 +3,6 @@
 import os
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
-from ampsweep.monitors.environment import device_name, environment
+from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
-from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record import (
     AT_SEAM,
     CHECKPOINTS,
@@ -45,6 +42,7 @@ from ampsweep.record import (
 )
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
+from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
 from ampsweep.run.ending import (
     add_autocast_penalty,
     add_figures,
@@ -54,12 +52,11 @@ from ampsweep.run.ending import (
     end_without_memory,
     tracker_of,
 )
-from ampsweep.run.failure import ERROR_NAME, record_stuck
+from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
 from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.text import one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
@@ -144,17 +141,17 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         request.config.trainer.max_seconds,
         request.config.trainer.grace_seconds,
         interrupt=stop.interrupt,
-        on_stuck=lambda sentence: _record_stuck(request, prepared.parallel, sentence),
+        on_stuck=lambda sentence: end_stuck(request, prepared.parallel, sentence),
         stacks=request.directory / ERROR_NAME,
     )
     try:
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except (Exception, SystemExit) as error:  # of the user's own code
-        fault = _cause(prepared.parallel, error, "failed", one_line(error))
+        fault = cause_of_failure(error, prepared.parallel)
         with suppress(OSError):  # no room, or no directory any more
-            end_failed(request, prepared.taken, _told(fault, prepared.parallel), send)
-        raise _as_raised(error, fault, prepared.parallel) from error
+            end_failed(request, prepared.taken, sentence_of(fault, prepared.parallel), send)
+        raise error_of(fault, error, prepared.parallel) from error
     if isinstance(built, OutOfMemory):
         return end_without_memory(request, prepared.taken, built, send)
     return _train(request, prepared, built, send, stop, watchdog)
@@ -172,9 +169,7 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
         oom = out_of_memory(error, device, prepared.limit)
         if oom is None:
             raise
-        prepared.parallel.cause(
-            error, RankFault(rank=prepared.parallel.rank, status="oom", error=oom.sentence, oom=oom)
-        )
+        cause_of_oom(error, oom, prepared.parallel)
         return oom
 
 
@@ -197,6 +192,7 @@ def _train(
     except torch.OutOfMemoryError as error:
         oom = out_of_memory(error, device, limit)
         assert oom is not None, "of this type are all errors of a limit"
+        cause_of_oom(error, oom, built.parallel)
         return end_without_memory(request, prepared.taken, oom, send)
     try:
         _continue(trainer, request, record, send)
@@ -209,11 +205,11 @@ def _train(
             ending = trainer.train(stop)
         record.status, record.error, record.cut_short = ending.status, ending.error, ending.cut_short
     except (Exception, SystemExit) as error:  # of the user's own code, too
-        fault = _fault(error, request, prepared, trainer)
-        record.status, record.error, record.oom = fault.status, _told(fault, built.parallel), fault.oom
+        fault = cause_of_end(error, trainer, limit)
+        record.status, record.error, record.oom = fault.status, sentence_of(fault, built.parallel), fault.oom
         is_broken = True
         if fault.status == "failed":
-            raise _as_raised(error, fault, built.parallel) from error
+            raise error_of(fault, error, built.parallel) from error
     finally:
         stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
@@ -238,42 +234,6 @@ def _train(
         settle_stop(record)
         request.write(record)
     return record.status
-
-
-def _fault(error: BaseException, request: RunRequest, prepared: PreparedRun, trainer: Trainer) -> RankFault:
-    """Find what ended the training: what an error on this rank says, or another rank's fault from which it follows."""
-    device = prepared.device
-    oom = out_of_memory(error, device, prepared.limit, trainer)
-    if oom is not None:
-        return _cause(prepared.parallel, error, "oom", oom.sentence, oom)
-    refusal = refusal_by_kernel(error, request.config.precision, device_name(device) or str(device))
-    status: Status = "failed" if refusal is None else "unsupported"
-    return _cause(prepared.parallel, error, status, refusal or one_line(error))
-
-
-def _cause(
-    parallel: Parallel, error: BaseException, status: Status, sentence: str, oom: OutOfMemory | None = None
-) -> RankFault:
-    """The fault that ends the run, which this error on this rank is or follows from."""
-    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
-    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
-
-
-def _told(fault: RankFault, parallel: Parallel) -> str:
-    """The sentence of a fault in the record; where there are several ranks it names the one that had it."""
-    return fault.error if parallel.world_size == 1 else fault.sentence
-
-
-def _as_raised(error: BaseException, fault: RankFault, parallel: Parallel) -> BaseException:
-    """The error to raise: that of this rank, or one that names the rank whose fault it follows from."""
-    return error if fault.rank == parallel.rank else OtherRankError(fault)
-
-
-def _record_stuck(request: RunRequest, parallel: Parallel, sentence: str) -> None:
-    fault = RankFault(rank=parallel.rank, status="failed", error=sentence)
-    parallel.cause(TimeoutError(sentence), fault)
-    if request.is_recorded:
-        record_stuck(request, _told(fault, parallel))
 
 
 def _trainer(

@@ -3,6 +3,7 @@
 import base64
 import os
 import pickle
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -11,6 +12,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
@@ -32,6 +34,8 @@ from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.build.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
+_HELD: Final = "machines with devices"
+_POLL_S: Final = 0.2
 
 
 def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -83,7 +87,7 @@ def run_rank(
         _fit_threads(own.device, place)
         send_own = send if request.is_recorded else _say_nothing
         try:
-            with _held(request, place, own, send_own, stop) if not taken else nullcontext():
+            with _held(request, place, store, own, send_own, stop) if not taken else nullcontext():
                 return _run(request, group, own, send_own, stop)
         except BaseException as error:
             if not group.is_broken:
@@ -93,17 +97,26 @@ def run_rank(
 
 
 @contextmanager
-def _held(request: RunRequest, place: RankPlace, own: RunDevice, send: Send, stop: StopRequest) -> Iterator[None]:
+def _held(
+    request: RunRequest, place: RankPlace, store: Store, own: RunDevice, send: Send, stop: StopRequest
+) -> Iterator[None]:
     """Hold the devices of this machine's ranks, which another launcher has started.
 
-    The first of them takes all, in one order, so that two trainings do not each hold what the other waits for.
+    The first of them takes all, in one order, so that two trainings do not each hold what the other waits for. The
+    others ask the store whether every machine has its devices: a collective would give up after some minutes.
     """
+    is_first = [False] * place.world_size
+    dist.all_gather_object(is_first, place.local_rank == 0)
     with ExitStack() as held:
         if place.local_rank == 0:
             on_cpu = own.device.type == "cpu"
             names = [str(one) for one in devices_of_ranks(request.config.device)[: place.local_world_size]]
             held.enter_context(device_locks(names[:1] if on_cpu else names, lambda text: send(Say(text)), stop))
-        dist.barrier()
+            store.add(_HELD, 1)
+        while store.add(_HELD, 0) < sum(is_first):
+            if stop.requested:
+                raise KeyboardInterrupt
+            time.sleep(_POLL_S)
         yield
 
 

@@ -1,0 +1,60 @@
+"""The cause of a run's end: an error in this process, or another rank's fault from which it follows."""
+
+import traceback
+
+from ampsweep.monitors.environment import device_name
+from ampsweep.parallel.base import Parallel
+from ampsweep.parallel.faults import OtherRankError, RankFault
+from ampsweep.precision.support import refusal_by_kernel
+from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.run.failure import record_stuck
+from ampsweep.run.request import RunRequest
+from ampsweep.text import one_line
+from ampsweep.tracing.memory_limit import MemoryLimit
+from ampsweep.training.out_of_memory import out_of_memory
+from ampsweep.training.trainer import Trainer
+
+
+def cause_of_failure(error: BaseException, parallel: Parallel) -> RankFault:
+    """The cause of an error that makes the run fail, whatever it says."""
+    return _cause(error, parallel, "failed", one_line(error))
+
+
+def cause_of_oom(error: BaseException, oom: OutOfMemory, parallel: Parallel) -> RankFault:
+    """The cause of an error of which it is known that memory ran out."""
+    return _cause(error, parallel, "oom", oom.sentence, oom)
+
+
+def cause_of_end(error: BaseException, trainer: Trainer, limit: MemoryLimit) -> RankFault:
+    """The cause of an error that has ended a training."""
+    device, parallel = trainer.precision.device, trainer.parallel
+    oom = out_of_memory(error, device, limit, trainer)
+    if oom is not None:
+        return cause_of_oom(error, oom, parallel)
+    refusal = refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
+    return cause_of_failure(error, parallel) if refusal is None else _cause(error, parallel, "unsupported", refusal)
+
+
+def sentence_of(fault: RankFault, parallel: Parallel) -> str:
+    """The sentence of a fault in the record; where there are several ranks it names the one that had it."""
+    return fault.error if parallel.world_size == 1 else fault.sentence
+
+
+def error_of(fault: RankFault, error: BaseException, parallel: Parallel) -> BaseException:
+    """The error to raise: that of this rank, or one that names the rank whose fault it follows from."""
+    return error if fault.rank == parallel.rank else OtherRankError(fault)
+
+
+def end_stuck(request: RunRequest, parallel: Parallel, sentence: str) -> None:
+    """Tell the other ranks of a run that stands still, and record it, from another thread; the process ends next."""
+    fault = RankFault(rank=parallel.rank, status="failed", error=sentence)
+    parallel.cause(TimeoutError(sentence), fault)
+    if request.is_recorded:
+        record_stuck(request, sentence_of(fault, parallel))
+
+
+def _cause(
+    error: BaseException, parallel: Parallel, status: Status, sentence: str, oom: OutOfMemory | None = None
+) -> RankFault:
+    trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
+    return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
