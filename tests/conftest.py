@@ -1,7 +1,9 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +22,34 @@ torch.set_num_threads(1)
 # A shell that runs the tests in the background has them ignore Ctrl-C, and every process they start with them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Of two processes that run tests, neither waits for the other's trainings: each has locks of devices of its own.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where pytest keeps tests' own directories
+_TEMPORARY = tempfile.mkdtemp(prefix="tests-")
+os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
 # The profiler's library reads how much it may say when it is first used, which is here as it is in a training.
 with measure_host_peak():
     pass
 
 pytest_plugins = ["time_limit"]
+
+
+LONG = ("slurm", "docs", "sweeps", "campaign", "commands", "parallel", "predict")
+"""Folders whose files take longest: they come first, so that no process is left alone with one at the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # by the number of tests, which tells nothing of their time
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ranks = {folder: number for number, folder in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.relative_to(here).parts[0], len(LONG)))
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_TEMPORARY, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

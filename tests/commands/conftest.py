@@ -2,22 +2,20 @@
 
 import contextlib
 import io
-import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from command_line import MLP, Finished, Started, Swept, only_sweep
+from users_machine import users_machine
 from wandb_server import WandbServer
 
 from ampsweep.commands.train import main
@@ -27,25 +25,6 @@ from ampsweep.commands.train import main
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory for temporary files, one for all tests: the fork server that they share keeps it."""
     return tmp_path_factory.mktemp("tmp")
-
-
-@contextmanager
-def users_machine(directory: Path, home: Path, temporary: Path) -> Iterator[None]:
-    """Works in `directory`, which is empty, with an empty home, where nobody has logged in to W&B."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("WANDB_", "AMPSWEEP_")) or name == "NETRC"]:
-            patch.delenv(name)
-        for name in ("HOME", "USERPROFILE", "WANDB_CONFIG_DIR"):
-            patch.setenv(name, str(home))
-        patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("TMPDIR", str(temporary))  # where device locks are
-        patch.setattr(tempfile, "tempdir", str(temporary))
-        patch.chdir(directory)
-        yield
-    root.handlers[:], root.level = handlers, level  # Hydra's writes to a stream that ends with the test
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,21 @@
 """The README and the pages under docs/: what they tell is so, and their commands run."""
 
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+from users_machine import users_machine
 
+from ampsweep.commands.main import main as ampsweep_main
+from ampsweep.commands.train import main as train_main
 from ampsweep.config.modes import PRECISION_MODES, step_dtypes
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig, TrackingConfig, TrainerConfig
 from ampsweep.metrics import METRICS
@@ -55,7 +61,7 @@ def runs_elsewhere(command: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
+def checkout(tmp_path_factory) -> Iterator[Path]:
     """A directory as a reader's: the program and its sweeps, the modules and configs that the pages show, a sweep."""
     place = tmp_path_factory.mktemp("checkout")
     for name in ("train.py", "sweeps"):
@@ -67,8 +73,11 @@ def checkout(tmp_path_factory) -> Path:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(block)
     sweep = ("-m", "seed=0,1", "precision=fp32,amp_bf16", "model=mlp_small", "name=fp32_vs_amp")
-    run(place, f"python train.py {' '.join(sweep)}", "trainer.steps=4", "trainer.checkpoint_every=2")
-    return place
+    temporary = tmp_path_factory.mktemp("tmp")
+    with users_machine(place, tmp_path_factory.mktemp("home"), temporary), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "disabled")
+        run(place, f"python train.py {' '.join(sweep)}", "trainer.steps=4", "trainer.checkpoint_every=2")
+        yield place
 
 
 def draw_photos(folder: Path) -> None:
@@ -82,19 +91,31 @@ def draw_photos(folder: Path) -> None:
 
 
 def run(place: Path, command: str, *short: str) -> str:
-    """Run a line as a shell would, with a sweep that is there in place of the one that is named; its output."""
+    """Run a line as a shell would, with a sweep that is there in place of the one that is named; its output.
+
+    A line without a path of its own runs in this process: its trainings begin in a fork server that is warm.
+    """
     sweep = next((path.parent for path in place.glob("outputs/fp32_vs_amp/*/multirun.yaml")), None)
     if sweep is not None:
         named = sweep.relative_to(place).as_posix()
         (checkpoint, *_) = sweep.glob("fp32-*/checkpoints/*.pt")
         command = re.sub(r"outputs/train/[^/ ]+/\S+", checkpoint.parents[1].as_posix(), command)
         command = re.sub(r"outputs/fp32_vs_amp/2[^/ ]+", named, command)
-    words = shlex.split(command)
-    own_path = words[0] == "PYTHONPATH=."
-    words = [*words[own_path:], *short]
+    words = [*shlex.split(command), *short]
+    if words[0] == "PYTHONPATH=.":
+        return run_apart(place, words[1:])
+    assert words[:2] == ["python", "train.py"] or words[0] == "ampsweep"
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = train_main(words[2:]) if words[0] == "python" else ampsweep_main(words[1:])
+    assert code == 0, err.getvalue()
+    return out.getvalue()
+
+
+def run_apart(place: Path, words: list[str]) -> str:
+    """Run a line that begins with `PYTHONPATH=.` in a process of its own."""
     program = {"python": [sys.executable], "ampsweep": [sys.executable, "-m", "ampsweep.commands.main"]}[words[0]]
-    paths = [str(ROOT / "src"), *(["."] if own_path else [])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "WANDB_MODE": "disabled"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), "."])}
     ended = subprocess.run(
         [*program, *words[1:]], cwd=place, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )

@@ -10,6 +10,8 @@ import traceback
 import warnings
 from pathlib import Path
 
+from children import LASTING
+
 _HERE = str(Path(__file__).parent)
 _LIMIT_S = 120.0
 
@@ -61,7 +63,7 @@ class RankPair:
         for rank in range(self.world_size):
             ours, theirs = context.Pipe()
             arguments = (theirs, rank, self.world_size, f"{self._store}/store")
-            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process = context.Process(target=_serve, args=arguments, daemon=True, name=f"{LASTING} rank {rank}")
             process.start()
             theirs.close()
             self._processes.append(process)

@@ -64,14 +64,17 @@ class Submit:
 
     def __call__(self, name: str, script: str, *changes: str, options: Sequence[str] = ()) -> BatchJob:
         directory = self._top / name
-        (directory / "orders").mkdir(parents=True)
+        for folder in ("orders", "t"):
+            (directory / folder).mkdir(parents=True)
         script = re.sub(r"--(gpus-per-node|cpus-per-task|nodes|ntasks-per-node)=\S+ ?", "", script)
         script = re.sub(r"#SBATCH *\n", "", script).replace("torchrun", "python -m torch.distributed.run")
         training = " ".join([f"{self._repository}/train.py", "-m" if " -m seed" in script else "", *SMALL, *changes])
         script = re.sub(r"train\.py.*", training, script).replace("python ", f"{sys.executable} ")
         (directory / "job.sh").write_text(script)
         words = ("sbatch", "--parsable", f"--chdir={directory}", *options, str(directory / "job.sh"))
-        return BatchJob(self._cluster, directory, self._cluster.command(*words, environment=self._environment).strip())
+        # None of the jobs waits for another's lock of the device.
+        environment = self._environment | {"TMPDIR": str(directory / "t")}
+        return BatchJob(self._cluster, directory, self._cluster.command(*words, environment=environment).strip())
 
 
 @dataclass(frozen=True)
