@@ -1,13 +1,16 @@
 """The digits are real, whole and split once."""
 
+import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 
-from ampsweep.data.digits import Digits
+from ampsweep.data.digits import _FILE, Digits, _images_and_labels
 from ampsweep.models.mlp import MLP
 
 CPU = torch.device("cpu")
@@ -78,6 +81,25 @@ def test_a_split_without_either_part_is_refused(val_fraction):
 
 
 def test_a_missing_scikit_learn_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr("ampsweep.data.digits.find_spec", lambda _: None)
     with pytest.raises(ValueError, match="the digits come with scikit-learn, which is not installed"):
         Digits(val_fraction=0.2, batch_size=8, seed=0, device=CPU)
+
+
+@pytest.mark.parametrize("file", [_FILE, Path("gone.csv.gz")], ids=["its file", "its function"])
+def test_they_are_those_that_scikit_learn_loads(monkeypatch, file):
+    monkeypatch.setattr("ampsweep.data.digits._FILE", file)
+    images, labels = load_digits(return_X_y=True)
+    found, told = _images_and_labels()
+    assert (found == images).all()
+    assert (told == labels).all()
+
+
+def test_a_run_does_not_wait_for_the_import_of_scikit_learn():
+    code = (
+        "import sys, torch; from ampsweep.data.digits import Digits;"
+        "Digits(val_fraction=0.2, batch_size=8, seed=0, device=torch.device('cpu'));"
+        "print([name for name in ('sklearn', 'scipy') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

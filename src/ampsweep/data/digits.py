@@ -1,13 +1,21 @@
 """Handwritten digits: real data, small enough for any machine, with a meaningful accuracy at the end."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ampsweep.argument_checks import require_fraction, require_positive
 from ampsweep.data.base import Batch, to_device
 from ampsweep.data.fingerprint import tensor_digest
 from ampsweep.data.seeding import Shuffle, generator
+
+_FILE: Final = Path("datasets/data/digits.csv.gz")
+"""The place of the digits in scikit-learn's package: a row each, of 64 pixels from 0 to 16 and the label."""
 
 
 class Digits:
@@ -27,13 +35,8 @@ class Digits:
         """
         require_positive(batch_size=batch_size)
         require_fraction(val_fraction=val_fraction)
-        try:
-            from sklearn.datasets import load_digits
-        except ModuleNotFoundError as error:
-            raise ValueError("the digits come with scikit-learn, which is not installed") from error
-
-        images, labels = load_digits(return_X_y=True)
-        inputs = torch.from_numpy(images).float().div(16).view(-1, 1, 8, 8)
+        pixels, labels = _images_and_labels()
+        inputs = torch.from_numpy(pixels).float().div(16).view(-1, 1, 8, 8)
         targets = torch.from_numpy(labels).to(torch.int64)
         order = torch.randperm(len(inputs), generator=generator("split"))
         num_val = max(1, round(val_fraction * len(inputs)))
@@ -61,3 +64,25 @@ class Digits:
     def val_batches(self) -> Iterator[Batch]:
         """The held-out digits in their fixed order."""
         return map(self.val_batch, range(self.num_val_batches))
+
+
+def _images_and_labels() -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,).
+
+    The file that `sklearn.datasets.load_digits` reads is read without it: to import it takes a run 1.6 s of processor
+    time, and to read the file 0.02 s.
+
+    Raises:
+        ValueError: scikit-learn is missing.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError("the digits come with scikit-learn, which is not installed")
+    file = Path(package.submodule_search_locations[0]) / _FILE
+    if file.is_file():
+        rows = np.loadtxt(file, delimiter=",")
+        return rows[:, :-1], rows[:, -1]
+    from sklearn.datasets import load_digits  # a version that keeps them elsewhere
+
+    images, labels = load_digits(return_X_y=True)
+    return images, labels
