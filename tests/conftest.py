@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where pytest keeps tests' own directories
 _TEMPORARY = tempfile.mkdtemp(prefix="tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY
+util.Finalize(None, shutil.rmtree, args=(_TEMPORARY, True), exitpriority=-200)  # after multiprocessing's own folders
 # The profiler's library reads how much it may say when it is first used, which is here as it is in a training.
 with measure_host_peak():
     pass
@@ -46,10 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     ranks = {folder: number for number, folder in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.relative_to(here).parts[0], len(LONG)))
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(_TEMPORARY, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ SMALL = (
     *("trainer.steps=16", "trainer.log_every=1", "trainer.eval_every=null", "optimizer.lr=0.01"),
     *("tracking=disabled", "predict.with_runs=false", "device=cpu"),
 )
+STEPS_OF_RANKS = 500
+"""Ranks agree to stop a quarter of a second or 100 steps after they were asked."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +100,7 @@ def jobs(
     of_sweep, of_ranks = scripts
     sweep = submit("sweep", of_sweep, "precision=fp32,amp_bf16", "seed=0")
     single = submit("single", of_sweep.replace(" -m seed=0,1,2 precision=fp32,amp_bf16", ""), "seed=1")
-    ranks = submit("ranks", of_ranks, "parallel=ddp", options=["--ntasks=2"])
+    ranks = submit("ranks", of_ranks, "parallel=ddp", f"trainer.steps={STEPS_OF_RANKS}", options=["--ntasks=2"])
     for one in (sweep, single, ranks):
         (one.directory / "orders/job").write_text("wait")
     for one in (single, sweep, ranks):
@@ -147,6 +149,6 @@ def test_torchrun_trains_over_tasks_and_is_requeued(jobs):
     assert (record.status, record.identity.world_size, record.identity.parallel) == ("completed", 2, "ddp")
     assert [attempt.slurm_job for attempt in record.attempts] == [jobs.ranks.job] * 2
     assert record.attempts[0].stopped_by == "SIGTERM"
-    assert 5 <= record.attempts[1].from_step < 16, "the ranks stop after the same step"
+    assert 5 <= record.attempts[1].from_step < STEPS_OF_RANKS, "the ranks stop after the same step"
     assert len({rank.pid for rank in record.ranks}) == 2
-    assert [row["step"] for row in read_history(path)] == [*range(1, 17)]
+    assert [row["step"] for row in read_history(path)] == [*range(1, STEPS_OF_RANKS + 1)]

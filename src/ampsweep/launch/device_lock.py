@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -46,9 +46,21 @@ def device_locks(
     during the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out, UserError where a lock is no
     file or cannot be written.
     """
+    with held_locks(locks_of(devices), on_wait, stop):
+        yield
+
+
+@contextmanager
+def held_locks(
+    locks: Iterable["DeviceLock"], on_wait: Tell | None = None, stop: StopRequest | None = None
+) -> Iterator[None]:
+    """Hold locks, those of several processes maybe, each file once; the rest is as for `device_locks`."""
     wait = _Wait(on_wait, stop)
+    files: dict[Path, DeviceLock] = {}
+    for lock in sorted(locks, key=lambda lock: (lock.path, lock.is_shared)):
+        files.setdefault(lock.path, lock)
     with ExitStack() as held:
-        for lock in _locks_of(devices, os.environ):
+        for lock in files.values():
             while not lock.taken(held):
                 wait.once_more(f"waiting for {lock.device}: another training runs on it (lock {lock.path})")
         yield
@@ -77,7 +89,7 @@ def check_lock(device: str) -> None:
         UserError: the lock is no file, or cannot be written.
     """
     with ExitStack() as held:
-        for lock in _locks_of((device,), os.environ):
+        for lock in locks_of((device,)):
             lock.taken(held)
 
 
@@ -104,7 +116,7 @@ class _Wait:
 
 
 @dataclass(frozen=True)
-class _Lock:
+class DeviceLock:
     """One file to lock for `device`: alone, or together with others that share it."""
 
     device: str
@@ -150,19 +162,23 @@ class _Lock:
         return release
 
 
-def _locks_of(devices: Sequence[str], environment: Mapping[str, str]) -> list[_Lock]:
-    """The locks of `devices` in the order in which they are taken."""
-    found: dict[Path, _Lock] = {}
+def locks_of(devices: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[DeviceLock]:
+    """The locks of `devices` in the order in which they are taken.
+
+    Raises:
+        ValueError: CUDA_VISIBLE_DEVICES leaves one of them out.
+    """
+    found: dict[Path, DeviceLock] = {}
     for device in devices:
         path = lock_path(device, environment)
         cores = cores_of(device) or (_allowed_cores() if device == "cpu" else None)
         if cores is None:
-            found[path] = _Lock(device, path)
+            found[path] = DeviceLock(device, path)
             continue
-        found.setdefault(path, _Lock(device, path, is_shared=True))
+        found.setdefault(path, DeviceLock(device, path, is_shared=True))
         for core in {min(siblings(core)) for core in cores}:  # the threads of a physical core have one lock
             of_core = path.with_name(f"{path.stem}-core-{core}.lock")
-            found[of_core] = _Lock(device, of_core)
+            found[of_core] = DeviceLock(device, of_core)
     return sorted(found.values(), key=lambda lock: lock.path)
 
 
@@ -182,7 +198,7 @@ def _free(devices: Sequence[str], number: int, held: ExitStack) -> tuple[str, ..
             if len(taken) + len(devices) - index < number:
                 break  # another that wants as many may find them if this one takes no more
             with ExitStack() as of_device:
-                if all(lock.taken(of_device) for lock in _locks_of((device,), os.environ)):
+                if all(lock.taken(of_device) for lock in locks_of((device,))):
                     so_far.enter_context(of_device.pop_all())
                     taken.append(device)
             if len(taken) == number:

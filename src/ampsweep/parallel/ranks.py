@@ -16,7 +16,8 @@ from ampsweep.parallel.waits import Waits
 
 _AGREE_EVERY_S: Final = 0.25
 """Time between two agreements of the ranks: a request to stop is followed that much later at most."""
-_MOST_STEPS: Final = 1000
+_MOST_STEPS: Final = 100
+"""Steps between two agreements at most: those to come may be much slower than those by which it is reckoned."""
 
 
 class RanksDisagreeError(RuntimeError):

@@ -3,6 +3,7 @@
 import base64
 import os
 import pickle
+import socket
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from torch._C._distributed_c10d import Store
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
-from ampsweep.launch.device_lock import device_locks
+from ampsweep.launch.device_lock import DeviceLock, held_locks, locks_of
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
@@ -100,24 +101,32 @@ def run_rank(
 def _held(
     request: RunRequest, place: RankPlace, store: Store, own: RunDevice, send: Send, stop: StopRequest
 ) -> Iterator[None]:
-    """Hold the devices of this machine's ranks, which another launcher has started.
+    """Hold the devices of this machine's ranks, which another launcher has started, or several of them.
 
     The first of them takes all, in one order, so that two trainings do not each hold what the other waits for. The
     others ask the store whether every machine has its devices: a collective would give up after some minutes.
     """
-    is_first = [False] * place.world_size
-    dist.all_gather_object(is_first, place.local_rank == 0)
+    wanted: list[tuple[str, list[DeviceLock]]] = [("", [])] * place.world_size
+    dist.all_gather_object(wanted, (socket.gethostname(), _locks(request, place, own)))
+    hosts = [host for host, _ in wanted]
     with ExitStack() as held:
-        if place.local_rank == 0:
-            on_cpu = own.device.type == "cpu"
-            names = [str(one) for one in devices_of_ranks(request.config.device)[: place.local_world_size]]
-            held.enter_context(device_locks(names[:1] if on_cpu else names, lambda text: send(Say(text)), stop))
+        if hosts.index(hosts[place.rank]) == place.rank:
+            of_machine = [lock for host, locks in wanted if host == hosts[place.rank] for lock in locks]
+            held.enter_context(held_locks(of_machine, lambda text: send(Say(text)), stop))
             store.add(_HELD, 1)
-        while store.add(_HELD, 0) < sum(is_first):
+        while store.add(_HELD, 0) < len({*hosts}):
             if stop.requested:
                 raise KeyboardInterrupt
             time.sleep(_POLL_S)
         yield
+
+
+def _locks(request: RunRequest, place: RankPlace, own: RunDevice) -> list[DeviceLock]:
+    """The locks of the devices that the ranks of one launcher have; they are told by the first of those."""
+    if place.local_rank > 0:
+        return []
+    names = [str(one) for one in devices_of_ranks(request.config.device)[: place.local_world_size]]
+    return locks_of(names[:1] if own.device.type == "cpu" else names)
 
 
 def _run(request: RunRequest, group: Group, own: RunDevice, send: Send, stop: StopRequest) -> Status:
