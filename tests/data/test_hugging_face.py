@@ -5,9 +5,11 @@ from functools import partial
 import pytest
 import torch
 from children import children
+from torch.utils.data import IterableDataset
 
 from ampsweep.data.map_dataset import MapDataset
 from ampsweep.data.stream_dataset import StreamDataset
+from ampsweep.data.stream_items import StreamItems
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 
@@ -72,6 +74,31 @@ def test_a_stream_goes_on_after_a_resume(make, num_workers, shuffle):
     assert all(same(resumed.train_batch(index), batches[index]) for index in range(7, 14))
     if not shuffle:
         assert notes == []
+
+
+class Wrapped(IterableDataset):
+    """A stream of a user's around one of Hugging Face's."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def set_epoch(self, epoch):
+        self.inner.set_epoch(epoch)
+
+    def __iter__(self):
+        return iter(self.inner)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, Wrapped], ids=["its own", "wrapped"])
+def test_each_worker_has_an_epoch_of_its_own(wrap):
+    """Each would write over the others' epoch: Hugging Face's keep it in shared memory."""
+    inner = stream(2).shuffle(seed=5, buffer_size=10)
+    shared = inner._epoch
+    assert shared.is_shared()
+    items = StreamItems(wrap(inner), key=("key",), least=1, who="")
+    items.skip(90)  # two passes, and a part of the third
+    assert inner.epoch == 2
+    assert shared.item() == 0, "where the other workers would see it"
 
 
 def test_more_workers_than_shards_are_told(make):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from ampsweep.data.generators import OwnGenerators
@@ -38,6 +39,7 @@ class StreamItems:
         self, dataset: IterableDataset[Any], *, key: tuple[str | int, ...], least: int, who: str, state: Any = None
     ) -> None:
         self._dataset: Any = dataset
+        _part_epochs(dataset)
         self._key, self._least, self._who = key, least, who
         self._generators = OwnGenerators()
         self._epoch: int = 0 if state is None else state["epoch"]
@@ -127,3 +129,17 @@ class StreamItems:
 def tells_state(dataset: Any) -> bool:
     """Tell whether a dataset says where it is and can go on from there, as torchdata's and Hugging Face's do."""
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+
+
+def _part_epochs(dataset: Any) -> None:
+    """Give a dataset, and one that it wraps, an epoch of its own.
+
+    Hugging Face's keep theirs in shared memory, where persistent workers see what `set_epoch` in the main process
+    writes. Each of our workers counts the passes of its own stream, and would write over the others' epoch.
+    """
+    for name, value in [*getattr(dataset, "__dict__", {}).items()]:
+        if isinstance(value, Tensor):
+            if name == "_epoch" and value.is_shared():  # type: ignore[no-untyped-call]
+                setattr(dataset, name, value.clone())
+        elif hasattr(value, "set_epoch"):
+            _part_epochs(value)
