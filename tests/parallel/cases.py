@@ -1,12 +1,18 @@
 """What the tests have both ranks do; each function gets its rank, and returns what can be sent to the test."""
 
+import tempfile
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.fsdp import FSDPModule
 from trainings import Collectives, assemble, by_hand, same, seeded
+
+from ampsweep.launch.signals import StopRequest
+from ampsweep.parallel.place import RankPlace
+from ampsweep.run.held_devices import held_devices
 
 
 def train(rank, config):
@@ -153,3 +159,13 @@ def backward_twice(rank, config):
         return str(error)
     dist.barrier()
     return None
+
+
+def hold_devices(rank, folder, local_ranks):
+    """Hold the CPU as a rank with this number of a launcher does; returns what is said, and when it was held."""
+    tempfile.tempdir = folder  # where its lock is
+    place = RankPlace(rank, 2, local_ranks[rank], max(local_ranks) + 1, "localhost", 0, has_store=True)
+    store = PrefixStore(folder, dist.distributed_c10d._get_default_store())
+    said = []
+    with held_devices("cpu", place, store, said.append, StopRequest()):
+        return said, time.time()

@@ -3,21 +3,16 @@
 import base64
 import os
 import pickle
-import socket
-import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
-from ampsweep.launch.device_lock import DeviceLock, held_locks, locks_of
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
@@ -27,6 +22,7 @@ from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.record.outcome import Status
 from ampsweep.run.failure import record_stuck
+from ampsweep.run.held_devices import held_devices
 from ampsweep.run.lifecycle import PreparedRun, Send, run_prepared
 from ampsweep.run.messages import Say
 from ampsweep.run.request import RunRequest
@@ -35,8 +31,6 @@ from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.build.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
-_HELD: Final = "machines with devices"
-_POLL_S: Final = 0.2
 
 
 def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -88,45 +82,14 @@ def run_rank(
         _fit_threads(own.device, place)
         send_own = send if request.is_recorded else _say_nothing
         try:
-            with _held(request, place, store, own, send_own, stop) if not taken else nullcontext():
+            name = request.config.device
+            with nullcontext() if taken else held_devices(name, place, store, lambda text: send_own(Say(text)), stop):
                 return _run(request, group, own, send_own, stop)
         except BaseException as error:
             if not group.is_broken:
                 trace = "".join(traceback.format_exception(error))
                 group.cause(error, RankFault(rank=place.rank, status="failed", error=one_line(error), traceback=trace))
             raise
-
-
-@contextmanager
-def _held(
-    request: RunRequest, place: RankPlace, store: Store, own: RunDevice, send: Send, stop: StopRequest
-) -> Iterator[None]:
-    """Hold the devices of this machine's ranks, which another launcher has started, or several of them.
-
-    The first of them takes all, in one order, so that two trainings do not each hold what the other waits for. The
-    others ask the store whether every machine has its devices: a collective would give up after some minutes.
-    """
-    wanted: list[tuple[str, list[DeviceLock]]] = [("", [])] * place.world_size
-    dist.all_gather_object(wanted, (socket.gethostname(), _locks(request, place, own)))
-    hosts = [host for host, _ in wanted]
-    with ExitStack() as held:
-        if hosts.index(hosts[place.rank]) == place.rank:
-            of_machine = [lock for host, locks in wanted if host == hosts[place.rank] for lock in locks]
-            held.enter_context(held_locks(of_machine, lambda text: send(Say(text)), stop))
-            store.add(_HELD, 1)
-        while store.add(_HELD, 0) < len({*hosts}):
-            if stop.requested:
-                raise KeyboardInterrupt
-            time.sleep(_POLL_S)
-        yield
-
-
-def _locks(request: RunRequest, place: RankPlace, own: RunDevice) -> list[DeviceLock]:
-    """The locks of the devices that the ranks of one launcher have; they are told by the first of those."""
-    if place.local_rank > 0:
-        return []
-    names = [str(one) for one in devices_of_ranks(request.config.device)[: place.local_world_size]]
-    return locks_of(names[:1] if own.device.type == "cpu" else names)
 
 
 def _run(request: RunRequest, group: Group, own: RunDevice, send: Send, stop: StopRequest) -> Status:
