@@ -18,7 +18,7 @@ _BEAT_S: Final = 0.5
 _SILENT_S: Final = 5.0
 """The time without a beat after which a rank of this machine is lost, if it has not computed anything meanwhile."""
 _FAR_SILENT_S: Final = 30.0
-"""The same of a rank on another machine, of which nothing else is known."""
+"""The same of a rank on another machine, or that has never beaten, of which nothing else is known."""
 _LEFT_S: Final = 3.0
 """The time in which the main thread is to notice a fault by itself, as most communication then fails."""
 
@@ -55,6 +55,7 @@ class Peers:
         watched = range(1, world_size) if rank == 0 else [0] if rank == 1 else []
         self._beats = {other: _Beats(changed_s=time.monotonic()) for other in watched}
         self._fault: RankFault | None = None
+        self._beat(0)  # at once: a rank that is lost before it was seen would never be missed
         self._is_over = threading.Event()
         self._has_noticed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
@@ -86,12 +87,12 @@ class Peers:
         self._thread.join()
 
     def _watch(self) -> None:
-        number, me = 0, f"{socket.gethostname()}|{os.getpid()}"
+        number = 0
         seen_s: float | None = None
         while not self._is_over.wait(_BEAT_S):
             number += 1
             try:
-                self._store.set(f"beat/{self._rank}", f"{number}|{me}")
+                self._beat(number)
                 if self._fault is None:
                     self._fault = self._board.read() or self._silent()
             except RuntimeError:
@@ -107,13 +108,16 @@ class Peers:
                 finally:
                     os._exit(1)
 
+    def _beat(self, number: int) -> None:
+        self._store.set(f"beat/{self._rank}", f"{number}|{socket.gethostname()}|{os.getpid()}")
+
     def _silent(self) -> RankFault | None:
         """Post a fault for a rank that has fallen silent."""
         for rank, beats in self._beats.items():
             self._note(rank, beats)
             silent_s = time.monotonic() - beats.changed_s
             is_near = beats.host == socket.gethostname()
-            if beats.count and silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
+            if silent_s > (_SILENT_S if is_near else _FAR_SILENT_S):
                 if is_near and _has_computed(beats):
                     beats.changed_s = time.monotonic()  # it is busy in a library that leaves Python no time
                     continue
