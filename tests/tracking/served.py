@@ -45,6 +45,7 @@ class Wandb:
 
 _SYNC = """
 import sys
+import traceback
 from pathlib import Path
 from ampsweep.record import RunRecord
 from ampsweep.tracking.wandb import api, sync_run
@@ -56,6 +57,7 @@ for line in iter(sys.stdin.readline, ""):
         with api.wandb_server():
             print(sync_run.complete(RunRecord.read(directory), directory, group="multirun-7"), flush=True)
     except api.WandbError as error:
+        traceback.print_exc()
         print(f"WandbError: {error}", flush=True)
 """
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import psutil
 import pytest
@@ -17,10 +17,10 @@ from wandb_server import WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import RunRecord, history_line, read_history
 from ampsweep.tracking.tracker import make_tracker
-from ampsweep.tracking.wandb import api, process, sync_run
+from ampsweep.tracking.wandb import api, outage, process, sync_run
 from ampsweep.tracking.wandb.copy import copy_runs
-from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit, end_wandb
-from ampsweep.tracking.wandb.library import lost_errors
+from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit, Sending, end_wandb
+from ampsweep.tracking.wandb.library import CORE_ENDED, lost_errors
 from ampsweep.tracking.wandb.outage import Patience
 from ampsweep.tracking.wandb.process import WandbProcess
 from ampsweep.tracking.wandb.process_messages import SYNC_LATER
@@ -80,6 +80,22 @@ def test_what_waits_for_a_silent_wandb_core_gets_a_sentence(monkeypatch: pytest.
     assert isinstance(error.value, lost_errors())
 
 
+def test_what_asks_a_wandb_core_that_is_gone_gets_a_sentence(online: Wandb, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    ask = wandb.Api
+
+    def killing(**settings: int) -> wandb.Api:
+        (core,) = cores()
+        core.kill()
+        core.wait(10)
+        return ask(**settings)
+
+    monkeypatch.setattr(wandb, "Api", killing)
+    with pytest.raises(api.WandbError, match=f"^{CORE_ENDED}$"), api.wandb_server():
+        raise AssertionError("nobody is logged in")
+
+
 def test_a_limit_counts_again_after_each_move() -> None:
     core = start_core()
     with CoreLimit(0.5) as limit:
@@ -113,6 +129,38 @@ def test_a_sync_gives_a_silent_wandb_core_up(
     stop_soon("UpsertBucket", online.server)
     with pytest.raises(api.WandbError, match="does not answer"), api.wandb_server():
         sync_run.complete(record, tmp_path, group=None)
+
+
+@pytest.mark.parametrize("wakes", ["as the run ends", "a moment later"])
+def test_a_run_that_ends_after_all_is_not_given_up(
+    wakes: str, online: Wandb, record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    finish, has_finished, first = wandb.Run.finish, Event(), []
+
+    def finishing(run: wandb.Run, exit_code: int) -> None:
+        finish(run, exit_code=exit_code)
+        first.extend(cores())
+        has_finished.set()
+        if wakes == "as the run ends":
+            psutil.wait_procs(first, timeout=30)
+
+    def seeming_stuck(run: wandb.Run) -> tuple[Sending, ...]:
+        has_finished.wait(30)
+        if wakes == "a moment later":
+            time.sleep(0.5)
+        return (Sending("a file", "", trouble="the server answers with errors"),)
+
+    monkeypatch.setattr(wandb.Run, "finish", finishing)
+    monkeypatch.setattr(outage, "sendings", seeming_stuck)
+    monkeypatch.setattr(sync_run, "COMMAND_PATIENCE", Patience(errors_s=0.0))
+    record.status = "completed"
+    record.write(tmp_path)
+    (tmp_path / "history.jsonl").write_text(history_line({"step": 1, "train/loss": 1.0}))
+    with api.wandb_server():
+        assert sync_run.complete(record, tmp_path, group=None).num_sent == 1
+        assert (cores() == first) == (wakes == "a moment later")
 
 
 def test_a_report_gives_a_silent_wandb_core_up(online: Wandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

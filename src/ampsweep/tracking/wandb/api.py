@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ampsweep.metrics import STEP
 from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb, end_wandb
-from ampsweep.tracking.wandb.library import TooLongError, error_clause, lost_errors, silence_libraries
+from ampsweep.tracking.wandb.library import error_clause, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.run_settings import changed_environment, missing_login
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def require_server() -> None:
     try:
         with CoreLimit(_SILENT_S):
             wandb.Api(timeout=ASK_S)
-    except (wandb.Error, TooLongError) as error:
+    except lost_errors() as error:
         abandon_wandb()
         raise WandbError(error_clause(error)) from error
 

@@ -6,6 +6,7 @@ What wandb has no public name for is used here and in the modules on wandb-core,
 import json
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from typing import Final
 
 NO_ANSWER: Final = "the server does not answer"
 CLOSED: Final = "the server closes connections without an answer"
+CORE_ENDED: Final = "wandb-core, W&B's own process on this machine, has ended"
 _ANSWERED: Final = re.compile(r"returned error (?P<status>\d{3}): (?P<answer>\{.*\})$")
 _STATUS: Final = re.compile(r"HTTP (status )?(?P<status>\d{3})")
 
@@ -52,17 +54,37 @@ def first_line(error: BaseException) -> str:
 
 
 def error_clause(error: BaseException) -> str:
-    """A clause about one of `lost_errors`: what the server says, or that it says nothing."""
+    """A clause about one of `lost_errors`: what the server says, that it says nothing, or that wandb-core is gone."""
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
     if isinstance(error, TooLongError):
         return str(error)
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+    if _has_core_ended(error):
+        return CORE_ENDED
+    *_, cause = _causes(error)
     if isinstance(cause, TimeoutError) or (isinstance(cause, WandbApiFailedError) and cause.response is None):
         return NO_ANSWER
     return first_line(error)
+
+
+def _has_core_ended(error: BaseException) -> bool:
+    """Tell whether one of `lost_errors` came of a wandb-core that is gone, which wandb 0.31 often leaves unsaid.
+
+    Its connection is the only one that wandb has in this process: what goes to the server goes through it.
+    """
+    from wandb.sdk.lib.service.service_token import WandbServiceConnectionError
+    from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
+
+    gone = (HandleAbandonedError, MailboxClosedError, WandbServiceConnectionError, ConnectionError)
+    return any(isinstance(one, gone) or isinstance(one.__context__, gone) for one in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """``error``, what it was raised from, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _as_answered(line: str) -> str:

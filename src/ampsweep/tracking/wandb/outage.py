@@ -7,9 +7,9 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ampsweep.tracking.wandb.core import CORE_SILENT, Sending, kill_wandb_core, sendings
+from ampsweep.tracking.wandb.core import CORE_SILENT, Sending, abandon_wandb, kill_wandb_core, sendings
 from ampsweep.tracking.wandb.core_log import met
-from ampsweep.tracking.wandb.library import NO_ANSWER, Login, lost_errors
+from ampsweep.tracking.wandb.library import NO_ANSWER, Login, TooLongError, lost_errors
 from ampsweep.tracking.wandb.server import Heartbeat
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SeenServer:
             self.heartbeat.ask_again()
 
 
-class GivenUpError(OSError):
+class GivenUpError(TooLongError):
     """Raised when the server is given up; the text says why."""
 
     def __init__(self, why: str, *, is_silent: bool) -> None:
@@ -100,8 +100,11 @@ class OutageWatch:
         self._over.set()
         self._stack.close()
         self._thread.join()
-        if error is not None and self._given_up is not None:
+        if self._given_up is None:
+            return
+        if error is not None:
             raise self._given_up from error
+        abandon_wandb()  # the run ended just before its wandb-core did: what comes next begins another
 
     def _watch(self) -> None:
         found: tuple[Sending, ...] = ()
@@ -160,6 +163,8 @@ class OutageWatch:
         return trouble or what
 
     def _give_up(self, why: GivenUpError) -> None:
+        if self._over.is_set():  # the run has ended after all, while this was found out
+            return
         self._given_up = why
         self._over.set()
         kill_wandb_core()
