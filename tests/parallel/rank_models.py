@@ -15,6 +15,17 @@ class Net(nn.Module):
         return self.last(self.first(inputs.flatten(1)).relu())
 
 
+class Unbiased(nn.Module):
+    """Two layers of matrices alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 15, bias=False), nn.Linear(15, 10, bias=False)
+
+    def forward(self, inputs):
+        return self.last(self.first(inputs.flatten(1)).relu())
+
+
 class Frozen(Net):
     """The first layer is not trained."""
 

@@ -64,6 +64,19 @@ def test_a_workload_that_cannot_be_distributed_is_refused(overrides, sentence):
         check_ranks(config, found, None)
 
 
+@pytest.mark.parametrize("name", ["Adafactor", "Rprop"])
+def test_an_optimizer_that_takes_no_shards_is_refused(name):
+    own = ("model._target_=rank_models.Net", "optimizer=custom", f"optimizer._target_=torch.optim.{name}")
+    config = composed(*OWN, *own, *STRATEGIES["autocast"])
+    found = check_model(config, build_data(config, torch.device("cpu")))
+    sentence = rf"parallel=fsdp2 shards parameters, and optimizer={name} cannot take a step: .*; parallel=ddp leaves"
+    for _ in range(2):  # nothing is left of the first time
+        with pytest.raises(UserError, match=sentence) as refused:
+            check_ranks(config, found, None)
+        assert "aten." in str(refused.value)
+    check_ranks(composed(*OWN, *own, *STRATEGIES["ddp"]), found, None)
+
+
 def test_a_number_of_processes_is_needed_on_a_cpu():
     config = composed(*GPT, "parallel=ddp")
     found = check_model(config, build_data(config, torch.device("cpu")))

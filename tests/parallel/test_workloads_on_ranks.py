@@ -15,6 +15,14 @@ CASES = {
     "own": (*OWN, "model._target_=rank_models.Net", "trainer.grad_accum_steps=2"),
     "normalized": (*OWN, "model._target_=rank_models.Normalized"),
 }
+OPTIMIZERS = {
+    **{name: (f"optimizer={name}",) for name in ("adam", "adamw", "rmsprop", "adagrad")},
+    **{
+        name: ("optimizer=custom", f"optimizer._target_=torch.optim.{name}", "optimizer.lr=0.001")
+        for name in ("NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Muon")
+    },
+}
+"""Those of torch's that take shards of parameters, beside SGD."""
 TWICE = ("wgan_gp", "penalty")
 """Cases that differentiate a backward pass, which FSDP2 cannot."""
 
@@ -34,3 +42,22 @@ def test_ranks_train_what_one_process_trains(pair, name, strategy, mode):
     close = {"fp32": 1e-5, "amp_fp16": 1e-3}[mode]
     assert column(rows, "train/loss") == pytest.approx(column(alone.rows, "train/loss"), rel=close)
     assert column(rows, "amp/applied_steps") == column(alone.rows, "amp/applied_steps")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_steps_shards_as_it_steps_the_whole(pair, name):
+    config = composed(
+        *OWN,
+        "model._target_=rank_models.Unbiased",
+        *OPTIMIZERS[name],
+        *STRATEGIES["autocast"],
+        "precision=amp_fp16",
+        "precision.init_scale=1024.0",
+    )
+    (rows, parameters, _), _ = pair.run("cases.train", config=config)
+    alone = assemble(single(config), loss=seeded)
+    begun = alone.parameters()
+    alone.train()
+    far, loss_apart = (0.05, 1e-3) if name == "Muon" else (1e-4, 1e-5)  # torch's Muon computes in bfloat16
+    assert apart(parameters, alone.parameters(), begun) < far
+    assert column(rows, "train/loss") == pytest.approx(column(alone.rows, "train/loss"), rel=loss_apart)

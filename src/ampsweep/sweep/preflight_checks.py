@@ -286,11 +286,29 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
             if settings.get("fused") and not has_fused_kernels_for_shards(locate("optimizer", settings)):
                 named = component_name(settings)
                 raise UserError(f"optimizer.fused=true with parallel=fsdp2: torch's fused {named} takes no shards")
+        _check_shards(config, found)
     if parallel.strategy == "fsdp2" and not (found.in_parts or found.calls_model):
         raise UserError(
             f"parallel=fsdp2: task={component_name(config.task)} calls parts of the model and not the model itself, "
             "whose call gathers its parameters; use parallel=ddp, or give the task turns"
         )
+
+
+def _check_shards(config: Config, found: CheckedModel) -> None:
+    """Rehearse the optimizers with parameters of which each rank has a part, as FSDP2 leaves them.
+
+    Raises:
+        UserError: one cannot take a step with them.
+    """
+    from ampsweep.predict.fake_ranks import FakeRanks
+
+    ranks, cpu = FakeRanks(config.parallel, torch.device("cpu"), world_size=2), torch.device("cpu")
+    trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
+    try:
+        with ranks():
+            rehearse_optimizers(config.optimizer, found.model, trains, device=cpu, dtype=dtype, part_of=ranks.shard)
+    except UserError as error:
+        raise UserError(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
 
 
 def _wrong(error: Exception) -> Checked:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_capturable_supported_devices
 
@@ -53,19 +53,23 @@ def rehearse_optimizers(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    part_of: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Optimizer]:
     """Build the optimizers on the CPU, over tiny parameters with the names of the model's, and let each take a step.
 
     The model may be on the meta device. What is decided for `device` is decided so here, apart from its kernels.
 
+    Args:
+        part_of: the part of a tensor that a rank has, where the run shards parameters.
+
     Raises:
         UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
     """
-    tiny = {
-        name: nn.Parameter(torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, dtype)))
-        for name, one in model.named_parameters()
-        if one.requires_grad
-    }
+    tiny = {}
+    for name, one in model.named_parameters():
+        if one.requires_grad:
+            values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, dtype))
+            tiny[name] = nn.Parameter(values if part_of is None else part_of(values))
     for parameter in tiny.values():
         parameter.grad = torch.full_like(parameter, 0.5)
     with torch.random.fork_rng(devices=[]):
