@@ -164,8 +164,8 @@ def test_a_run_that_ends_after_all_is_not_given_up(
 
 
 def test_a_report_gives_a_silent_wandb_core_up(online: Wandb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("ASK_S", "LISTING_S"):  # on a slow machine it stops only when runs are listed
-        monkeypatch.setattr(api, limit, 2)
+    for limit, seconds in {"ASK_S": 2, "LISTING_S": 2, "_SILENT_S": 5}.items():
+        monkeypatch.setattr(api, limit, seconds)  # of all: on a slow machine it stops only when runs are listed
     online.server.recorded.requests.clear()
     stop_soon("Viewer", online.server)
     with pytest.raises(api.WandbError, match="does not answer"):
