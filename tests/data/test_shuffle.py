@@ -134,10 +134,10 @@ def test_orders_of_a_few_items_are_all_equally_likely():
 
 def test_ten_thousand_million_items_cost_nothing():
     tracemalloc.start()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     shuffle = Shuffle(10**10, 64, 0)
     found = [shuffle.items(index).clone() for index in (0, 1, 10**7, 10**9)]
-    taken_s, (_, peak_bytes) = time.perf_counter() - began_s, tracemalloc.get_traced_memory()
+    taken_s, (_, peak_bytes) = time.process_time() - began_s, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken_s < 1
     assert peak_bytes < 2 * 2**20

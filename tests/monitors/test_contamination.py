@@ -67,7 +67,7 @@ def test_a_load_is_noticed_before_the_run_begins():
     told = UseBeforeRun(CPU).sentence()
     assert told is not None
     assert told.startswith("the CPU was busy before the run began: other processes kept ")
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - began < 5.0, "a tenth of a second on a machine with a core to spare"
 
 
 def test_load_before_a_run_on_a_free_cpu_does_not_matter():
