@@ -3,7 +3,7 @@
     python tests/benchmarks/prediction_on_ranks.py [--ranks 2] [--json FILE] [--only mlp,gpt] [--strategies ddp]
 
 prints a table and, with --json, writes the same figures to a file. Each row is a step of a training, really taken by
-gloo ranks on this machine and traced on each (the least of three), and the same step predicted for the fullest rank, by
+gloo ranks on this machine and traced on each, and the same step predicted for the fullest rank, by
 tensors without values in a group of ranks that do not exist. `communication` is the category of that name at the peak.
 """
 

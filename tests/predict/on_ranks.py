@@ -2,8 +2,7 @@
 
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,9 +18,6 @@ from ampsweep.training.build.built import build, build_data
 from ampsweep.training.trainer import Trainer
 
 Overrides = Sequence[str]
-_STEPS = 3
-"""Traced steps, of which the least counts: on a busy machine a thread of gloo's that has received a tensor may let go
-of it a moment after FSDP has."""
 
 
 def measured_on_ranks(cases: Sequence[Overrides], world_size: int) -> list[list[TracedStep | str]]:
@@ -56,15 +52,9 @@ def _step(overrides: Overrides, place: RankPlace) -> TracedStep | str:
         trainer.model.train()
         with built.precision.flags():
             trainer.train_step()
-            traced = [_traced(trainer) for _ in range(_STEPS)]
+            return _traced(trainer)
     except (RuntimeError, TypeError, ValueError) as error:  # the same on all ranks, so that the next case can go on
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    least = min(traced, key=lambda step: step.peak_bytes)
-    return replace(least, end_of_forward=min((step.end_of_forward for step in traced), key=_total))
-
-
-def _total(categories: Mapping[str, int]) -> int:
-    return sum(categories.values())
 
 
 def _traced(trainer: Trainer) -> TracedStep:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
+from ampsweep.parallel.letting_go import until_let_go
 from ampsweep.parallel.ranks import Ranks
 from ampsweep.parallel.waits import Waits
 
@@ -40,7 +41,7 @@ class _Gather(DefaultAllGather):
     ) -> dist.Work | None:
         if not self._blocks:
             return super().__call__(output_tensor, input_tensor, group, async_op)
-        with self._ranks.waits:
+        with self._ranks.waits, until_let_go(output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
@@ -56,7 +57,7 @@ class _Reduce(DefaultReduceScatter):
         self._ranks.reduced_bytes += input_tensor.nbytes
         if not self._blocks:
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        with self._ranks.waits:
+        with self._ranks.waits, until_let_go(output_tensor, input_tensor):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 
+from ampsweep.parallel.letting_go import until_let_go
 from ampsweep.parallel.ranks import Ranks
 
 _BUCKET_BYTES: Final = 25 * 2**20
@@ -77,7 +78,7 @@ class Averaging:
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(self._reduce_dtype)
         flat.div_(self._ranks.world_size)
         self._ranks.reduced_bytes += flat.nbytes
-        with self._ranks.waits:
+        with self._ranks.waits, until_let_go(flat):
             dist.all_reduce(flat)
         for gradient, part in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
             gradient.copy_(part.view_as(gradient))
