@@ -69,8 +69,7 @@ class Digits:
 def _images_and_labels() -> tuple[NDArray[np.float64], NDArray[Any]]:
     """The pixels, (1797, 64) from 0 to 16, and the labels, (1797,).
 
-    The file that `sklearn.datasets.load_digits` reads is read without it: to import it takes a run 1.6 s of processor
-    time, and to read the file 0.02 s.
+    The file that `sklearn.datasets.load_digits` reads is read without it: to import that takes a run far longer.
 
     Raises:
         ValueError: scikit-learn is missing.

@@ -41,7 +41,8 @@ class _Gather(DefaultAllGather):
     ) -> dist.Work | None:
         if not self._blocks:
             return super().__call__(output_tensor, input_tensor, group, async_op)
-        with self._ranks.waits, until_let_go(output_tensor, input_tensor):
+        waited_for = () if async_op else (output_tensor, input_tensor)
+        with self._ranks.waits, until_let_go(*waited_for):
             return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
@@ -57,7 +58,8 @@ class _Reduce(DefaultReduceScatter):
         self._ranks.reduced_bytes += input_tensor.nbytes
         if not self._blocks:
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        with self._ranks.waits, until_let_go(output_tensor, input_tensor):
+        waited_for = () if async_op else (output_tensor, input_tensor)
+        with self._ranks.waits, until_let_go(*waited_for):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 

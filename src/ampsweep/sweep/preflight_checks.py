@@ -75,7 +75,7 @@ def check_runs(
             optimizers[with_optimizer] = _with_optimizer(config, elsewhere, memory[key], models.get(key), stop)
         workload = (with_optimizer, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
-            parts = _with_ranks(config, optimizers[with_optimizer], models.get(key))
+            parts = _with_ranks(config, optimizers[with_optimizer], models.get(key), stop)
             sizes[workload] = parts if elsewhere else _with_device(config, parts)
         results.append(sizes[workload])
     return results
@@ -255,12 +255,15 @@ def _with_optimizer(
     return checked
 
 
-def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None) -> Checked:
+def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
     """Check what a training on several ranks needs beyond one process."""
     if found is None or checked.wrong_input or config.parallel.strategy == "single":
         return checked
     try:
-        check_ranks(config, found, place_in())
+        with _watched(config, stop.interrupt):
+            check_ranks(config, found, place_in())
+    except TimeLimitError as error:
+        return _wrong(error)
     except ValueError as error:
         return _wrong(error if isinstance(error, UserError) else UserError(str(error)))
     return checked
@@ -286,7 +289,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
             if settings.get("fused") and not has_fused_kernels_for_shards(locate("optimizer", settings)):
                 named = component_name(settings)
                 raise UserError(f"optimizer.fused=true with parallel=fsdp2: torch's fused {named} takes no shards")
-        _check_shards(config, found)
+        _check_shards(config, device, found)
     if parallel.strategy == "fsdp2" and not (found.in_parts or found.calls_model):
         raise UserError(
             f"parallel=fsdp2: task={component_name(config.task)} calls parts of the model and not the model itself, "
@@ -294,7 +297,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
         )
 
 
-def _check_shards(config: Config, found: CheckedModel) -> None:
+def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> None:
     """Rehearse the optimizers with parameters of which each rank has a part, as FSDP2 leaves them.
 
     Raises:
@@ -302,11 +305,11 @@ def _check_shards(config: Config, found: CheckedModel) -> None:
     """
     from ampsweep.predict.fake_ranks import FakeRanks
 
-    ranks, cpu = FakeRanks(config.parallel, torch.device("cpu"), world_size=2), torch.device("cpu")
+    ranks = FakeRanks(config.parallel, torch.device("cpu"), world_size=2)
     trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
     try:
         with ranks():
-            rehearse_optimizers(config.optimizer, found.model, trains, device=cpu, dtype=dtype, part_of=ranks.shard)
+            rehearse_optimizers(config.optimizer, found.model, trains, device=device, dtype=dtype, part_of=ranks.shard)
     except UserError as error:
         raise UserError(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
 
