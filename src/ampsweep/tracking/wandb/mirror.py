@@ -147,6 +147,8 @@ class WandbMirror:
         steps = [row[STEP] for row in read_history(self._directory)]
         with self._guarded():
             self._run.open(self._record, self._directory, steps, on_stop=lambda: self.send(Stopped()))
+        if self._gave_up:  # in the moment in which it began, so that its wandb-core is gone
+            raise GivenUpError(self._lost or NO_ANSWER, is_silent=True)
         self._lost = None
         self._has_begun = True
         self.send(Started(replace(self._record.wandb)))
