@@ -14,6 +14,7 @@ from ampsweep.data.base import for_rank
 from ampsweep.text import one_line
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
+from ampsweep.training.build.fused_kernels import leaves_parameters_unchanged
 from ampsweep.training.build.instantiate import build_component, locate
 from ampsweep.training.build.optimizer import build_optimizers, is_fused
 from ampsweep.training.memory_refusals import is_out_of_memory
@@ -272,3 +273,25 @@ def test_complex_parameters_are_not_fused():
     assert not is_fused(optimizer)
     with pytest.raises(UserError, match=r"^optimizer\.fused=true: torch fuses no step of complex weight$"):
         build_optimizers(asdict(ADAMW) | {"fused": True}, layer, ONE)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_chosen_step_changes_every_parameter(name, dtype):
+    """torch 2.13's fused SGD on a CPU leaves full vectors of half-precision parameters as they are."""
+    model = torch.nn.Linear(40, 7).to(dtype)
+    settings = composed(f"optimizer={name}", "optimizer.lr=1").optimizer
+    (optimizer,) = build_optimizers(settings, model, ONE).values()
+    before = [parameter.clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert all((one != other).all() for one, other in zip(model.parameters(), before, strict=True))
+
+
+def test_a_fused_step_that_does_nothing_is_refused():
+    if not leaves_parameters_unchanged(torch.optim.SGD, torch.bfloat16):
+        pytest.skip("this torch's fused SGD changes its parameters here")
+    model = torch.nn.Linear(40, 7).bfloat16()
+    with pytest.raises(UserError, match="leaves parameters in bfloat16 as they are"):
+        build_optimizers(asdict(replace(SGD, fused=True)), model, ONE)

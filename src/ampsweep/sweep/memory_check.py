@@ -72,7 +72,7 @@ def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
     precision = config.precision
     size: int = getattr(torch, precision.parameters).itemsize
     per_parameter = size * (1 + _GRADIENTS + num_states)
-    if not _is_fused(config.optimizer, device):
+    if precision.parameters != "float32" or not _is_fused(config.optimizer, device):
         per_parameter += size * _UNFUSED_COPIES
     if precision.autocast:
         per_parameter += _AUTOCAST_COPIES * int(getattr(torch, precision.dtype).itemsize)

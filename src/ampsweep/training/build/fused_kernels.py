@@ -4,10 +4,12 @@ import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+_MORE_THAN_A_VECTOR: Final = 256
 
 
 def has_fused_kernels(target: Any, device: str) -> bool:
@@ -25,6 +27,19 @@ def has_fused_kernels(target: Any, device: str) -> bool:
     if device == "cuda" and torch.version.cuda is None:
         return key in _declared(operator)
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", key))
+
+
+@cache
+def leaves_parameters_unchanged(target: Any, dtype: torch.dtype) -> bool:
+    """Tell whether the fused step of torch's own optimizer class on a CPU does not change parameters of this dtype.
+
+    SGD's does not in torch 2.13, where a vector of the processor is full: 16 numbers in half precision. So it is tried,
+    on more numbers than a vector holds.
+    """
+    parameter = torch.nn.Parameter(torch.ones(_MORE_THAN_A_VECTOR, dtype=dtype))
+    parameter.grad = torch.full_like(parameter, 0.5)
+    target([parameter], lr=1.0, fused=True).step()
+    return bool((parameter == 1).any())
 
 
 @cache

@@ -14,12 +14,17 @@ from torch.optim.optimizer import _get_capturable_supported_devices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import component_name
 from ampsweep.text import one_line
-from ampsweep.training.build.fused_kernels import has_fused_kernels, has_fused_kernels_for_shards
+from ampsweep.training.build.fused_kernels import (
+    has_fused_kernels,
+    has_fused_kernels_for_shards,
+    leaves_parameters_unchanged,
+)
 from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
 _NOT_ARGUMENTS: Final = ("name", "groups", "each")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")
 """Keys whose null leaves the value to the class."""
+_HALF: Final = frozenset({torch.bfloat16, torch.float16})
 _KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
 """Arguments that choose an implementation, which is one for the whole optimizer."""
 
@@ -266,6 +271,16 @@ class _OneOptimizer:
                 f"{self.key}.capturable=true: torch's {target.__name__} can be captured on {', '.join(able)}, not on "
                 f"{device.type}"
             )
+        if available and device.type == "cpu":
+            for dtype in {one.dtype for one in self.parameters.values()} & _HALF:
+                if leaves_parameters_unchanged(target, dtype):
+                    available = False
+                    if given.get("fused"):
+                        named = str(dtype).removeprefix("torch.")
+                        raise UserError(
+                            f"{self.key}.fused=true: the step of torch's fused {target.__name__} on this CPU leaves "
+                            f"parameters in {named} as they are"
+                        )
         others_than_real = [name for name, one in self.parameters.items() if not one.is_floating_point()]
         if given.get("fused") and others_than_real:
             raise UserError(f"{self.key}.fused=true: torch fuses no step of complex {others_than_real[0]}")
