@@ -11,6 +11,7 @@ from typing import Final
 
 _SUITE: Final = Path(__file__).parent
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_TORCH: Final = frozenset({"torch", "torchgen", "functorch"})
 
 
 def is_own_source(path: Path) -> bool:
@@ -45,6 +46,61 @@ def place_in_thread(thread: int) -> str | None:
     return _innermost(frames[::-1])
 
 
+def place_of_caller() -> str | None:
+    """`nets.py, line 12`: the innermost place of a model's or a task's code that has called what runs now.
+
+    Such code is the user's own, the suite's models and tasks, or a library other than torch. None if there is none.
+    """
+    frame = frame_of_caller()
+    return None if frame is None else shown_place(frame)
+
+
+def place_of_model_in_thread(thread: int) -> str | None:
+    """The place of a model's or a task's code where the thread of this identity stands now, as of `place_of_caller`.
+
+    A line of the user's own comes before that of a library which it has called.
+    """
+    frames = [one for one in _outwards(sys._current_frames().get(thread)) if _is_of_a_model(one.f_code.co_filename)]
+    own = [one for one in frames if not _INSTALLED & set(Path(one.f_code.co_filename).parts)]
+    return next((shown_place(one) for one in (*own, *frames)), None)
+
+
+def shown_place(frame: FrameType) -> str:
+    """`nets.py, line 12`: the place at which a frame of a model's or a task's code is."""
+    return f"{_shown_of_library(frame.f_code.co_filename)}, line {frame.f_lineno}"
+
+
+def frame_of_caller() -> FrameType | None:
+    """The frame of the place that `place_of_caller` names."""
+    return _innermost_of_a_model(sys._getframe(1))
+
+
+def _innermost_of_a_model(frame: FrameType | None) -> FrameType | None:
+    return next((one for one in _outwards(frame) if _is_of_a_model(one.f_code.co_filename)), None)
+
+
+@cache
+def _is_of_a_model(file: str) -> bool:
+    path = Path(file)
+    if file.startswith("<"):
+        return False
+    if path.is_relative_to(_SUITE):
+        return path.relative_to(_SUITE).parts[0] in ("models", "tasks")
+    if _INSTALLED & set(path.parts):
+        return not _TORCH & set(path.parts)
+    return is_own_source(path)
+
+
+def _shown_of_library(file: str) -> Path:
+    path = Path(file)
+    if path.is_relative_to(_SUITE):
+        return path.relative_to(_SUITE.parent)
+    for number, part in enumerate(path.parts):
+        if part in _INSTALLED:
+            return Path(*path.parts[number + 1 :])
+    return shown_path(path)
+
+
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -54,11 +110,12 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def _innermost(frames: list[tuple[str, int]]) -> str | None:
     for file, line in reversed(frames):
         if not file.startswith("<") and is_own_source(Path(file)):
-            return f"{_shown(Path(file))}, line {line}"
+            return f"{shown_path(Path(file))}, line {line}"
     return None
 
 
-def _shown(path: Path) -> Path:
+def shown_path(path: Path) -> Path:
+    """The path of a file as places name it: relative to the working directory if it lies below it."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):  # elsewhere, or the working directory is gone

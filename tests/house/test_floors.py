@@ -13,14 +13,24 @@ import ampsweep
 ROOT = Path(ampsweep.__file__).parent
 FLOORS = (
     {"memory_categories", "own_code_place"},
-    {"metrics", "text", "redaction", "argument_checks", "socket_folder", "stop_signals", "cores"},
+    {
+        "metrics",
+        "text",
+        "redaction",
+        "argument_checks",
+        "socket_folder",
+        "stop_signals",
+        "cores",
+        "numeric_formats",
+        "complaints",
+    },
     {"config", "record"},
     {"tracing", "precision"},
     {"models", "data", "tasks", "monitors", "parallel", "launch", "tracking", "analysis"},
     {"training", "report"},
     {"run"},
     {"predict"},
-    {"search", "sweep"},
+    {"search", "sweep", "doctor"},
     {"commands"},
 )
 """From the ground up. What is written below `run` and above `commands` are the features that stand on a run."""
@@ -41,6 +51,8 @@ WITHOUT_TORCH = {
     "socket_folder",
     "stop_signals",
     "cores",
+    "numeric_formats",
+    "complaints",
     "config",
     "record",
     "launch",

@@ -1,0 +1,183 @@
+"""The operators of a step one by one, each with the module that called it, its line, and the phase of the step."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampsweep.own_code_place import place_of_caller
+from ampsweep.tracing.ledger import tensors_in
+
+Phase = Literal["forward", "backward", "update"]
+"""`forward`: the model and its loss; `update`: everything between a backward pass and the next forward pass, such as
+unscaling, clipping and the optimizer's step."""
+
+_PLAIN: Final = (Tensor, FakeTensor)
+_DETACH: Final = torch.ops.aten.detach.default
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call of an operator, below autograd and autocast: a cast of autocast's is a call of its own."""
+
+    index: int
+    """Number of calls before it in the observed step."""
+    operator: str
+    """As torch writes it: `aten.addmm`."""
+    phase: Phase
+    module: str | None
+    """Name of the innermost module of the model that was running, empty for the model itself; in backward that of the
+    call whose gradient is computed. None outside the model."""
+    place: str | None
+    """The line of a model or a task that made it (see `place_of_caller`); in backward that of its forward."""
+    inputs: tuple[torch.dtype, ...]
+    """dtypes of all tensors among its arguments."""
+    outputs: tuple[torch.dtype, ...]
+    forward: "Call | None" = None
+    """In backward the call whose gradient is computed, as far as it is known."""
+
+    @property
+    def is_cast(self) -> bool:
+        """Tell whether it makes a copy of a tensor in another floating-point dtype."""
+        return (
+            self.operator == "aten._to_copy"
+            and self.inputs[:1] != self.outputs
+            and all(dtype.is_floating_point for dtype in (*self.inputs[:1], *self.outputs))
+        )
+
+
+OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
+"""A function that gets a call with its arguments, keyword arguments and result. What it computes is not observed."""
+AroundCall = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+"""A function that gets an operator with its arguments, calls it and returns the result, or another one."""
+
+
+class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that tells every call of an operator. Enter it by `observe`.
+
+    The call of a backward pass is matched to its forward call by autograd's sequence numbers, as torch's profiler does.
+    Neither the numbers nor the node that runs now are public.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False, against the wrapper that torch would put around each call (see `OperatorTracer`)."""
+        return False
+
+    def __init__(self, model: nn.Module, on_call: OnCall, *, around: AroundCall | None, places: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = {module: name for name, module in model.named_modules()}
+        self._on_call, self._around, self._places = on_call, around, places
+        self._running: list[nn.Module] = []
+        self._by_sequence: dict[int, Call] = {}
+        self._num_calls, self._is_updating = 0, False
+        self.failed: Call | None = None
+        """The call that has raised an error last, without outputs."""
+
+    def module_begins(self, module: nn.Module, *_: object) -> None:
+        """Note that the forward of a module begins; for torch's hook."""
+        self._is_updating = False
+        self._running.append(module)
+
+    def module_ends(self, *_: object) -> None:
+        """Note that the forward of the innermost module is over; for torch's hook."""
+        if self._running:
+            self._running.pop()
+
+    @property
+    def module(self) -> str | None:
+        """Name of the innermost module of the model that is running; None outside the model."""
+        return next((self._names[one] for one in reversed(self._running) if one in self._names), None)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that the step is in now."""
+        if torch._C._current_autograd_node() is not None and not self._running:
+            return "backward"
+        return "update" if self._is_updating else "forward"
+
+    @property
+    def running(self) -> Call | None:
+        """In backward the forward call whose gradient is computed now, as far as it is known."""
+        node = torch._C._current_autograd_node()
+        return None if node is None else self._forward_of(node._sequence_nr())
+
+    def _forward_of(self, sequence: int) -> Call | None:
+        """The forward call of a node; of a custom function whose forward begins with a cast of autocast's, that."""
+        return self._by_sequence.get(sequence) or self._by_sequence.get(sequence + 1)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(t not in _PLAIN for t in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        node = torch._C._current_autograd_node()
+        sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()
+        try:
+            result = func(*args, **kwargs) if self._around is None else self._around(func, args, kwargs)
+        except Exception:
+            self.failed = self._call(func, args, kwargs, None, node is not None, sequence)
+            raise
+        call = self._call(func, args, kwargs, result, node is not None, sequence)
+        self._num_calls += 1
+        if call.phase == "forward":  # the first of a node: what runs within a custom function has its number, too
+            self._by_sequence.setdefault(sequence, call)
+        self._on_call(call, args, kwargs, result)
+        return result
+
+    def _call(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, in_backward: bool, sequence: int
+    ) -> Call:
+        phase, forward = self._phase(func, args, in_backward=in_backward), None
+        if phase == "backward":
+            forward = self._forward_of(sequence)
+        module = self.module if forward is None else forward.module
+        place = place_of_caller() if self._places and phase == "forward" else None
+        return Call(
+            index=self._num_calls,
+            operator=str(getattr(func, "overloadpacket", func)),
+            phase=phase,
+            module=module,
+            place=place if forward is None else forward.place,
+            inputs=tuple(tensor.dtype for tensor in (*tensors_in(args), *tensors_in(kwargs))),
+            outputs=tuple(tensor.dtype for tensor in tensors_in(result)),
+            forward=forward,
+        )
+
+    def _phase(self, func: Any, args: Sequence[Any], *, in_backward: bool) -> Phase:
+        """The phase of a call: forward records gradients or runs in a module, backward in a node of autograd."""
+        if in_backward and not self._running:
+            self._is_updating = True  # what comes after backward, until something records again
+            return "backward"
+        if self._is_updating and torch.is_grad_enabled() and func is not _DETACH:
+            self._is_updating = not any(one.requires_grad for one in tensors_in(args))
+        return "update" if self._is_updating else "forward"
+
+
+@contextmanager
+def observe(
+    model: nn.Module, on_call: OnCall, *, around: AroundCall | None = None, places: bool = True
+) -> Iterator[CallObserver]:
+    """Tell every call of an operator made inside, in this thread or by autograd for it.
+
+    Compiled code runs eagerly meanwhile, as its operators would not be seen.
+
+    Args:
+        model: the model whose modules are named.
+        around: calls the operator in place of the observer, and may return another result.
+        places: find the line of each call; walking the stack takes tens of microseconds.
+    """
+    observer = CallObserver(model, on_call, around=around, places=places)
+    with ExitStack() as entered:
+        entered.enter_context(torch.compiler.set_stance("force_eager"))
+        entered.callback(register_module_forward_pre_hook(observer.module_begins).remove)
+        entered.callback(register_module_forward_hook(observer.module_ends, always_call=True).remove)
+        entered.enter_context(observer)
+        yield observer
