@@ -141,7 +141,32 @@ _METRICS = (
         "lower",
     ),
     Metric("device/power_capped_pct", "%", "share of samples in which the power limit held the device's clocks down"),
+    Metric(
+        "numerics/unchanged_pct",
+        "%",
+        "share of the weights with a gradient that an applied step left bitwise as they were (`numerics.watch`)",
+        "lower",
+    ),
+    Metric(
+        "numerics/float16_underflow_pct",
+        "%",
+        "share of the gradients other than zero, of activations and parameters, that times the scale are below "
+        "float16's smallest normal number (`numerics.watch`)",
+        "lower",
+    ),
+    Metric("numerics/max_activation", "", "largest magnitude that a module returned (`numerics.watch`)"),
+    Metric(
+        "numerics/max_gradient",
+        "",
+        "largest magnitude of a gradient of an activation or a parameter, unscaled (`numerics.watch`)",
+    ),
     Metric("instrumentation/overhead_pct", "%", "host time inside the suite's own calls over step time", "lower"),
+    Metric(
+        "instrumentation/watch_pct",
+        "%",
+        "time that looking into steps took, over that of all steps (`numerics.watch`)",
+        "lower",
+    ),
 )
 
 METRICS: Final[dict[str, Metric]] = {metric.key: metric for metric in _METRICS}

@@ -18,6 +18,7 @@ WITHOUT_RESULT = {
     *("report.baseline", "report.margin_pct"),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
     *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
+    *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
     "max_batch.limit",
     "precision.fp32_modules",

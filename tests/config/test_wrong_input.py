@@ -23,8 +23,8 @@ def sentence(line):
 
 
 TOP = (
-    "data, device, dry_run, into, max_batch, model, name, optimizer, output_dir, parallel, precision, predict, report, "
-    "resume, scheduler, seam, seed, task"
+    "data, device, doctor, dry_run, into, max_batch, model, name, numerics, optimizer, output_dir, parallel, "
+    "precision, predict, report, resume, scheduler, seam, seed, task"
 )
 NEW_KEY = "keys can be added or removed only in model, data, task, optimizer, scheduler"
 NO_INTEGER = "of type 'str' could not be converted to Integer"

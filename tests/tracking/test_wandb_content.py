@@ -11,6 +11,7 @@ from wandb_server import KEY, Run, WandbServer
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import METRICS
 from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
+from ampsweep.record.numerics import Magnitudes, RunNumerics
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, RankFigures, RecordedDtypes, StepPrediction
 from ampsweep.tracking.tracker import make_tracker
 
@@ -89,6 +90,33 @@ def test_a_run_says_what_it_is_how_it_went_and_what_was_measured(track: Track, r
     assert [run.config[f"{kind}_dtype"] for kind in ("compute", "reduction")] == ["bfloat16", "float32"]
     assert table(run, "dtype_table")[1] == [["bfloat16", 90, 7], ["float32", 0, 2]]
     assert run.alerts == []
+
+
+def test_watched_numerics_are_histograms_and_a_table(track: Track, record: RunRecord, tmp_path) -> None:
+    weight = {"kind": "weight", "dtype": "float32", "num_steps": 2, "num_elements": 8, "max_abs": 3.0}
+    RunNumerics(
+        magnitudes=[
+            Magnitudes(layer="first.weight", first_exponent=-3, counts=[5, 0, 2], num_zeros=1, **weight),
+            Magnitudes(layer="second.weight", first_exponent=-1, counts=[4, 0, 4], **weight),
+            Magnitudes(layer="second.weight", **weight | {"kind": "update"}, unchanged_pct=100.0, num_nonfinite=8),
+        ]
+    ).write(tmp_path)
+    run = track(record)
+    histogram = run.summary["numerics_weight_log2"]
+    assert (histogram["_type"], histogram["values"], histogram["bins"]) == (
+        "histogram",
+        [5, 0, 6, 0, 4],
+        [-3, -2, -1, 0, 1, 2],
+    )
+    assert "numerics_update_log2" not in run.summary, "nothing was finite"
+    columns, rows = table(run, "numerics_table")
+    by_row = [dict(zip(columns, row, strict=True)) for row in rows]
+    assert [(one["kind"], one["layer"], one["lowest_exponent"], one["highest_exponent"]) for one in by_row] == [
+        ("weight", "first.weight", -3, -1),
+        ("weight", "second.weight", -1, 1),
+        ("update", "second.weight", None, None),
+    ]
+    assert (by_row[2]["unchanged_pct"], by_row[2]["nonfinite"]) == (100.0, 8)
 
 
 def test_the_record_is_a_file_of_the_run_as_it_was_at_the_end(track: Track, record: RunRecord) -> None:

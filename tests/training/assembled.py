@@ -106,6 +106,7 @@ def assemble(*overrides, directory: Path | None = None, **parts) -> Assembled:
         save=save,
         seam_step=config.seam.step,
         keep=keep,
+        may_watch=True,
     )
     training = Assembled(config, built, trainer, rows, saved)
     for name, part in parts.items():

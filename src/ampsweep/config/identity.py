@@ -16,7 +16,7 @@ from ampsweep.redaction import hide
 from ampsweep.text import folder_name
 
 # Where and how results are kept and shown changes no result.
-_NOT_HASHED = ("name", "tracking", "report", "predict", "resume", "into", "dry_run", "output_dir")
+_NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "resume", "into", "dry_run", "output_dir")
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")

@@ -396,6 +396,29 @@ class PredictConfig:
 
 
 @dataclass(kw_only=True)
+class DoctorConfig:
+    """Settings of `ampsweep doctor`."""
+
+    complaints: list[str] = field(default_factory=list)
+    """The complaints that are examined: types, loss, numerics, memory, speed. Empty: all."""
+    steps: int = 20
+    """Steps that are taken at most in each replay."""
+    max_seconds: float = 300.0
+    """Time after which examinations come to an end with what they have found."""
+
+
+@dataclass(kw_only=True)
+class NumericsConfig:
+    """Watching the magnitudes of a training's values."""
+
+    watch: bool = False
+    """Look at activations, gradients, weights and updates now and then, note which gradients make a step be skipped,
+    and stop before a loss that is not finite ruins the parameters."""
+    every: int | None = None
+    """Steps from one look to the next. None: so many that looking takes half a percent of the time."""
+
+
+@dataclass(kw_only=True)
 class Config:
     """One training. Its `COMPONENTS` are mappings: of one of the schemas or, for a user's own class, of any keys."""
 
@@ -412,6 +435,8 @@ class Config:
     tracking: TrackingConfig = MISSING
     report: ReportConfig = MISSING
     predict: PredictConfig = field(default_factory=PredictConfig)
+    doctor: DoctorConfig = field(default_factory=DoctorConfig)
+    numerics: NumericsConfig = field(default_factory=NumericsConfig)
     max_batch: MaxBatchConfig = field(default_factory=MaxBatchConfig)
     seam: SeamConfig = field(default_factory=SeamConfig)
     seed: int = 0

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from ampsweep.complaints import COMPLAINTS
 from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, mode_of
 from ampsweep.config.schema import (
     OPTIMIZERS,
     Config,
+    DoctorConfig,
     ParallelConfig,
     PrecisionConfig,
     PredictConfig,
@@ -61,6 +63,8 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _positive("max_batch.limit", config.max_batch.limit)
     yield from _predict(config.predict)
     yield from _seam(config)
+    yield from _numerics(config)
+    yield from _doctor(config.doctor)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -251,6 +255,13 @@ def seam_too_late(step: int, num_steps: int) -> str:
     return f"seam.step={step}: must be less than the {num_steps} steps of the run"
 
 
+def _doctor(doctor: DoctorConfig) -> Iterator[str]:
+    for complaint in doctor.complaints:
+        yield from _choice("doctor.complaints", complaint, COMPLAINTS)
+    yield from _positive("doctor.steps", doctor.steps)
+    yield from _positive("doctor.max_seconds", doctor.max_seconds)
+
+
 def _predict(predict: PredictConfig) -> Iterator[str]:
     yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
     yield from _positive("predict.memory_gib", predict.memory_gib)
@@ -258,6 +269,13 @@ def _predict(predict: PredictConfig) -> Iterator[str]:
         yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     for batch_size in predict.batch_sizes or ():
         yield from _positive("predict.batch_sizes", batch_size)
+
+
+def _numerics(config: Config) -> Iterator[str]:
+    yield from _positive("numerics.every", config.numerics.every)
+    if config.numerics.watch and config.parallel.strategy != "single":
+        here = f"parallel={config.parallel.strategy}"
+        yield f"numerics.watch=true with {here}: the numerics of one process are watched; use parallel=single"
 
 
 def _component(group: str, component: Any) -> Iterator[str]:

@@ -193,6 +193,14 @@ class Precision:
             self._begun.add(optimizer)
         self.scaler.step(optimizer)
 
+    def found_nonfinite(self, optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:
+        """The flags of the optimizer's gradients, one a device, nonzero where one of them is not finite.
+
+        There are none before `unscale_` or `step`, after `update`, and without scaler, which has no public name for
+        them.
+        """
+        return [*self.scaler._found_inf_per_device(optimizer).values()] if self._scales else []
+
     def update(self) -> None:
         """Let the scaler grow or back off; once per effective batch."""
         if self._scales:

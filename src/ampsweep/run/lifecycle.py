@@ -54,6 +54,7 @@ from ampsweep.run.ending import (
 )
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
+from ampsweep.run.numerics import load_numerics, write_numerics
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
 from ampsweep.run.request import RunRequest, new_record, now
@@ -213,6 +214,7 @@ def _train(
     finally:
         stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
+        write_numerics(request, trainer)
         if not is_broken:
             add_rank_figures(record, built.parallel, trainer.instruments.num_steps_seen)
         record.ended_at = now()
@@ -281,6 +283,7 @@ def _trainer(
         watchdog=watchdog,
         seam_step=request.config.seam.step,
         keep=partial(save, file_name=AT_SEAM),
+        may_watch=True,
     )
 
 
@@ -352,6 +355,7 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
             notes += [] if repair.note is None else [repair.note]
             if repair.last_step == trainer.step:  # what no further step may be left to tell
                 trainer.values |= repair.last_row
+            load_numerics(request, trainer)
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

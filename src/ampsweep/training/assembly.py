@@ -1,6 +1,8 @@
 """Assembly of a trainer from the built parts of a training."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -39,11 +41,17 @@ def assemble_trainer(
     watchdog: Watchdog = UNWATCHED,
     seam_step: int | None = None,
     keep: Callable[[Trainer], None] = keep_nothing,
+    may_watch: bool = False,
 ) -> Trainer:
-    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`."""
+    """Assemble the trainer of a run; see `Trainer` for its callables, and `Instruments` for `snapshot`.
+
+    Args:
+        may_watch: `numerics.watch` counts; a training that only measures something else does without.
+    """
     num_batches = config.trainer.grad_accum_steps * len(built.turns) * built.parallel.world_size
     tokens = built.data.tokens_per_batch
-    instruments = Instruments(
+    parts = watched_parts(config, built) if may_watch and config.numerics.watch else PLAIN
+    instruments = parts.instruments(
         built.model,
         [*built.optimizers.values()],
         built.precision,
@@ -57,7 +65,7 @@ def assemble_trainer(
         snapshot=snapshot,
         waits=built.parallel.waits,
     )
-    return Trainer(
+    return parts.trainer(
         model=built.model,
         data=built.data,
         task=built.task,
@@ -81,6 +89,29 @@ def assemble_trainer(
         keep=keep,
         parallel=built.parallel,
     )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The trainer and its instruments, to be made."""
+
+    trainer: Callable[..., Trainer] = Trainer
+    instruments: Callable[..., Instruments] = Instruments
+
+
+PLAIN: Final = Parts()
+
+
+def watched_parts(config: Config, built: Built) -> Parts:
+    """The parts of a training whose numerics are watched; any other does without their imports."""
+    from ampsweep.monitors.looks import Looks
+    from ampsweep.monitors.numerics import NumericsWatch
+    from ampsweep.training.watched_instruments import WatchedInstruments
+    from ampsweep.training.watched_trainer import WatchedTrainer
+
+    looks = Looks(config.numerics.every, built.num_steps)
+    watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)
+    return Parts(WatchedTrainer, partial(WatchedInstruments, watch=watch))
 
 
 def warmup_seconds(config: Config, device: torch.device) -> float:

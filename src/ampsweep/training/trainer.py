@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.turns import TrainedTurn
 from ampsweep.training.unread_rows import UnreadRows
+
+if TYPE_CHECKING:
+    from ampsweep.monitors.numerics import NumericsWatch
 
 FLUSH_EVERY_S = 0.05
 """Rows of steps shorter than this are read and logged together, because each read makes the host wait for the device.
@@ -72,6 +75,9 @@ class Trainer:
         watchdog: limits the time of an evaluation by itself.
         parallel: the ranks of which this process is one; all call the same methods in the same order.
     """
+
+    watch: "NumericsWatch | None" = None
+    """The watch over its numerics; None: nobody watches."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.metrics import MEASURED, METRICS, STEP
 from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint, read_history
 from ampsweep.redaction import hidden
+from ampsweep.tracking.wandb.numerics import numerics_shown
 
 if TYPE_CHECKING:
     import wandb
@@ -89,6 +90,7 @@ def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
     # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
     measured = {key for row in rows for key in row if key.startswith(MEASURED)}
     outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
+    summary |= numerics_shown(directory)
     return RunEnd(summary, outdated, tuple(alerts(record)), tuple(_artifacts(id, record, directory)))
 
 

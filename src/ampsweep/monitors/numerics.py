@@ -1,0 +1,282 @@
+"""The view into the steps of a training: magnitudes of its layers' values, and gradients that are not finite."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, Final
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from ampsweep.monitors.looks import Looks
+from ampsweep.monitors.magnitudes import (
+    CountedTensor,
+    MagnitudeTable,
+    SelectedElements,
+    all_finite,
+    counted,
+    flat,
+    selected,
+    taken,
+)
+from ampsweep.monitors.step_clock import Stopwatch
+from ampsweep.numeric_formats import FLOAT16
+from ampsweep.precision import Precision
+from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, NonfiniteSite, RunNumerics, TensorKind
+
+_GRADIENTS: Final = ("activation_gradient", "gradient")
+
+
+class NumericsWatch:
+    """Looks into single steps of a training, and keeps what it has seen for `numerics.json`.
+
+    In a step that is looked at, and in no other, hooks see what each module returns and the gradient of that, the
+    gradients of the parameters, and the parameters before and after the optimizer's step. A module that only passes on
+    what another has returned has no activation of its own. Of a compiled model (`trainer.compile`) nothing but the
+    parameters, their gradients and updates is seen: inside compiled code there are no modules.
+
+    Nothing changes what a step computes. What the hooks take stays on the device until the step is over; `look` then
+    waits for the device.
+
+    Args:
+        is_compiled: the model is compiled.
+        looks: the steps that are looked at.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision, looks: Looks, *, is_compiled: bool = False) -> None:
+        self._model, self._precision, self._is_compiled = model, precision, is_compiled
+        self.looks = looks
+        self.is_looking = False
+        """True within a step that is looked at."""
+        self._modules = {module: name for name, module in model.named_modules()}
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._table = MagnitudeTable()
+        self._selections: list[SelectedElements] = []
+        self._before: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
+        """Elements of the parameters that an optimizer is about to change, and of their gradients."""
+        self._returned: dict[int, tuple[ref[Tensor], int]] = {}
+        """By identity what modules have returned in the current step, as long as it lives, and its version then."""
+        self._reached: dict[str, None] = {}
+        """Parameters in the order in which backward reaches them."""
+        self._nonfinite: dict[str, int] = {}
+        self._first_nonfinite: dict[str, int] = {}
+        self._steps: list[int] = []
+        self._scale: float | None = None
+        self._scale_now: Tensor | None = None
+        self.own_time = Stopwatch()
+        """Measures the host's time of the latest look."""
+        self.nonfinite_site: NonfiniteSite | None = None
+        """The place at which the forward pass of the step that ended the training went wrong."""
+        self._unreported: dict[str, float] = {}
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Enclose a step that is looked at; `read` tells what was seen."""
+        self._selections, self._scale_now = [], self._precision.scale()
+        self.own_time.reset()
+        with ExitStack() as hooks:
+            with self.own_time:
+                self._add_hooks(hooks)
+            self.is_looking = True
+            try:
+                yield
+            finally:
+                self.is_looking = False
+                self._before.clear()
+                self._returned.clear()
+
+    def _add_hooks(self, hooks: ExitStack) -> None:
+        if not self._is_compiled:
+            hooks.callback(self._model.register_forward_pre_hook(self._on_input, with_kwargs=True).remove)
+            hooks.callback(register_module_forward_hook(self._on_output).remove)
+        for parameter, name in self._names.items():
+            self._take("weight", name, parameter)
+            if parameter.requires_grad:
+                hook = partial(self._on_gradient, name)
+                hooks.callback(parameter.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
+
+    def read(self, step: int) -> None:
+        """Count what was seen in a step; waits for the device."""
+        with self.own_time:
+            self._scale = None if self._scale_now is None else float(self._scale_now)
+            found = counted(self._selections, self._scale or 1.0)
+            self._selections = []
+            self._table.add(found)
+            self._steps.append(step)
+            self._unreported = _figures(found, self._scale or 1.0)
+
+    def read_rest(self, step: int) -> None:
+        """Count what was seen in a step that came to no end."""
+        if self._selections:
+            self.read(step)
+
+    def see_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the gradients that an optimizer is about to use, before anything unscales or clips them."""
+        with self.own_time:
+            for parameter in _parameters(optimizer):
+                if parameter.grad is not None:
+                    self._take("gradient", self._names[parameter], parameter.grad, is_scaled=True)
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep elements of the parameters that an optimizer is about to change."""
+        with self.own_time:
+            for parameter in _parameters(optimizer):
+                if parameter.grad is not None:
+                    self._before[parameter] = taken(flat(parameter)), _has_gradient(parameter, parameter.grad)
+
+    def after_update(self, *, is_applied: bool) -> None:
+        """Look at what an optimizer has made of its parameters since `before_update`; of a skipped step at nothing."""
+        with self.own_time:
+            for parameter, (before, has_gradient) in self._before.items() if is_applied else ():
+                after = taken(flat(parameter))
+                bits = torch.int64 if after.dtype == torch.float64 else torch.int32
+                is_unchanged = (after.view(bits) == before.view(bits))[has_gradient]
+                self._selections.append(
+                    SelectedElements(
+                        "update", self._names[parameter], parameter.dtype, after - before, (), False, is_unchanged
+                    )
+                )
+            self._before.clear()
+
+    def note_nonfinite(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note which gradients of an optimizer make its step be skipped; waits for the device."""
+        found = {
+            self._names[parameter]
+            for parameter in _parameters(optimizer)
+            if parameter.grad is not None and not all_finite(parameter.grad)
+        }
+        ordered = self.in_backward_order(found)
+        for name in ordered:
+            self._nonfinite[name] = self._nonfinite.get(name, 0) + 1
+        if ordered:
+            self._first_nonfinite[ordered[0]] = self._first_nonfinite.get(ordered[0], 0) + 1
+
+    def in_backward_order(self, names: set[str]) -> list[str]:
+        """Put names of parameters into the order in which backward reaches them, as far as it is known."""
+        known = [name for name in self._reached if name in names]
+        return known + [name for name in self._names.values() if name in names and name not in self._reached]
+
+    def most_often_first(self) -> tuple[str, int, int] | None:
+        """The parameter whose gradient was the first in most skipped steps: in how many, and of how many."""
+        if not self._first_nonfinite:
+            return None
+        name, num = max(self._first_nonfinite.items(), key=lambda one: one[1])
+        return name, num, sum(self._first_nonfinite.values())
+
+    def figures(self) -> dict[str, float]:
+        """Metrics of the latest look, once; empty if there was none since the last call."""
+        figures, self._unreported = self._unreported, {}
+        return figures
+
+    def numerics(self) -> RunNumerics:
+        """Everything seen so far."""
+        in_order = self.in_backward_order({*self._nonfinite})
+        return RunNumerics(
+            steps=sorted({*self._steps}),
+            scale=self._scale,
+            cost_pct=self.looks.cost_pct,
+            magnitudes=self._table.magnitudes(),
+            nonfinite_gradients={name: self._nonfinite[name] for name in in_order},
+            first_nonfinite={name: self._first_nonfinite[name] for name in in_order if name in self._first_nonfinite},
+            nonfinite_site=self.nonfinite_site,
+        )
+
+    def load(self, numerics: RunNumerics) -> None:
+        """Go on from what an earlier process of the same training has seen."""
+        self._table.load(numerics.magnitudes)
+        self._steps, self._scale = list(numerics.steps), numerics.scale
+        self._nonfinite, self._first_nonfinite = dict(numerics.nonfinite_gradients), dict(numerics.first_nonfinite)
+
+    def _on_input(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        with self.own_time:
+            for tensor in _tensors_in((args, kwargs)):
+                self._take("activation", INPUT_LAYER, tensor)
+
+    def _on_output(self, module: nn.Module, _: Any, output: Any) -> None:
+        name = self._modules.get(module)
+        if name is None:
+            return
+        with self.own_time:
+            is_recomputed = torch._C._current_autograd_node() is not None  # torch has no public name for it
+            for tensor in _tensors_in(output):
+                if not tensor.is_floating_point() or self._is_known(tensor):
+                    continue
+                if not is_recomputed:  # by activation checkpointing
+                    self._take("activation", name, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(self._on_output_gradient, name))  # type: ignore[no-untyped-call]
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        """Tell whether another module has returned this very tensor, and nothing has changed it in place since."""
+        before = self._returned.get(id(tensor))
+        self._returned[id(tensor)] = ref(tensor), tensor._version
+        return before is not None and before[0]() is tensor and before[1] == tensor._version
+
+    def _on_output_gradient(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is not None and self.is_looking:
+            with self.own_time:
+                self._take("activation_gradient", name, gradient, is_scaled=True)
+
+    def _on_gradient(self, name: str, _: Tensor) -> None:
+        self._reached.setdefault(name)
+
+    def _take(self, kind: TensorKind, layer: str, tensor: Tensor, *, is_scaled: bool = False) -> None:
+        if not tensor.is_floating_point():
+            return
+        if (selection := selected(kind, layer, tensor, is_scaled=is_scaled)) is not None:
+            self._selections.append(selection)
+
+
+def _figures(found: Sequence[CountedTensor], scale: float) -> dict[str, float]:
+    """Metrics of one look."""
+    figures: dict[str, float] = {}
+    by_kind: dict[str, list[Magnitudes]] = {}
+    for one in found:
+        by_kind.setdefault(one.magnitudes.kind, []).append(one.magnitudes)
+    if activations := by_kind.get("activation"):
+        figures["numerics/max_activation"] = max(one.max_abs for one in activations)
+    if gradients := [one for kind in _GRADIENTS for one in by_kind.get(kind, [])]:
+        figures["numerics/max_gradient"] = max(one.max_abs for one in gradients)
+        lost, num = (sum(numbers) for numbers in zip(*(_num_below(one, scale) for one in gradients), strict=True))
+        if num:
+            figures["numerics/float16_underflow_pct"] = 100 * lost / num
+    if num_updated := sum(one.num_updated for one in found):
+        figures["numerics/unchanged_pct"] = 100 * sum(one.num_unchanged for one in found) / num_updated
+    return figures
+
+
+def _num_below(gradient: Magnitudes, scale: float) -> tuple[int, int]:
+    """Count the elements other than zero that times the scale are below float16's smallest normal, and all of them."""
+    bins = max(FLOAT16.min_normal_exponent - math.floor(math.log2(scale)) - gradient.first_exponent, 0)
+    return sum(gradient.counts[:bins]), sum(gradient.counts)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """Tell of each element that `taken` takes of a parameter whether its gradient is other than zero."""
+    if gradient.layout == parameter.layout and gradient.stride() == parameter.stride():
+        return taken(flat(gradient)) != 0
+    return torch.ones_like(taken(flat(parameter)), dtype=torch.bool)
+
+
+def _tensors_in(output: Any) -> Iterator[Tensor]:
+    """All tensors of what a module returns: also in the fields of dataclasses."""
+    if is_dataclass(output) and not isinstance(output, type | dict):
+        for one in fields(output):
+            yield from _tensors_in(getattr(output, one.name))
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from _tensors_in(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from _tensors_in(value)
+    elif isinstance(output, Tensor):
+        yield output

@@ -1,0 +1,117 @@
+"""The numerics of a run, `numerics.json`: the magnitudes of its layers' values, in a compact form."""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ampsweep.record.files import RecordError, read_file, write_atomically
+from ampsweep.record.parts import as_json
+from ampsweep.record.typed import WrongValueError, typed
+
+NUMERICS_NAME: Final = "numerics.json"
+NUMERICS_SCHEMA: Final = 1
+
+TensorKind = Literal["activation", "activation_gradient", "gradient", "weight", "update"]
+"""`activation`: what a module returns; `activation_gradient`: the gradient of that; `gradient`: that of a parameter;
+`update`: a parameter after an optimizer step less before."""
+TENSOR_KINDS: Final[tuple[TensorKind, ...]] = ("activation", "activation_gradient", "gradient", "weight", "update")
+
+
+INPUT_LAYER: Final = "(input)"
+"""The layer of what the model itself is called with, an `activation`: a cast makes inf of it as of any other."""
+
+
+@dataclass(kw_only=True)
+class Magnitudes:
+    """The magnitudes of one tensor of a training, over all the steps in which it was looked at.
+
+    Gradients are those of the loss itself: the scale is divided out.
+    """
+
+    layer: str
+    """Name of a module, or of a parameter (`gradient`, `weight`, `update`)."""
+    kind: TensorKind
+    dtype: str
+    """dtype of the tensor, as torch writes it."""
+    num_steps: int = 0
+    """Steps in which it was looked at."""
+    num_elements: int = 0
+    """Elements that were counted: all, or an even selection of them."""
+    num_zeros: int = 0
+    num_nonfinite: int = 0
+    """Elements with inf or NaN among those counted; they are in no other figure."""
+    max_abs: float = 0.0
+    """The largest finite magnitude of all elements."""
+    first_exponent: int = 0
+    counts: list[int] = field(default_factory=list)
+    """`counts[i]` elements had a magnitude in [2**e, 2**(e + 1)) with e = first_exponent + i."""
+    unchanged_pct: float | None = None
+    """The share of a parameter's elements that applied steps left bitwise as they were, of those that had a gradient
+    other than zero; None of everything but an update."""
+
+
+@dataclass(kw_only=True)
+class NonfiniteSite:
+    """The first place in a forward pass where a value was not finite."""
+
+    step: int
+    module: str | None
+    """None outside the model: in the loss."""
+    operator: str
+    place: str | None
+    input_dtypes: list[str] = field(default_factory=list)
+    input_max_abs: float | None = None
+    """The largest magnitude among its inputs."""
+    output_dtype: str | None = None
+
+
+@dataclass(kw_only=True)
+class RunNumerics:
+    """The numerics of one run."""
+
+    schema: int = NUMERICS_SCHEMA
+    steps: list[int] = field(default_factory=list)
+    """Steps in which the layers were looked at."""
+    scale: float | None = None
+    """The scale in the last of them; None without scaler."""
+    cost_pct: float | None = None
+    """Time that looking took, over that of all steps."""
+    magnitudes: list[Magnitudes] = field(default_factory=list)
+    """By kind in the order of `TENSOR_KINDS`, by layer in that of the forward pass or of the model's parameters."""
+    outside: list[str] = field(default_factory=list)
+    """Modules and parameters whose values no operator under autocast makes or takes in low precision; none: unknown."""
+    nonfinite_gradients: dict[str, int] = field(default_factory=dict)
+    """By parameter, in the order in which backward reaches them: skipped steps in which its gradient was not finite."""
+    first_nonfinite: dict[str, int] = field(default_factory=dict)
+    """By parameter: skipped steps in which it was the first in backward order."""
+    nonfinite_site: NonfiniteSite | None = None
+    """The place at which the forward pass of the step that ended the run went wrong; None if it did not."""
+
+    def write(self, directory: Path) -> None:
+        """Write `numerics.json` into `directory`, atomically."""
+        text = json.dumps({one.name: as_json(getattr(self, one.name)) for one in fields(self)}, allow_nan=False)
+        write_atomically(directory / NUMERICS_NAME, text + "\n")
+
+    @staticmethod
+    def read(directory: Path) -> "RunNumerics":
+        """Read the numerics of the run in `directory`.
+
+        Raises:
+            RecordError: the file is something else, or of another schema.
+            FileNotFoundError: there is no such file.
+        """
+        path = directory / NUMERICS_NAME
+        try:
+            content: Any = json.loads(read_file(path))
+        except RecordError:
+            raise
+        except ValueError as error:
+            raise RecordError(path, "is no JSON") from error
+        if not isinstance(content, dict) or content.get("schema") != NUMERICS_SCHEMA:
+            raise RecordError(path, f"holds no numerics of schema {NUMERICS_SCHEMA}")
+        try:
+            numerics: RunNumerics = typed(RunNumerics)(content)
+        except WrongValueError as error:
+            raise RecordError(path, f"holds no numerics: {error}") from error
+        return numerics
