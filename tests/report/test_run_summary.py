@@ -1,6 +1,7 @@
 import io
 
 from rich.console import Console
+from shown_diagnoses import numerics
 from synthetic_records import contaminated, disproved, failed, run
 
 from ampsweep.record.parts import StepPrediction
@@ -78,3 +79,22 @@ def test_a_step_that_leaves_tensors_behind_is_told():
 
 def test_a_run_cut_short_says_so():
     assert lines(run("fp32", cut_short="trainer.max_seconds=20 passed"))["status"].startswith("cut short: trainer.max")
+
+
+def test_numerics_tell_of_other_formats_in_two_lines(tmp_path):
+    _, record = run("fp32")
+    stream = io.StringIO()
+    numerics().write(tmp_path)
+    print_run_summary(tmp_path, record, Console(file=stream, width=40))
+    told = [line for line in stream.getvalue().splitlines() if line.startswith("headroom")]
+    assert len(told) == 2
+    assert told[0].startswith("headroom    float16 works with scales from ")
+    assert told[1].startswith("headroom    bfloat16: works, float8_e4m3fn: works")
+
+
+def test_damaged_numerics_do_not_hide_the_summary(tmp_path):
+    (tmp_path / "numerics.json").write_text("[]")
+    _, record = run("fp32")
+    text = lines((tmp_path, record))
+    assert text["status"] == "completed"
+    assert "holds no numerics" in text["headroom"]

@@ -18,6 +18,7 @@ from ampsweep.report.figures import (
     Style,
 )
 from ampsweep.report.histories import Histories
+from ampsweep.report.numerics_shown import WorkloadNumerics, numerics_of
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
 from ampsweep.report.problems import Problem, problems
@@ -66,6 +67,8 @@ class Dashboard:
     seams: tuple[SeamData, ...]
     series: tuple[SeriesPanels, ...]
     """Panels over several workloads, for each series of sizes."""
+    numerics: tuple[WorkloadNumerics, ...]
+    """The workloads with runs that looked at their numerics, of those that are drawn."""
     problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
     extent: Extent
@@ -120,6 +123,7 @@ def arrange(
             _of_series(SeriesData(one, tuple(found[place] for place in one.workloads)), panels, style)
             for one in comparison.series
         ),
+        numerics=numerics_of(found[: extent.num_workloads]),
         problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
         extent=extent,

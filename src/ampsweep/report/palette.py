@@ -20,6 +20,14 @@ def arm_colour(arm: str) -> str | None:
 OTHER_COLOUR: Final = "#8073ac"
 """Arms of no known mode."""
 
+FORMAT_COLOURS: Final[dict[str, str]] = {
+    "float16": MODE_COLOURS["amp_fp16"],
+    "bfloat16": MODE_COLOURS["amp_bf16"],
+    "float8_e4m3fn": "#cc79a7",
+    "float8_e5m2": "#0072b2",
+}
+"""Numeric formats: each that of the mode of autocast that computes in it; others from the same palette."""
+
 CATEGORY_COLOURS: Final[dict[str, str]] = {
     "parameters": "#77aadd",
     "gradients": "#44bb99",

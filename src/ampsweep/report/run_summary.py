@@ -7,13 +7,17 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run
 from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.record import RunRecord
+from ampsweep.record.files import RecordError
+from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.console import PLAIN_WIDTH, at_least, of_texts
 from ampsweep.report.rank_tables import DTYPES, ranks_table
 from ampsweep.report.sentences.file_problems import leak
+from ampsweep.report.sentences.headroom import summary_lines
 from ampsweep.report.sentences.ranks import rank_line
 from ampsweep.text import loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
 
@@ -62,11 +66,24 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "predicted", predicted_bytes(value, run.prediction_error_pct)
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
+    for line in _headroom(run.directory):
+        yield "headroom", line
     if ranks is not None:
         yield "ranks", rank_line(ranks)
     yield "directory", str(run.directory)
     if run.tracked_at is not None:
         yield "W&B", run.tracked_at
+
+
+def _headroom(directory: Path) -> list[str]:
+    """Two lines at most on what the run's numerics tell of other formats; none if it did not look at them."""
+    try:
+        numerics = RunNumerics.read(directory)
+    except FileNotFoundError:
+        return []
+    except RecordError as error:
+        return [str(error)]
+    return summary_lines(headroom_of(numerics, numerics.scale))
 
 
 def _parallel(run: Run, num_ranks: int) -> str:

@@ -1,21 +1,18 @@
 """The comparison as one self-contained HTML file, which fetches nothing."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Final
-
-from plotly.offline import get_plotlyjs
 
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.extent import JSON_NAME, MAX_WORKLOADS
 from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_keys
-from ampsweep.report.page.markup import Markup, join, json_script, name, tag
+from ampsweep.report.page.markup import Markup, join, name, tag
+from ampsweep.report.page.numerics_cards import numerics_section
 from ampsweep.report.page.panel_figures import Figures, series_panels, workload_panels
 from ampsweep.report.page.run_table import runs_table
 from ampsweep.report.page.seam_cards import seam_cards
 from ampsweep.report.page.search_cards import search_cards
+from ampsweep.report.page.shell import page_header, whole_page
 from ampsweep.report.page.tables import html_table
 from ampsweep.report.page.verdict_cards import overview, verdict_card
 from ampsweep.report.problems import Problem, problems_table
@@ -35,19 +32,7 @@ def html(dashboard: Dashboard) -> str:
     """The document."""
     figures = Figures()
     body = _body(dashboard, figures)
-    scripts = [Markup(_asset("theme.js")), Markup(get_plotlyjs()), Markup(_asset("page.js"))]
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", _title(dashboard)),
-        tag("style", Markup(_asset("page.css"))),
-        tag("script", scripts[0]),
-    )
-    end = [json_script("figures", figures.drawn), *(tag("script", script) for script in scripts[1:])]
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body, *end), lang='en')}\n"
+    return whole_page(_title(dashboard), body, figures)
 
 
 def _title(dashboard: Dashboard) -> str:
@@ -76,6 +61,7 @@ def _body(dashboard: Dashboard, figures: Figures) -> Markup:
             _problems(dashboard),
             series_panels(dashboard, figures, filter_keys(comparison.workloads)),
             _panels(dashboard, figures) if dashboard.workloads else None,
+            numerics_section(dashboard, figures),
             _runs(dashboard),
             _environment(dashboard),
             _method(dashboard),
@@ -103,19 +89,13 @@ def _header(dashboard: Dashboard) -> Markup:
         ("problems", "Problems", dashboard.problems),
         ("against-size", section_heading([one.data.series for one in series]), series),
         ("panels", "Panels", dashboard.workloads),
+        ("numerics", "Numerics", dashboard.numerics),
     ]
     links = [(key, text) for key, text, content in parts if content]
     links += [("runs", "Runs"), ("environment", "Environment"), ("method", "Method")]
     return tag(
         "header",
-        tag(
-            "div",
-            tag("h1", join("Precision compared with ", name(dashboard.comparison.baseline))),
-            tag("p", ", ".join(counts), class_="counts"),
-            tag("nav", *(tag("a", text, href=f"#{key}") for key, text in links), aria_label="On this page"),
-            tag("button", "Theme", type="button", id="theme"),
-            class_="title",
-        ),
+        page_header(join("Precision compared with ", name(dashboard.comparison.baseline)), ", ".join(counts), links),
         filter_bar(dashboard),
         tag("noscript", tag("p", "The pictures and filters need JavaScript; all figures are in the tables below.")),
     )
@@ -211,14 +191,3 @@ def _environment(dashboard: Dashboard) -> Markup:
 def _method(dashboard: Dashboard) -> Markup:
     items = [tag("li", tag("strong", figure), f": {how}") for figure, how in method(dashboard.comparison)]
     return tag("section", tag("h2", "How each figure was taken"), tag("ul", *items), id="method")
-
-
-def _policy(scripts: list[Markup]) -> str:
-    """The page's content security policy: a browser runs only the page's own scripts, and fetches nothing."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _asset(file_name: str) -> str:
-    return (files("ampsweep.report.page") / "assets" / file_name).read_text(encoding="utf-8")

@@ -58,6 +58,16 @@ def sentence(clause: str, arms: Iterable[str]) -> Markup:
     return name(f"{clause if begins_with_arm else clause[:1].upper() + clause[1:]}.")
 
 
+def stated(clause: str) -> Markup:
+    """A clause with a stop, and with a capital letter if it opens with a word: the name of an operator stays as it is.
+
+    >>> stated("the loss is NaN"), stated("aten.bmm overflows")
+    ('<bdi>The loss is NaN.</bdi>', '<bdi>aten.bmm overflows.</bdi>')
+    """
+    first = clause.split(" ", 1)[0]
+    return name(f"{clause[:1].upper() + clause[1:] if first.isalpha() else clause}.")
+
+
 def swatch(style: ArmStyle) -> Markup:
     """A patch of the arm's colour."""
     return tag("span", class_="swatch", style=f"--arm:{style.colour}", aria_hidden="true")

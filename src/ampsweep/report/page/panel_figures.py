@@ -1,6 +1,6 @@
 """Panels on the page: a picture that the page's script draws, its question, and its figures as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from ampsweep.report.figures import PanelFigure
 from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, join, name, sentence, tag
 from ampsweep.report.page.tables import details, html_table
+from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import SECTIONS, Panel
 from ampsweep.report.sentences.sizes import section_heading, series_heading, series_lines
 from ampsweep.report.size_tables import size_table
@@ -93,29 +94,53 @@ def _lines(series: SizeSeries, dashboard: Dashboard) -> Markup | None:
 def panel_figure(item: PanelShown, prefix: str, dashboard: Dashboard, figures: Figures) -> Markup:
     """One panel; `prefix` tells it from the same panel of something else."""
     panel, shown = item
-    identifier = f"{prefix}-{panel.key}"
+    return figure_card(
+        shown,
+        figures,
+        identifier=f"{prefix}-{panel.key}",
+        title=panel.title,
+        question=panel.question,
+        note=panel.note,
+        wide=_is_wide(panel),
+        styles=dashboard.styles,
+    )
+
+
+def figure_card(
+    shown: PanelFigure,
+    figures: Figures,
+    *,
+    identifier: str,
+    title: str,
+    question: str,
+    note: str = "",
+    wide: bool = False,
+    styles: Mapping[str, ArmStyle] = {},
+) -> Markup:
+    """A picture with its title, its remarks and its figures as a table; its height is that of its layout."""
     table = None
     if shown.table is not None:
-        table = details("Figures as a table", html_table(shown.table, dashboard.styles, caption=panel.title))
+        table = details("Figures as a table", html_table(shown.table, styles, caption=title))
+    drawn = f"{title}, drawn" + ("; its figures are in the table below" if table else "")
     return tag(
         "figure",
         tag(
             "figcaption",
-            tag("strong", panel.title, id=f"{identifier}-title"),
-            tag("span", panel.question, class_="question"),
+            tag("strong", title, id=f"{identifier}-title"),
+            tag("span", question, class_="question"),
         ),
         tag(
             "div",
             class_="plot",
             role="img",
-            aria_label=f"{panel.title}, drawn; its figures are in the table below",
+            aria_label=drawn,
             data_figure=figures.add(shown),
             style=f"height:{shown.layout['height']}px",
         ),
-        tag("p", panel.note, class_="note") if panel.note else None,
-        join(*(tag("p", sentence(remark, dashboard.styles), class_="note") for remark in shown.remarks)),
+        tag("p", note, class_="note") if note else None,
+        join(*(tag("p", sentence(remark, styles), class_="note") for remark in shown.remarks)),
         table,
-        class_="panel wide" if _is_wide(panel) else "panel",
+        class_="panel wide" if wide else "panel",
         id=identifier,
         role="group",
         aria_labelledby=f"{identifier}-title",

@@ -162,15 +162,24 @@ function draw(plot) {
   for (const { marker } of traces) {
     if (isDark() && marker?.line?.color === "#333333") marker.line.color = "#e8e6e3";
   }
+  for (const trace of traces) if (trace.type === "heatmap") trace.reversescale = !isDark(); // the least is near the ground
   plot.dataset.drawn = "";
   const layout = themed(figure.layout);
   if (phone.matches && !printing) {
     const broken = (text) => text.replace(", ", ",<br>").replace(" (", "<br>(");
     for (const { title } of [layout.xaxis, layout.yaxis]) if (title) title.text = broken(title.text);
+    if (traces.some((trace) => trace.type === "heatmap")) narrow(traces, layout);
   }
   if (printing) Object.assign(layout, { autosize: false, width: 680 });
   // The table below says the same in words; what Plotly draws is for the eye.
   return Plotly.react(plot, traces, layout, config);
+}
+
+// A heat map on a phone: the ends of the layers' names, every other tick, and no scale of colours.
+function narrow(traces, { xaxis, yaxis }) {
+  yaxis.ticktext = yaxis.ticktext.map((text) => (text.length > 17 ? `…${text.slice(-16)}` : text));
+  for (const key of ["tickvals", "ticktext"]) xaxis[key] = xaxis[key].filter((_, index) => index % 2 === 0);
+  for (const trace of traces) trace.showscale = false;
 }
 
 function redraw() {
@@ -207,6 +216,22 @@ addEventListener("afterprint", () => {
   for (const details of unfolded) details.open = false;
   redraw();
 });
+
+// --- copying -------------------------------------------------------------------------------------------------------
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const code = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch (error) { // the browser does not let a page do it: chosen, it takes one key
+      getSelection().selectAllChildren(code);
+      button.textContent = "Chosen";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+}
 
 nameTheme();
 if (form) applyFilters(); // browsers restore fields on reload

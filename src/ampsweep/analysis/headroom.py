@@ -1,0 +1,301 @@
+"""The headroom of a training in a low-precision format, before it is trained in it: from the magnitudes of any run.
+
+A training under autocast with a scaler works in a format if
+
+- no activation and no weight that is cast exceeds the format's largest number: the scale does not reach them, and the
+  loss is inf or NaN whatever it is;
+- there is a scale S with which the largest gradient that is computed, of an activation or a parameter, stays below the
+  largest number, as a single inf reaches the parameters and skips the step, and with which next to nothing of any
+  layer's gradients falls below half of the smallest number, where it becomes zero.
+
+`GradScaler` begins at 65,536, halves the scale on each step with inf or NaN and doubles it after 2,000 without. So it
+finds its way down from a scale that is too large within a few steps, but up from one that is too small it takes
+thousands. Parameters and their updates stay in float32 and have no part in this; a cast rounds, too, which is another
+question than the range. The loss itself is multiplied by the scale in float32.
+
+Values that no module returns, such as the scores of an attention written by hand, are in no magnitudes, so that nothing
+is known of them here. And a layer whose gradients vanish counts even if it hardly contributes to the loss.
+
+The formats of 8 bits have so short a range that each tensor has a scale of its own, which brings its largest element to
+the format's largest number: there the range within one tensor decides. They are used as in "FP8 Formats for Deep
+Learning" (P. Micikevicius et al., 2022, https://arxiv.org/abs/2209.05433): e4m3 for activations and weights, e5m2 for
+gradients of activations.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ampsweep.analysis.exponent_counts import ExponentCounts
+from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, FORMATS, NumericFormat
+from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
+
+MAX_LOST_PCT: Final = 5.0
+"""The share of the sum of a layer's magnitudes that may become zero. Of normally distributed values the 25 % that are
+smallest have it: a third of their standard deviation is then the smallest number of the format."""
+INITIAL_SCALE: Final = 65536.0
+"""The scale with which `torch.amp.GradScaler` begins."""
+SMALLEST_SCALE: Final = 2.0**-24
+"""The scale below which a training is given up (`ampsweep.training.ending`)."""
+NEAR: Final = 4.0
+"""Magnitudes within this factor of the largest number are near it."""
+
+HeadroomVerdict = Literal["works", "works_below", "works_above", "works_with_tensor_scales", "does_not_work"]
+"""`works`: as it is; `works_below`: with a smaller scale than the present one, which the scaler finds by skipping some
+steps; `works_above`: with a larger one, which it finds after thousands of steps; `works_with_tensor_scales`: a format
+of 8 bits, each tensor with a scale of its own."""
+ObstacleKind = Literal["too_large", "vanishes", "too_wide"]
+"""`too_large`: exceeds the largest number; `vanishes`: is too small for the smallest; `too_wide`: any scale that keeps
+it makes another layer, or itself, exceed the largest number."""
+
+SCALED: Final[tuple[TensorKind, ...]] = ("activation_gradient", "gradient")
+"""The kinds that the scale multiplies."""
+_CAST_KINDS: Final[Mapping[str, tuple[TensorKind, ...]]] = {
+    FLOAT16.name: ("activation", "weight", *SCALED),
+    BFLOAT16.name: ("activation", "weight", *SCALED),
+    FLOAT8_E4M3.name: ("activation", "weight"),
+    FLOAT8_E5M2.name: ("activation_gradient",),
+}
+JUDGED_FORMATS: Final = tuple(_CAST_KINDS)
+_OF_8_BITS: Final = (FLOAT8_E4M3.name, FLOAT8_E5M2.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRange:
+    """The part of one tensor that a format holds, with the scale; shares are of its elements other than zero."""
+
+    layer: str
+    kind: TensorKind
+    max_abs: float
+    """With the scale."""
+    below_normal_pct: float
+    """Below the smallest normal number: they lose digits, or become zero."""
+    lost_pct: float
+    """Below half of the smallest number: they become zero."""
+    near_max_pct: float
+    """Within a factor of `NEAR` of the largest number, or above it."""
+    above_pct: float
+    """Above the largest number: they become inf."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """A layer that is in the way of a format."""
+
+    kind: ObstacleKind
+    layer: str
+    tensor: TensorKind
+    max_abs: float
+    """Without the scale."""
+    lost_pct: float
+    """The share of the sum of its magnitudes that becomes zero, with the best scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """The room that a training has in a format."""
+
+    format: str
+    verdict: HeadroomVerdict
+    scale: float
+    """The scale that it is judged from; 1 for formats without a scaler."""
+    best_scale: float
+    """The scale itself where it works; else the one to begin with."""
+    min_scale: float
+    """The smallest scale with which no layer's gradients lose more than `MAX_LOST_PCT`; 0 without gradients, and
+    of formats whose tensors have scales of their own."""
+    max_scale: float
+    """The largest scale with which no gradient exceeds the largest number; inf without gradients, and of formats
+    whose tensors have scales of their own."""
+    min_scale_layer: str | None = None
+    """The layer whose gradients ask for `min_scale`."""
+    max_scale_layer: str | None = None
+    """The layer with the largest gradient."""
+    fullest_layer: str | None = None
+    """The layer with the largest activation or weight."""
+    fullest_pct: float | None = None
+    """The activation or weight over the largest number of the format."""
+    obstacles: tuple[Obstacle, ...] = ()
+    """The layers in the way, in the order of the model; empty unless it does not work."""
+    ranges: tuple[LayerRange, ...] = ()
+    """Every tensor that was looked at, updates too."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Tensors that are judged together: an activation, or the parameters of one module.
+
+    Of a module's parameters those that are small beside the others are of no weight: a bias that has just begun to
+    learn, or whose gradient is zero but for rounding, as that of an attention's keys.
+    """
+
+    layer: str
+    kind: TensorKind
+    max_abs: float
+    counts: ExponentCounts
+
+    def least_scale(self, of: NumericFormat) -> float:
+        """The smallest scale with which no more than `MAX_LOST_PCT` of it is lost."""
+        threshold = self.counts.threshold_of(MAX_LOST_PCT / 100)
+        return 0.0 if threshold is None else _zero_below(of) / threshold
+
+    def lost_pct(self, of: NumericFormat, scale: float = 1.0) -> float:
+        """The share of the sum of its magnitudes that becomes zero."""
+        return 100 * self.counts.sum_share_below(_zero_below(of) / scale)
+
+
+def headroom_of(
+    numerics: RunNumerics, scale: float | None = None, *, outside: Collection[str] | None = None
+) -> dict[str, Headroom]:
+    """Judge each low-precision format by the magnitudes of a run, in float32 or any other dtype.
+
+    Args:
+        numerics: of the run; values that its own dtype has lost or made infinite are unknown to it.
+        scale: the scale from which float16 is judged; None: that with which a scaler begins.
+        outside: modules and parameters whose values no operator in low precision makes or takes, such as a residual
+            stream that is added up in float32 and only normalized. None: as the numerics tell; without them all count.
+
+    Returns:
+        By the name of the format; one of which nothing was looked at is left out.
+    """
+    found = {}
+    outside = numerics.outside if outside is None else outside
+    counts = [ExponentCounts.of([one]) for one in numerics.magnitudes]
+    for name, kinds in _CAST_KINDS.items():
+        groups = [one for one in _groups(numerics, name, kinds, outside) if one.counts.total]
+        if groups:
+            own_scale = 1.0 if name != FLOAT16.name else INITIAL_SCALE if scale is None else scale
+            judge = _with_tensor_scales if name in _OF_8_BITS else _with_one_scale
+            found[name] = judge(FORMATS[name], groups, own_scale, _ranges(numerics, counts, FORMATS[name], own_scale))
+    return found
+
+
+def _with_one_scale(
+    of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]
+) -> Headroom:
+    gradients = [one for one in groups if one.kind in SCALED]
+    others = [one for one in groups if one.kind not in SCALED]
+    largest = max(gradients, key=lambda one: one.max_abs, default=None)
+    neediest = max(gradients, key=lambda one: one.least_scale(of), default=None)
+    max_scale = math.inf if largest is None or not largest.max_abs else of.max / largest.max_abs
+    min_scale = 0.0 if neediest is None else neediest.least_scale(of)
+    fullest = max(others, key=lambda one: one.max_abs, default=None)
+    best = _best_scale(scale, min_scale, max_scale) if of is FLOAT16 else scale
+    obstacles = tuple(_obstacles(of, groups, best))
+    return Headroom(
+        format=of.name,
+        verdict="does_not_work" if obstacles else _verdict(scale, min_scale, max_scale),
+        scale=scale,
+        best_scale=best,
+        min_scale=min_scale,
+        max_scale=max_scale,
+        min_scale_layer=None if neediest is None else neediest.layer,
+        max_scale_layer=None if largest is None else largest.layer,
+        fullest_layer=None if fullest is None else fullest.layer,
+        fullest_pct=None if fullest is None else 100 * fullest.max_abs / of.max,
+        obstacles=obstacles,
+        ranges=ranges,
+    )
+
+
+def _verdict(scale: float, min_scale: float, max_scale: float) -> HeadroomVerdict:
+    if scale > max_scale:
+        return "works_below"
+    return "works" if scale >= min_scale else "works_above"
+
+
+def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
+    """The scale itself if it is within the limits; of one that is too large what halving leads to, of one that is too
+    small the doubling in the middle of the limits, with as much room on either side.
+    """
+    if min_scale <= scale <= max_scale or math.isinf(max_scale):
+        return scale
+    largest = scale * 2.0 ** math.floor(math.log2(max_scale / scale))
+    if scale < min_scale:
+        middle = scale * 2.0 ** round((math.log2(min_scale / scale) + math.log2(max_scale / scale)) / 2)
+        return middle if min_scale <= middle <= max_scale else largest
+    return max(largest, SMALLEST_SCALE)
+
+
+def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Iterator[Obstacle]:
+    """The layers that keep a training from working with the best scale there is."""
+    for one in groups:
+        own_scale = scale if one.kind in SCALED else 1.0
+        lost_pct = one.lost_pct(of, own_scale)
+        kind: ObstacleKind
+        if one.max_abs * own_scale > of.max:
+            kind = "too_large"
+        elif lost_pct > MAX_LOST_PCT:
+            kind = "too_wide" if one.kind in SCALED else "vanishes"
+        else:
+            continue
+        yield Obstacle(kind=kind, layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
+
+
+def _with_tensor_scales(
+    of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]
+) -> Headroom:
+    lost = [(one, one.lost_pct(of, of.max / one.max_abs)) for one in groups if one.max_abs]
+    obstacles = tuple(
+        Obstacle(kind="too_wide", layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
+        for one, lost_pct in lost
+        if lost_pct > MAX_LOST_PCT
+    )
+    fits = all(one.max_abs <= of.max and one.lost_pct(of) <= MAX_LOST_PCT for one in groups)
+    fullest = max(groups, key=lambda one: one.max_abs)
+    return Headroom(
+        format=of.name,
+        verdict="does_not_work" if obstacles else "works" if fits else "works_with_tensor_scales",
+        scale=scale,
+        best_scale=scale,
+        min_scale=0.0,
+        max_scale=math.inf,
+        fullest_layer=fullest.layer,
+        fullest_pct=100 * fullest.max_abs / of.max,
+        obstacles=obstacles,
+        ranges=ranges,
+    )
+
+
+def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind], outside: Collection[str]) -> Iterator[_Group]:
+    together: dict[tuple[str, TensorKind], list[Magnitudes]] = defaultdict(list)
+    for one in numerics.magnitudes:
+        if one.kind not in kinds or one.layer in outside:
+            continue
+        if one.kind in ("weight", "gradient"):
+            together[one.layer.rpartition(".")[0], one.kind].append(one)
+        elif one.num_elements > one.num_steps:  # a scalar is a loss, and autocast has it in float32
+            together[one.layer, one.kind].append(one)
+    for (layer, kind), tensors in together.items():
+        overflown = kind not in SCALED and any(one.num_nonfinite and one.dtype == of for one in tensors)
+        max_abs = math.inf if overflown else max(one.max_abs for one in tensors)
+        yield _Group(layer, kind, max_abs, ExponentCounts.of(tensors))
+
+
+def _ranges(
+    numerics: RunNumerics, counts: Sequence[ExponentCounts], of: NumericFormat, scale: float
+) -> tuple[LayerRange, ...]:
+    both = zip(numerics.magnitudes, counts, strict=True)
+    return tuple(_range(one, own, of, scale if one.kind in SCALED else 1.0) for one, own in both)
+
+
+def _range(tensor: Magnitudes, counts: ExponentCounts, of: NumericFormat, scale: float) -> LayerRange:
+    def below_pct(threshold: float) -> float:
+        return 100 * counts.share_below(threshold / scale)
+
+    return LayerRange(
+        layer=tensor.layer,
+        kind=tensor.kind,
+        max_abs=tensor.max_abs * scale,
+        below_normal_pct=below_pct(2.0**of.min_normal_exponent),
+        lost_pct=below_pct(_zero_below(of)),
+        near_max_pct=100 - below_pct(of.max / NEAR) if counts.total else 0.0,
+        above_pct=100 - below_pct(of.max) if tensor.max_abs * scale > of.max else 0.0,
+    )
+
+
+def _zero_below(of: NumericFormat) -> float:
+    """The magnitude below which everything is rounded to zero."""
+    return 2.0 ** (of.min_exponent - 1)

@@ -1,0 +1,121 @@
+import pytest
+from page_reader import panel, read_page
+from shown_diagnoses import magnitudes, numerics
+from shown_runs import dashboard_of, on_gpu
+
+from ampsweep.analysis.headroom import headroom_of
+from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
+from ampsweep.report.figures.figure import NoFigure
+from ampsweep.report.figures.layer_rows import MAX_ROWS, layer_rows
+from ampsweep.report.figures.magnitude_map import magnitude_map
+from ampsweep.report.page.document import html
+
+
+def drawn(of, kind="activation"):
+    return magnitude_map(of, kind, headroom_of(of, of.scale))
+
+
+def cells(figure):
+    return figure.traces[0]
+
+
+def test_each_cell_is_the_share_of_a_row():
+    of = numerics(2)
+    cell = cells(drawn(of))
+    assert len(cell["z"]) == len(cell["y"]) == 6
+    first = of.magnitudes[0]
+    for place, count in enumerate(first.counts):
+        if count:
+            shown = cell["x"].index(first.first_exponent + place + 0.5)
+            share = count / sum(first.counts)
+            assert 10 ** cell["z"][0][shown] == pytest.approx(share, rel=0.02)
+
+
+def test_gradients_are_moved_by_the_scale():
+    alone = cells(drawn(numerics(2), "activation_gradient"))
+    scaled = cells(drawn(numerics(2, scale=4096.0), "activation_gradient"))
+
+    def ends(cell):
+        return [cell["x"][place] for place, share in enumerate(cell["z"][0]) if share is not None]
+
+    assert [x + 12 for x in ends(alone)] == ends(scaled)
+    assert cells(drawn(numerics(2)))["z"] == cells(drawn(numerics(2, scale=4096.0)))["z"], "activations are not"
+    assert "times the scale 4,096" in drawn(numerics(2, scale=4096.0), "gradient").layout["xaxis"]["title"]["text"]
+
+
+def test_the_ranges_of_formats_are_drawn_where_they_are():
+    lines = {(one["name"], one["line"]["dash"]): one for one in drawn(numerics(2)).traces if one.get("mode") == "lines"}
+    assert lines["float16", "solid"]["x"][0] == -14
+    assert lines["float16", "solid"]["x"][3] == pytest.approx(16, abs=1e-3)
+    assert lines["float16", "dot"]["x"][0] == -25
+    assert lines["float8_e4m3fn", "dot"]["x"][0] == -10
+    assert {name: one["visible"] for (name, _), one in lines.items()} == {
+        "float16": True,
+        "float8_e4m3fn": "legendonly",
+        "float8_e5m2": "legendonly",
+    }
+
+
+def test_magnitudes_beyond_bfloat16_bring_its_range_into_view():
+    tiny = RunNumerics(magnitudes=[magnitudes("a", "weight", -124)])
+    names = {one.get("name") for one in drawn(tiny, "weight").traces}
+    assert "bfloat16" in names
+
+
+def test_kinds_that_nobody_looked_at_have_no_map():
+    assert isinstance(drawn(RunNumerics(), "update"), NoFigure)
+
+
+@pytest.mark.parametrize("num_layers", [30, 70, 400])
+def test_many_layers_share_rows_in_their_order(num_layers):
+    figure = drawn(numerics(num_layers))
+    cell = cells(figure)
+    assert 16 <= len(cell["z"]) <= MAX_ROWS
+    assert figure.layout["height"] < 1100
+    assert len(figure.table.rows) == 2 * num_layers + 2, "the table has each"
+    for row in cell["z"]:
+        assert sum(10**share for share in row if share is not None) == pytest.approx(1.0, rel=0.05)
+
+
+def test_rows_have_every_layer_once():
+    for names in ([f"layers.{index}" for index in range(301)], [f"a{index}" for index in range(99)], ["x.y"] * 80):
+        rows = layer_rows(names)
+        assert [place for row in rows for place in row.layers] == list(range(len(names)))
+        assert len(rows) <= MAX_ROWS
+        assert all(len(row.label) <= 40 for row in rows)
+
+
+def test_two_dtypes_of_one_layer_have_a_row_each():
+    both = [magnitudes("a", "activation", 0), magnitudes("a", "activation", 8)]
+    both[1].dtype = "float16"
+    figure = drawn(RunNumerics(magnitudes=both))
+    assert len(cells(figure)["z"]) == 2
+    dtype = figure.table.headers.index("dtype")
+    assert [row[dtype] for row in figure.table.rows] == ["float32", "float16"]
+
+
+def test_the_comparison_shows_numerics_of_each_arm(write, tmp_path):
+    entries = write([on_gpu("fp32", 0), on_gpu("amp_fp16", 0), on_gpu("amp_fp16", 1)])
+    directories = {(record.arm, record.identity.seed): path for path, record in entries}
+    numerics(2).write(directories["fp32", 0])
+    numerics(2, scale=4096.0).write(directories["amp_fp16", 1])
+    page = read_page(html(dashboard_of(entries, tmp_path)))
+    section = page.one("section", id="numerics")
+    cards = section.all("details", class_="workload")
+    assert [one.one("h3").text.rpartition(": ")[2] for one in cards] == ["fp32 , seed 0", "amp_fp16 , seed 1"]
+    assert "open" in cards[0].attributes
+    _, figure = panel(page, "n0-1-gradient")
+    assert "times the scale 4,096" in figure["layout"]["xaxis"]["title"]["text"]
+    assert any(one.attributes.get("href") == "#numerics" for one in page.all("a"))
+
+
+def test_a_comparison_without_numerics_has_no_such_section(write, tmp_path):
+    page = read_page(html(dashboard_of(write([on_gpu("fp32", 0)]), tmp_path)))
+    assert not page.all("section", id="numerics")
+
+
+def test_damaged_numerics_are_told(write, tmp_path):
+    entries = write([on_gpu("fp32", 0)])
+    (entries[0][0] / NUMERICS_NAME).write_text("{")
+    page = read_page(html(dashboard_of(entries, tmp_path)))
+    assert "is no JSON" in page.one("section", id="numerics").text
