@@ -48,7 +48,7 @@ def markdown(
         panels: of each workload, in the order of the comparison's.
         over_sizes: of each series of sizes, in the order of the comparison's.
     """
-    lines = [f"# Precision compared with {_plain(comparison.baseline)}", ""]
+    lines = [f"# Precision compared with {plain(comparison.baseline)}", ""]
     if not comparison.compared:
         lines += ["No runs to compare.", ""]
     for index, workload in enumerate(comparison.workloads):
@@ -60,8 +60,8 @@ def markdown(
     for index, series in enumerate(comparison.series):
         lines += [*_series(series, comparison), *_panels(over_sizes[index] if over_sizes else ())]
     lines += _dtypes(comparison)
-    lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
-    lines += _list("Missing", [_plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
+    lines += _list("Notes", [plain(comparison_note(note)) for note in comparison.notes])
+    lines += _list("Missing", [plain(f"{sentence}.") for sentence in file_problems(comparison.file_problems)])
     lines += _method(comparison)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -72,7 +72,7 @@ def verdict_markdown(comparison: Comparison) -> str:
     lines += [line for found in comparison.searches for line in _search(found)]
     lines += [line for found in comparison.seams for line in _seam(found)]
     lines += [line for series in comparison.series for line in _series(series, comparison)]
-    lines += _list("Notes", [_plain(comparison_note(note)) for note in comparison.notes])
+    lines += _list("Notes", [plain(comparison_note(note)) for note in comparison.notes])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -80,7 +80,7 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
     unpaired_runs = [run for run in workload.runs if run.not_paired is not None]
     shown = first_rows(unpaired_runs, lambda run: run.arm, _MAX_RUNS)
     not_paired = [
-        f"{_plain(run.arm)}, seed {run.seed} ({_plain(run.directory)}): {_plain(unpaired(run.not_paired))}"
+        f"{plain(run.arm)}, seed {run.seed} ({plain(run.directory)}): {plain(unpaired(run.not_paired))}"
         for run in shown
         if run.not_paired is not None
     ]
@@ -95,12 +95,12 @@ def _workload(workload: WorkloadComparison, panels: Sequence[PanelShown]) -> lis
 
 
 def _findings(workload: WorkloadComparison) -> list[str]:
-    notes = [f"{_plain(arm.arm)}: {_plain(arm_note(note))}" for arm in workload.arms for note in arm.notes]
+    notes = [f"{plain(arm.arm)}: {plain(arm_note(note))}" for arm in workload.arms for note in arm.notes]
     columns, lines = columns_for(workload.arms), verdict_lines(workload)
     return [
-        f"## {_plain(workload.title)}",
+        f"## {plain(workload.title)}",
         "",
-        f"**{_plain(recommendation(workload.verdict))}**",
+        f"**{plain(recommendation(workload.verdict))}**",
         "",
         *(f"- {_said(line, topic=True)}" for line in lines if line.topic not in ("bytes", "why")),
         "",
@@ -110,7 +110,7 @@ def _findings(workload: WorkloadComparison) -> list[str]:
             [[_cell(column.render(arm)) for column in columns] for arm in workload.arms],
         ),
         "",
-        _plain(conclusion(workload)),
+        plain(conclusion(workload)),
         "",
         *_ranks(workload),
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
@@ -122,7 +122,7 @@ def _ranks(workload: WorkloadComparison) -> list[str]:
     named = arms_with_ranks(workload)
     if not named:
         return []
-    lines = [f"- {_plain(arm)}: {_plain(line)}" for arm, line in lines_of_ranks(workload)]
+    lines = [f"- {plain(arm)}: {plain(line)}" for arm, line in lines_of_ranks(workload)]
     return [f"### {RANKS}", "", *_plain_table(ranks_table(named, categories=True)), "", *lines, ""]
 
 
@@ -133,23 +133,23 @@ def _dtypes(comparison: Comparison) -> list[str]:
 
 def _series(series: SizeSeries, comparison: Comparison) -> list[str]:
     return [
-        f"## {_plain(series_heading(series))}",
+        f"## {plain(series_heading(series))}",
         "",
         *_plain_table(size_table(series, comparison)),
         "",
-        *_list("", [_plain(f"{line}.") for line in series_lines(series)]),
+        *_list("", [plain(f"{line}.") for line in series_lines(series)]),
     ]
 
 
 def _search(found: SearchComparison) -> list[str]:
     return [
-        f"## {HEADING}: {_plain(heading(found))}",
+        f"## {HEADING}: {plain(heading(found))}",
         "",
-        f"**{_plain(largest_batches(found))}**",
+        f"**{plain(largest_batches(found))}**",
         "",
         *_plain_table(search_table(found)),
         "",
-        *(f"- {_plain(line)}" for line in search_lines(found)),
+        *(f"- {plain(line)}" for line in search_lines(found)),
         "",
         "### Batches tried",
         "",
@@ -161,15 +161,15 @@ def _search(found: SearchComparison) -> list[str]:
 
 def _seam(found: SeamComparison) -> list[str]:
     return [
-        f"## {SEAMS}: {_plain(seam_heading(found))}",
+        f"## {SEAMS}: {plain(seam_heading(found))}",
         "",
-        f"**{_plain(answer(found))}**",
+        f"**{plain(answer(found))}**",
         "",
         *_plain_table(matrix_table(found)),
         "",
-        f"{_plain(explanation(found))}.",
+        f"{plain(explanation(found))}.",
         "",
-        *(f"- {_plain(line)}." for line in seam_lines(found)),
+        *(f"- {plain(line)}." for line in seam_lines(found)),
         "",
         *_plain_table(seams_table(found)),
         "",
@@ -185,11 +185,11 @@ def _runs(runs: Sequence[RunEntry]) -> list[str]:
 
 def _said(line: VerdictLine, *, topic: bool = False) -> str:
     about = f"**{line.topic}** " if topic else ""
-    return about + (f"{_plain(line.arm)}: " if line.arm is not None else "") + _plain(line.text)
+    return about + (f"{plain(line.arm)}: " if line.arm is not None else "") + plain(line.text)
 
 
 def _method(comparison: Comparison) -> list[str]:
-    how = [f"**{figure}**: {_plain(explanation)}" for figure, explanation in method(comparison)]
+    how = [f"**{figure}**: {plain(explanation)}" for figure, explanation in method(comparison)]
     return _list("How each figure was taken", how)
 
 
@@ -199,7 +199,7 @@ def _panels(panels: Iterable[PanelShown]) -> list[str]:
     for panel, shown in panels:
         if shown.table is not None:
             lines += [f"### {panel.title}", "", *_plain_table(shown.table), ""]
-            lines += [f"{_plain(remark)}.\n" for remark in shown.remarks]
+            lines += [f"{plain(remark)}.\n" for remark in shown.remarks]
     return lines
 
 
@@ -208,21 +208,21 @@ def _run(run: RunEntry) -> list[str]:
     if place is None:
         tracked = ABSENT
     elif place.startswith(("https://", "http://")):
-        tracked = f"<{place}>" if re.fullmatch(r"[^\s<>|]+", place) else _plain(place)
+        tracked = f"<{place}>" if re.fullmatch(r"[^\s<>|]+", place) else plain(place)
     else:
-        tracked = _plain(place)
+        tracked = plain(place)
     status = run.status if run.contaminated is None else f"{run.status}, contaminated"
-    return [_plain(run.arm), str(run.seed), status, _plain(run.directory), tracked]
+    return [plain(run.arm), str(run.seed), status, plain(run.directory), tracked]
 
 
 def _cell(cell: Cell) -> str:
     between = "" if not cell.detail else " " if cell.detail.startswith("[") else ", "
-    return _plain(f"{cell.value}{between}{cell.detail}")
+    return plain(f"{cell.value}{between}{cell.detail}")
 
 
 def _plain_table(table: Table) -> list[str]:
-    headers = [_plain(header) for header in table.headers]
-    return _table(headers, table.numeric, [[_plain(cell) for cell in row] for row in table.rows])
+    headers = [plain(header) for header in table.headers]
+    return _table(headers, table.numeric, [[plain(cell) for cell in row] for row in table.rows])
 
 
 def _table(headers: Sequence[str], numeric: Sequence[bool], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -235,6 +235,6 @@ def _list(title: str, items: Sequence[str], *, level: int = 2) -> list[str]:
     return [*head, *(f"- {item}" for item in items), ""] if items else []
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape `text` so that Markdown shows it literally, in one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
