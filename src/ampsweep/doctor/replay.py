@@ -1,0 +1,219 @@
+"""A training whose steps can be taken again and again from the same state, in any precision."""
+
+import copy
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.data.base import Data
+from ampsweep.tracing.feeding import resident
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build
+from ampsweep.training.found_checkpoint import FoundCheckpoint
+from ampsweep.training.random_state import restore_rng_state, rng_state
+from ampsweep.training.resume import resume
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenStep:
+    """One optimizer step as it was taken; its numbers are on the host."""
+
+    number: int
+    """The step of the training, the first is 1."""
+    losses: dict[str, float]
+    """Those of its turns, by name."""
+    scale: float | None
+    """The factor that the losses were multiplied by; None without scaler."""
+    nonfinite_gradients: tuple[str, ...]
+    """Names of the parameters whose gradients had inf or NaN, in the order in which backward reached them."""
+    is_skipped: bool
+    """The scaler has left out the step of an optimizer."""
+
+    @property
+    def loss(self) -> float:
+        """The sum of its turns' losses."""
+        return sum(self.losses.values())
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """All that a training's next steps depend on."""
+
+    step: int
+    next_batch: int
+    model: dict[str, Tensor]
+    optimizers: dict[str, dict[str, Any]]
+    scaler: dict[str, Any]
+    counts: dict[str, Any]
+    applied_steps: int
+    rng: dict[str, Any]
+
+
+class KeptBatches:
+    """Data that reads each batch once and then has it at hand, so that streams can be replayed, too."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._kept: dict[int, Any] = {}
+        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
+        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+
+    def train_batch(self, index: int) -> Any:
+        if index not in self._kept:
+            self._kept[index] = self._data.train_batch(index)
+        return self._kept[index]
+
+    def forget_before(self, index: int) -> None:
+        """Drop the batches before this one: no replay will begin with them again."""
+        self._kept = {one: batch for one, batch in self._kept.items() if one >= index}
+
+    def val_batches(self) -> Iterator[Any]:
+        yield from self._data.val_batches()
+
+    @property
+    def source(self) -> Data:
+        """The data whose batches it keeps."""
+        return self._data
+
+    @property
+    def next_unread(self) -> int:
+        """The index of the first batch after all that were read."""
+        return max(self._kept, default=-1) + 1
+
+    def resident(self) -> list[Tensor]:
+        """The tensors that the data holds on an accelerator."""
+        return resident(self._data)
+
+
+_UNCOLLECTED_BYTES: Final = 2**28
+"""Bytes of parameters of earlier replays that may lie about before they are collected."""
+
+
+class Replay:
+    """The training of `config`, standing before a step, which it can take and take back.
+
+    Two replays of one config, or of two that differ in precision, begin with the same weights and get the same batches.
+
+    Args:
+        data: the data of the training, which several replays may share.
+        checkpoint: the state to begin with; None: that of the first step.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+
+    _uncollected_bytes: ClassVar[int] = 0
+    """Bytes of parameters of replays since garbage was collected: a trainer and its instruments refer to each other, so
+    that their model stays until then."""
+
+    def __init__(
+        self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None
+    ) -> None:
+        if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
+            gc.collect()
+            Replay._uncollected_bytes = 0
+        self.config, self.device, self.data, self._checkpoint = config, device, data, checkpoint
+        self.built = build(config, device, data)
+        self.trainer = assemble_trainer(config, self.built, device)
+        if checkpoint is not None:
+            resume(self.trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+        self.built.precision.scale()  # which a scaler makes when it is first asked: each step calls the same operators
+        self.model = self.trainer.model
+        self.model.train()
+        Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
+        self._nonfinite: list[str] = []
+        self._reached: dict[str, None] = {}
+        """Names of parameters in the order in which backward reaches them."""
+        self._names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for parameter, name in self._names.items():
+            if parameter.requires_grad:  # the hook must not lead to the parameter: torch would keep both for good
+                note = partial(_note_reached, self._reached, name)
+                parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+        precision = self.built.precision
+        self._step = precision.step
+        precision.step = self._step_noted  # type: ignore[method-assign]
+
+    def in_precision(self, precision: PrecisionConfig) -> "Replay":
+        """Make another replay that differs in precision, from the same beginning."""
+        return Replay(replace(self.config, precision=precision), self.device, self.data, self._checkpoint)
+
+    def read_ahead(self) -> None:
+        """Read the batches of the next step, so that reading them is no part of it."""
+        trainer = self.trainer
+        for number in range(trainer.config.grad_accum_steps * len(trainer.turns)):
+            self.data.train_batch(trainer.next_batch + number)
+
+    def step(self) -> TakenStep:
+        """Take the next step."""
+        trainer, precision = self.trainer, self.built.precision
+        scale = precision.scale()
+        self._nonfinite = []
+        self._reached.clear()
+        trainer.step += 1
+        with precision.flags():
+            taken = trainer.train_step()
+        return TakenStep(
+            number=trainer.step,
+            losses={name: float(loss) for name, loss in taken.losses.items()},
+            scale=None if scale is None else float(scale),
+            nonfinite_gradients=tuple(self._nonfinite),
+            is_skipped=scale is not None and bool(self._nonfinite),
+        )
+
+    def state(self) -> ReplayState:
+        """Copy the state that the next step begins with."""
+        trainer = self.trainer
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return ReplayState(
+            step=trainer.step,
+            next_batch=trainer.next_batch,
+            model={name: tensor.detach().clone() for name, tensor in tensors.items()},
+            optimizers={name: copy.deepcopy(one.state_dict()) for name, one in trainer.optimizers.items()},
+            scaler=copy.deepcopy(self.built.precision.state_dict()),
+            counts=trainer.instruments.state_dict(),
+            applied_steps=int(trainer.instruments.applied_steps()),
+            rng=rng_state(self.device),
+        )
+
+    def restore(self, state: ReplayState) -> None:
+        """Go back to a state, which may be that of a replay in another precision: values are cast."""
+        trainer = self.trainer
+        trainer.step, trainer.next_batch = state.step, state.next_batch
+        with torch.no_grad():
+            for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+                tensor.copy_(state.model[name])
+        self.model.zero_grad(set_to_none=True)
+        for name, optimizer in trainer.optimizers.items():
+            optimizer.load_state_dict(copy.deepcopy(state.optimizers[name]))
+        self.built.precision.load_state_dict(copy.deepcopy(state.scaler))
+        trainer.instruments.load_state_dict(state.counts, applied_steps=state.applied_steps)
+        restore_rng_state(state.rng, self.device)
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Enclose steps that are taken back at the end."""
+        state = self.state()
+        try:
+            yield
+        finally:
+            self.restore(state)
+
+    def _step_noted(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the optimizer's step, and note before it which of its gradients are not finite."""
+        own = {
+            self._names[p]: p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+        }
+        order = [name for name in self._reached if name in own] + [name for name in own if name not in self._reached]
+        self._nonfinite += [name for name in order if not own[name].isfinite().all()]
+        self._step(optimizer)
+
+
+def _note_reached(reached: dict[str, None], name: str, _: Tensor) -> None:
+    reached.setdefault(name)

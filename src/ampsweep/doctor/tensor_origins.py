@@ -1,0 +1,180 @@
+"""The origin of each tensor of a training: a parameter, a batch, or the operator that made it, and of its dtype."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampsweep.doctor.functions import FunctionMode, RunningFunction
+from ampsweep.tracing.calls import Call
+from ampsweep.tracing.ledger import tensors_in
+
+OriginKind = Literal[
+    "parameter",
+    "buffer",
+    "attribute",
+    "batch",
+    "optimizer_state",
+    "constant",
+    "cast",
+    "autocast",
+    "operator",
+    "unknown",
+]
+"""`attribute`: a tensor that a module holds without having registered it; `constant`: made from no other tensor;
+`cast`: by the code's own `.to(...)`; `autocast`: cast by autocast; `unknown`: made outside of torch's operators."""
+
+_COPIES: Final = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias")
+_CASTING: Final = frozenset(
+    ("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy", "to_dtype", "new_tensor")
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorOrigin:
+    """The making of one tensor."""
+
+    kind: OriginKind
+    dtype: torch.dtype
+    name: str | None = None
+    """Name of a parameter, a buffer or an attribute, key of a batch's tensor, or name of an optimizer's state."""
+    call: Call | None = None
+    sources: tuple["TensorOrigin", ...] = ()
+    """The origins of the tensors that the operator took."""
+    function: RunningFunction | None = None
+    """The function of torch's interface that called the operator; None in autograd's own backward pass."""
+    is_same: bool = False
+    """The operator has only made a view or a copy of its first tensor."""
+
+    @property
+    def made(self) -> "TensorOrigin":
+        """The origin of the values: views and copies left out."""
+        origin = self
+        while origin.is_same and origin.sources:
+            origin = origin.sources[0]
+        return origin
+
+    @property
+    def dtype_from(self) -> "TensorOrigin":
+        """The origin of the dtype: the first of the tensors it was passed on from, by promotion or as it was."""
+        origin = self
+        while origin.sources:
+            same = [one for one in origin.sources if one.dtype == origin.dtype]
+            if not same or origin.kind in ("cast", "autocast"):
+                break
+            origin = same[0]
+        return origin
+
+
+class TensorOrigins:
+    """The origins of all tensors of a training that are alive.
+
+    Args:
+        model: its parameters, its buffers and what else its modules hold go by their names.
+        optimizers: the same of their states.
+        functions: knows the function of torch's interface that runs now.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer], functions: FunctionMode) -> None:
+        self._model, self._optimizers, self._functions = model, [*optimizers], functions
+        self._known: dict[int, tuple[weakref.ref[Tensor], TensorOrigin]] = {}
+
+    def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """Note what a call has made; for `ampsweep.tracing.calls.observe`."""
+        inputs = [*tensors_in(args), *tensors_in(kwargs)]
+        taken = {id(tensor) for tensor in inputs}
+        made = [tensor for tensor in tensors_in(result) if id(tensor) not in taken]
+        if not made:
+            return
+        sources = tuple(self.of(tensor) for tensor in inputs if tensor.is_floating_point() or tensor.is_complex())
+        storages = {_storage(tensor) for tensor in inputs[:1]}
+        for tensor in made:
+            self._know(
+                tensor,
+                TensorOrigin(
+                    self._kind(call, inputs),
+                    tensor.dtype,
+                    call=call,
+                    sources=sources,
+                    function=self._functions.running,
+                    is_same=bool(sources)
+                    and sources[0].dtype == tensor.dtype
+                    and (_storage(tensor) in storages or call.operator in _COPIES),
+                ),
+            )
+
+    def name_batch(self, index: int, batch: Any) -> None:
+        """Note the tensors of the batch of this index."""
+        for name, tensor in _named(batch, "batch"):
+            self._know(tensor, TensorOrigin("batch", tensor.dtype, name=name))
+
+    def of(self, tensor: Tensor) -> TensorOrigin:
+        """The origin of a tensor."""
+        found = self._known.get(id(tensor))
+        if found is not None and found[0]() is tensor:
+            return found[1]
+        origin = self._held(tensor) or TensorOrigin("unknown", tensor.dtype)
+        self._know(tensor, origin)
+        return origin
+
+    def _know(self, tensor: Tensor, origin: TensorOrigin) -> None:
+        self._known[id(tensor)] = weakref.ref(tensor), origin
+
+    def _kind(self, call: Call, inputs: Sequence[Tensor]) -> OriginKind:
+        if not inputs or call.operator == "aten.lift_fresh":
+            return "constant"
+        if call.is_cast:
+            function = self._functions.running
+            if function is not None and function.identity.function in _CASTING:
+                return "cast"
+            return "autocast" if function is not None and function.is_autocast else "operator"
+        return "operator"
+
+    def _held(self, tensor: Tensor) -> TensorOrigin | None:
+        """The origin of a tensor that model or optimizers hold."""
+        model = self._model
+        for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+            for name, one in named:
+                if one is tensor:
+                    return TensorOrigin(kind, tensor.dtype, name=name)  # type: ignore[arg-type]
+        for name, value in attributes(model):
+            if value is tensor:
+                return TensorOrigin("attribute", tensor.dtype, name=name)
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if value is tensor:
+                        return TensorOrigin(
+                            "optimizer_state", tensor.dtype, name=f"{key} of {names.get(parameter, '?')}"
+                        )
+        return None
+
+
+def attributes(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All tensors that modules hold without having registered them, also in containers, by their names in Python."""
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                for tensor_name, tensor in _named(value, name):
+                    yield f"{prefix}.{tensor_name}" if prefix else tensor_name, tensor
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested containers, by their names in Python: `batch[0]`, `batch['mask']`."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _named(item, f"{name}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _named(item, f"{name}[{number}]")
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
