@@ -1,0 +1,133 @@
+"""A step of which each operator's result is kept, and the match of two such steps in different precision."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.doctor.replay import Replay
+from ampsweep.tracing.calls import AroundCall, Call, observe
+from ampsweep.tracing.ledger import tensors_in
+
+_MOST_KEPT: Final = 2**14
+"""Elements of a result that are kept at most, evenly selected: enough for the norm of an error to 1 %."""
+
+Key = tuple[str, str | None, str | None, str, int]
+"""Phase, module, place, operator, and the number of such calls before it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedCall:
+    """A call of an operator, with elements of its floating-point results in float32 on the host."""
+
+    call: Call
+    key: Key
+    results: tuple[Tensor, ...]
+
+
+def record_step(replay: Replay, *, around: AroundCall | None = None, places: bool = True) -> list[RecordedCall]:
+    """Take the next step and record its calls in order, without those that compute nothing: casts and views.
+
+    Where there is a scaler, results of backward are multiplied by its scale, as they come.
+    """
+    recorded: list[RecordedCall] = []
+    seen: Counter[tuple[Any, ...]] = Counter()
+
+    def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        if call.phase == "update" or call.is_cast or not call.outputs:
+            return
+        floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
+        if not floats or (not call.operator.endswith("_") and _share_storage(args, floats)):
+            return  # another view of what it took
+        group = (call.phase, call.module, call.place, call.operator)
+        recorded.append(RecordedCall(call, (*group, seen[group]), tuple(map(selected, floats))))
+        seen[group] += 1
+
+    replay.read_ahead()
+    with observe(replay.model, on_call, around=around, places=places):
+        replay.step()
+    return recorded
+
+
+def matched(
+    own: Sequence[RecordedCall], baseline: Sequence[RecordedCall]
+) -> Iterator[tuple[RecordedCall, RecordedCall]]:
+    """Match the calls of two steps of one model in different precision, in the order of the first.
+
+    A call matches the one of the same operator, module and line that comes after as many of its kind, if the results
+    have the same numbers of elements. Calls that only one of the two makes have no match.
+    """
+    by_key = {one.key: one for one in baseline}
+    for one in own:
+        other = by_key.get(one.key)
+        if other is not None and [x.numel() for x in one.results] == [x.numel() for x in other.results]:
+            yield one, other
+
+
+def relative_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """The largest of the relative errors of several results: 2-norm of the difference over that of the exact values.
+
+    A result that is not finite where the exact one is has an infinite error; one that is exactly zero has none.
+    """
+    return max((_relative_error(one, other) for one, other in zip(results, exact, strict=True)), default=0.0)
+
+
+def selected(tensor: Tensor) -> Tensor:
+    """Even selection of a tensor's elements, float32 on the host: all, or every n-th."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, -(-flat.numel() // _MOST_KEPT))].to("cpu", torch.float32, copy=True)
+
+
+def _relative_error(result: Tensor, exact: Tensor) -> float:
+    known = exact.isfinite()
+    if not known.all():
+        result, exact = result[known], exact[known]
+    if not result.isfinite().all():
+        return float("inf")
+    norm = float(torch.linalg.vector_norm(exact.double()))
+    error = float(torch.linalg.vector_norm(result.double() - exact.double()))
+    return 0.0 if error == 0 else error / norm if norm > 0 else 0.0
+
+
+def _share_storage(args: Sequence[Any], results: Sequence[Tensor]) -> bool:
+    storages = {one.untyped_storage().data_ptr() for one in tensors_in(args)}
+    return all(one.untyped_storage().data_ptr() in storages for one in results)
+
+
+Rounds = Callable[[Tensor, torch.dtype], Tensor]
+"""A function that rounds the values of a tensor to a dtype, and returns them in its own."""
+
+
+def rounding(seed: int | None) -> Rounds:
+    """A function that rounds to the nearest number or, of a seed, after a random change by up to the unit roundoff."""
+    noise = None if seed is None else Noise(seed)
+
+    def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        values = tensor.detach() if noise is None else noise.times(tensor, torch.finfo(dtype).eps)
+        return values.to(dtype).to(tensor.dtype)
+
+    return rounded
+
+
+class Noise:
+    """Random relative changes of tensors; their values repeat after 65,521 elements, a prime number, as drawing a new
+    one for each would take longer than most operators."""
+
+    def __init__(self, seed: int) -> None:
+        self._values = torch.rand(65_521, generator=torch.Generator().manual_seed(seed)) - 0.5
+        self._begin = 0
+
+    def times(self, tensor: Tensor, width: float) -> Tensor:
+        """Multiply each element by a number that is evenly distributed in 1 +- width / 2."""
+        flat = tensor.detach().reshape(-1)
+        changes = self._values.to(flat.device, flat.dtype).mul(width).add_(1).roll(self._begin)
+        self._begin += 7919  # another prime: no two tensors are changed alike
+        num_rows, rest = divmod(flat.numel(), len(changes))
+        changed = torch.empty_like(flat)
+        whole = num_rows * len(changes)
+        torch.mul(flat[:whole].view(num_rows, len(changes)), changes, out=changed[:whole].view(num_rows, len(changes)))
+        torch.mul(flat[whole:], changes[:rest], out=changed[whole:])
+        return changed.view(tensor.shape)

@@ -1,0 +1,126 @@
+import math
+
+import pytest
+import torch
+from patients import patient_of
+from planted_numerics import PLANTED
+
+from ampsweep.doctor.patient import NotExaminedError
+from ampsweep.doctor.side_by_side.examine import SideBySide, examine_numerics
+from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, rounding, selected
+from ampsweep.record.diagnosis import Diagnosis, Finding
+from ampsweep.report.sentences.findings import told
+
+GPT = ("model=gpt_tiny", "data.batch_size=4", "data.seq_len=16")
+SMALL_GAN = ("model=gan_digits", "data.batch_size=16", "optimizer=adam", "trainer.max_grad_norm=null")
+SMALL_RESNET = ("model=resnet18", "data=synthetic_images", "data.image_size=16", "data.batch_size=4")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.name)
+def test_a_planted_error_is_found(planted):
+    findings = examine_numerics(patient_of(*planted.overrides))
+    assert findings, "nothing was found"
+    first = findings[0]
+    assert (first.kind, first.modules) == (planted.kind, [planted.module])
+    assert planted.operator in (None, first.operator)
+    assert first.place is not None
+    assert "planted_numerics.py" in first.place
+    assert first.change.overrides
+    assert first.proof["mends"] is True
+    assert told(first).headline.count(planted.module)
+    assert told(first).proof is not None
+
+
+@pytest.mark.parametrize(
+    ("workload", "mode"),
+    [
+        *((GPT, mode) for mode in ("amp_bf16", "amp_fp16", "pure_bf16")),
+        *((SMALL_GAN, mode) for mode in ("amp_bf16", "pure_bf16")),
+        (SMALL_RESNET, "amp_bf16"),  # convolutions in float16 take minutes on some CPUs
+    ],
+)
+def test_a_healthy_training_has_no_finding(workload, mode):
+    patient = patient_of(f"precision={mode}", *workload, num_steps=1)
+    assert examine_numerics(patient) == []
+    growth = patient.facts["numerics/error_growth"]
+    assert len(growth) > 2
+    assert all(0 <= point["error"] < 0.2 for point in growth)
+
+
+def test_float32_has_nothing_beside_it():
+    with pytest.raises(NotExaminedError):
+        examine_numerics(patient_of("precision=fp32", *GPT))
+
+
+def test_explained_errors_follow_the_dtype():
+    """float16 has three binary digits more than bfloat16: its explained errors are an eighth."""
+    errors = {}
+    for mode in ("amp_bf16", "amp_fp16"):
+        sides = SideBySide(patient_of(f"precision={mode}", *GPT))
+        calls = sides.compared()
+        errors[mode] = [one.explained for one in calls if one.own.call.operator == "aten.addmm"]
+        assert not any(sides.is_unexplained(one) for one in calls)
+    ratios = [half / brain for half, brain in zip(errors["amp_fp16"], errors["amp_bf16"], strict=True)]
+    assert all(1 / 16 < ratio < 1 / 4 for ratio in ratios)
+
+
+def test_an_error_that_is_known_is_explained():
+    planted = next(one for one in PLANTED if one.operator == "planted.row_sums")
+    sides = SideBySide(patient_of(*planted.overrides))
+    wrong = [one for one in sides.compared() if sides.is_unexplained(one)]
+    assert len(wrong) > 1, "the error goes through what comes after it"
+    sides.take_as_known(wrong[0])
+    assert [one for one in sides.compared() if sides.is_unexplained(one)] == []
+
+
+def test_calls_match_across_precisions():
+    patient = patient_of("precision=amp_bf16", *GPT)
+    own, baseline = patient.replay(), patient.baseline()
+    pairs = [*matched(record_step(own), record_step(baseline))]
+    assert all(one.call.operator == other.call.operator for one, other in pairs)
+    assert all(one.call.module == other.call.module for one, other in pairs)
+    operators = [one.call.operator for one, _ in pairs if one.call.phase == "forward"]
+    assert operators.count("aten.addmm") == 8
+    assert not any(one.call.is_cast for one, _ in pairs)
+
+
+def test_relative_errors():
+    exact = torch.tensor([3.0, 4.0])
+    assert relative_error([exact], [exact]) == 0
+    assert relative_error([torch.tensor([3.0, 4.5])], [exact]) == pytest.approx(0.1)
+    assert relative_error([torch.tensor([math.inf, 4.0])], [exact]) == math.inf
+    assert relative_error([torch.tensor([math.nan, 4.0])], [torch.tensor([math.inf, 4.0])]) == 0
+    assert relative_error([torch.ones(2)], [torch.zeros(2)]) == 0
+    assert relative_error([], []) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 65_521, 65_522, 200_000])
+def test_noise_stays_within_its_width(size):
+    values = torch.randn(size)
+    changed = Noise(0).times(values, 0.5)
+    assert changed.shape == values.shape
+    assert ((changed - values).abs() <= 0.2500001 * values.abs()).all()
+    assert size < 5 or not torch.equal(changed, values)
+
+
+def test_rounding_is_that_of_torch():
+    values = torch.randn(1000)
+    assert torch.equal(rounding(None)(values, torch.bfloat16), values.bfloat16().float())
+    moved = rounding(0)(values, torch.bfloat16)
+    assert torch.equal(moved, moved.bfloat16().float())
+    assert (relative_error([moved], [values]), relative_error([values.bfloat16().float()], [values])) != (0, 0)
+
+
+def test_few_elements_stand_for_many():
+    assert selected(torch.arange(10.0)).tolist() == [*range(10)]
+    kept = selected(torch.arange(1e6))
+    assert 2**13 < len(kept) <= 2**14
+    assert (kept.diff() == kept.diff()[0]).all()
+
+
+def test_a_diagnosis_is_read_as_it_was_written(tmp_path):
+    finding = Finding(complaint="numerics", kind="unexplained_error", evidence={"error": "inf"}, proof={"mends": True})
+    diagnosis = Diagnosis(arm="amp_bf16", model="m", data="d", device="cpu", device_name="x", findings=[finding])
+    diagnosis.facts["numerics/error_growth"] = [{"module": "", "error": 0.5}]
+    diagnosis.write(tmp_path)
+    assert Diagnosis.read(tmp_path) == diagnosis
