@@ -1,0 +1,199 @@
+"""The modules that must compute in float32: the smallest set of them, and the lines of code within."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from ampsweep.doctor.loss.fault import NOT_FINITE, LossFault
+from ampsweep.doctor.loss.function_calls import CalledFunction, watched_calls
+from ampsweep.doctor.loss.isolation import measure_alone
+from ampsweep.doctor.loss.loss_case import LossCase
+from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
+from ampsweep.doctor.loss.smallest_set import SetSearch
+from ampsweep.doctor.loss.variant import Kept, Variant
+from ampsweep.precision import Precision
+from ampsweep.tracing.calls import Call
+
+_MOST_CALLS: Final = 3
+"""Function calls of a module that are worth changing one by one; of more, the module is simpler."""
+_MOST_ROUNDS: Final = 3
+"""Searches that are made at most, each for a fault that shows later than the one before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprits:
+    """The smallest set that mends a fault by computing in float32."""
+
+    kept: tuple[Kept, ...]
+    """Modules, and `CalledFunction`s for what the model itself or the loss computes."""
+    is_minimal: bool
+    """True if the fault is back without any one of them."""
+    num_replays: int
+    num_modules: int
+    """Modules that compute anything, and one for what is computed outside of them."""
+    bound: int
+    """The replays that the search may take."""
+    origins: tuple[NonfiniteOrigin, ...]
+    """Those of inf and NaN in the step that showed the fault first; empty where everything was finite."""
+    later: LossFault | None = None
+    """The fault that all steps show with these kept; None: none."""
+
+    @property
+    def modules(self) -> list[str]:
+        """Names of the modules."""
+        return [one for one in self.kept if isinstance(one, str)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CulpritCalls:
+    """The smallest set of function calls that mends a fault by computing in float32, in place of the modules."""
+
+    calls: tuple[CalledFunction, ...]
+    is_minimal: bool
+    num_replays: int
+
+
+def trace_fault(case: LossCase) -> OriginTracer:
+    """Find the origins of inf and NaN in the step that shows the fault; in the first one where the loss is finite."""
+    assert case.fault is not None
+    replay = Variant(precision=case.precision).replay(case.patient)
+    for _ in range(case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0):
+        replay.step()
+    return trace_origins(replay.replay)
+
+
+class CulpritSearch:
+    """The search for what must compute in float32.
+
+    One replay names the operators that make inf or NaN; what calls them comes first. If that does not mend the fault,
+    another replay measures the error of each module, and those with the largest follow.
+    """
+
+    def __init__(self, case: LossCase) -> None:
+        self._case = case
+        self._num_replays, self._num_modules = 0, 1
+        self._origins: list[NonfiniteOrigin] = []
+
+    def find(self) -> Culprits | None:
+        """Search; None if nothing that was tried mends the fault."""
+        case, found = self._case, None
+        known: tuple[Kept, ...] = ()
+        for _ in range(_MOST_ROUNDS):
+            found = self._round(known)
+            if found is None:
+                return None
+            changed = Variant(kept=frozenset(found.kept), precision=case.precision)
+            taken = changed.steps(case.patient, case.num_steps)
+            found = replace(found, later=case.judge.fault(taken.steps, taken.error))
+            if found.later is None or found.later.sign not in NOT_FINITE or case.patient.seconds_left <= 0:
+                return found
+            case.fault, known = found.later, found.kept
+        return found
+
+    def calls(self, culprits: Culprits) -> CulpritCalls | None:
+        """Search for the function calls of the culprits that must compute in float32; None if none do in their place.
+
+        Modules of torch's own have no line that could be changed, and stay as they are.
+        """
+        whole: set[Kept] = set()
+        calls: list[CalledFunction] = []
+        num_replays, is_minimal = 0, culprits.is_minimal
+        for culprit in culprits.kept:
+            own = self._calls_of(culprit)
+            if not own:
+                return None
+            others = frozenset(one for one in culprits.kept if one not in (culprit, *whole)) | frozenset(calls)
+            search = SetSearch(partial(self._mend_together, others), num_candidates=len(own))
+            found = search.find(own)
+            num_replays += search.num_replays
+            if found is None or len(found.members) > _MOST_CALLS:
+                return None
+            whole.add(culprit)
+            calls += found.members
+            is_minimal = is_minimal and found.is_minimal
+        return CulpritCalls(calls=tuple(calls), is_minimal=is_minimal, num_replays=num_replays)
+
+    def _round(self, known: tuple[Kept, ...]) -> Culprits | None:
+        """Search for what mends the fault up to the step that shows it."""
+        tracer = trace_fault(self._case)
+        self._num_modules = max(self._num_modules, len(tracer.modules) + 1)
+        self._origins += [one for one in tracer.origins if one.call.phase != "update"]
+        ranked = [*dict.fromkeys([*known, *_suspects(self._origins)])]
+        search = SetSearch(self._mends, num_candidates=self._num_modules, num_spent=self._num_replays + 1)
+        found = search.find(ranked, partial(self._by_error, search, tracer))
+        self._num_replays = search.num_replays
+        if found is None:
+            return None
+        return Culprits(
+            kept=found.members,
+            is_minimal=found.is_minimal,
+            num_replays=self._num_replays,
+            num_modules=search.num_candidates,
+            bound=search.bound(len(found.members)),
+            origins=tuple(self._origins),
+        )
+
+    def _mends(self, kept: frozenset[Kept]) -> bool:
+        return self._case.mends(Variant(kept=kept))
+
+    def _mend_together(self, others: frozenset[Kept], calls: frozenset[CalledFunction]) -> bool:
+        return self._mends(others | calls)
+
+    def _by_error(self, search: SetSearch[Kept], tracer: OriginTracer) -> Sequence[Kept]:
+        """Rank what computes by the error that it makes by itself, the largest first."""
+        case = self._case
+        search.num_replays += 1
+        precision = Precision(case.patient.config.precision, case.patient.device)
+        found = measure_alone(case.patient.baseline(), precision, tracer.input_dtypes)
+        search.num_candidates = max(search.num_candidates, len(found.errors) + 1)
+        excess: dict[Kept, float] = {name or CalledFunction(""): found.excess(name) for name in found.errors}
+        own, base = case.own.steps, case.baseline.steps
+        if own and base:  # the loss's own error is what the model's output does not have
+            error = abs(own[0].loss - base[0].loss) / max(abs(base[0].loss), 1e-30)
+            excess[CalledFunction(None)] = found.excess_of(error)
+        return sorted(excess, key=lambda one: excess[one], reverse=True)
+
+    def _calls_of(self, culprit: Kept) -> list[CalledFunction]:
+        """The function calls that the own forward of a culprit makes, those at the lines of origins first."""
+        case = self._case
+        replay = Variant(precision=case.precision).replay(case.patient)
+        name = culprit.module if isinstance(culprit, CalledFunction) else culprit
+        if name is not None and type(replay.replay.model.get_submodule(name)).__module__.startswith("torch."):
+            return []
+        seen: dict[CalledFunction, None] = {}
+
+        def on_call(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if call.module == name and call.can_widen:
+                seen[call] = None
+            return func(*args, **kwargs)
+
+        with watched_calls(replay.replay.model, on_call):
+            replay.step()
+        first = next((one.call for one in self._origins if one.call.module == name), None)
+        if first is None:
+            return list(seen)
+        return sorted(seen, key=partial(_distance, (first.forward or first)))
+
+
+def _distance(operator: Call, call: CalledFunction) -> int:
+    """Tell how far a function call is from the operator to begin with: the same, the same line, or elsewhere."""
+    if call.place != operator.place:
+        return 2
+    return int((call.function or "").rpartition(".")[2] != operator.operator.rpartition(".")[2])
+
+
+def _suspects(origins: Sequence[NonfiniteOrigin]) -> list[Kept]:
+    """List what may have to compute in float32, the first suspect first.
+
+    What makes the first inf or NaN, the other modules that make some, those that made the numbers for an origin outside
+    of any module, and last what only lines of code can change.
+    """
+    owners = [*map(_owner, origins)]
+    sources = [name or CalledFunction(name) for one in origins if not one.call.module for name in one.sources]
+    return [*owners[:1], *sorted([*owners[1:], *sources], key=lambda one: isinstance(one, CalledFunction))]
+
+
+def _owner(origin: NonfiniteOrigin) -> Kept:
+    """The smallest thing that can be kept in float32 and has this call in it."""
+    return origin.call.module or CalledFunction(origin.call.module)

@@ -1,0 +1,166 @@
+"""The fault of a training's losses: how it shows, and the judge who tells whether some steps have it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Final, Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.replay import TakenStep
+
+Sign = Literal[
+    "error",
+    "nonfinite_loss",
+    "nonfinite_gradients",
+    "skipped_steps",
+    "different_loss",
+    "worse_loss",
+    "vanished_gradients",
+]
+"""The sign of a fault: a step raises an error; the loss has inf or NaN; gradients have, and nothing skips the step; the
+scaler skips steps whatever the scale; the first loss, of the same weights, is another; later losses are
+larger; most of the gradient is zero."""
+
+NOT_FINITE: Final[frozenset[Sign]] = frozenset({"nonfinite_loss", "nonfinite_gradients", "skipped_steps"})
+"""Signs of inf or NaN, whose origins can be traced."""
+
+MOST_SKIPS: Final = int(math.log2(PrecisionConfig.init_scale)) + 1
+"""Steps that torch's first scale needs to come below one: a scaler that skips as many does not find its scale."""
+_MOST_SPIKES: Final = 4
+"""Steps that a scaler may skip after the first that it has applied. Its growth_interval expects one in 2000."""
+_LAST_PART: Final = 3
+"""The last of so many equal parts of the steps is where losses are compared."""
+_CONFIDENCE: Final = 0.999
+
+
+@dataclass(frozen=True)
+class LossFault:
+    """A fault of a training that float32 does not have."""
+
+    sign: Sign
+    step: int
+    """The first step that shows it, counted from 1 within the replay."""
+    gap: float | None = None
+    """For a loss that differs: the mean difference from float32."""
+    allowed_gap: float | None = None
+    """The gap that rounding explains."""
+    vanished_share: float | None = None
+    """The share of the gradient's elements that are zero, and not so in float32."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Losses of float32 replays whose weights were perturbed as the arm's rounding does, (replays, steps)."""
+
+    losses: tuple[tuple[float, ...], ...] = ()
+
+    def upper(self, steps: slice, baseline: float) -> float:
+        """The largest mean loss over some steps that one more such replay may have, at 99.9 %.
+
+        It is the prediction interval of one more draw from a normal distribution (G. Hahn and W. Meeker, "Statistical
+        Intervals", 1991, section 4.7); infinite with fewer than two replays.
+        """
+        means = [float(np.mean(one[steps])) for one in self.losses if len(one) >= (steps.stop or 0)]
+        if len(means) < 2 or not all(map(math.isfinite, means)):
+            return math.inf
+        spread = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
+        return max(float(np.mean(means)), baseline) + float(stdtrit(len(means) - 1, _CONFIDENCE)) * spread
+
+
+class Tolerances:
+    """The tolerance, made when it is wanted first."""
+
+    def __init__(self, make: Callable[[], Tolerance]) -> None:
+        self._make = make
+
+    @cached_property
+    def wanted(self) -> Tolerance:
+        """The tolerance."""
+        return self._make()
+
+
+class Judge:
+    """Tells whether steps have a fault that those in float32 have not.
+
+    Args:
+        baseline: the steps in float32.
+        skipping: returns the losses in float32 with some steps, by number from 1, left out: the scaler's first skips
+            put a training back by as many steps, which is no fault. Called, once for each set of steps, only if a loss
+            is worse.
+        margin_pct: the gap, in percent of the baseline's loss, within which two arms count as having learned the same.
+        tolerance: called, once, only if a loss is worse than in float32 by more than the margin.
+    """
+
+    def __init__(
+        self,
+        baseline: Sequence[TakenStep],
+        margin_pct: float,
+        tolerance: Tolerances,
+        skipping: Callable[[frozenset[int]], Sequence[float]],
+    ) -> None:
+        self._baseline, self._margin, self._tolerances = baseline, margin_pct / 100, tolerance
+        self._skipping = cache(skipping)
+        self._base = [one.loss for one in baseline]
+
+    def fault(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
+        """Find the fault of some first steps."""
+        if error is not None:
+            return LossFault("error", len(steps) + 1)
+        return self._nonfinite(steps) or self._skipped(steps) or self._different(steps) or self._worse(steps)
+
+    def _nonfinite(self, steps: Sequence[TakenStep]) -> LossFault | None:
+        for number, (own, base) in enumerate(zip(steps, self._baseline, strict=False), start=1):
+            if not math.isfinite(base.loss):
+                return None
+            if not math.isfinite(own.loss):
+                return LossFault("nonfinite_loss", number)
+            if own.scale is None and own.nonfinite_gradients and not base.nonfinite_gradients:
+                return LossFault("nonfinite_gradients", number)
+        return None
+
+    def _skipped(self, steps: Sequence[TakenStep]) -> LossFault | None:
+        skipped = [number for number, one in enumerate(steps, start=1) if one.is_skipped]
+        if not skipped:
+            return None
+        hopeless = [n for n in skipped if (scale := steps[n - 1].scale) is not None and scale <= 1]
+        first_applied = next((n for n, one in enumerate(steps, start=1) if not one.is_skipped), len(steps) + 1)
+        spikes = [number for number in skipped if number > first_applied]
+        if hopeless:
+            return LossFault("skipped_steps", hopeless[0])
+        if len(skipped) >= MOST_SKIPS or len(spikes) > _MOST_SPIKES:
+            return LossFault("skipped_steps", skipped[-1])
+        return None
+
+    def _different(self, steps: Sequence[TakenStep]) -> LossFault | None:
+        if not steps or not self._base or not math.isfinite(base := self._base[0]):
+            return None
+        gap = steps[0].loss - base
+        if abs(gap) <= self._margin * abs(base):
+            return None
+        allowed = self._tolerances.wanted.upper(slice(0, 1), base) - base
+        return LossFault("different_loss", 1, gap=gap, allowed_gap=allowed) if abs(gap) > allowed else None
+
+    def _worse(self, steps: Sequence[TakenStep]) -> LossFault | None:
+        num_steps = min(len(steps), len(self._base))
+        if not num_steps or not all(map(math.isfinite, self._base[:num_steps])):
+            return None
+        part = slice(num_steps - max(1, num_steps // _LAST_PART), num_steps)
+        own, exact = float(np.mean([one.loss for one in steps[part]])), float(np.mean(self._base[part]))
+        base = exact
+        if not self._is_far(own, base):
+            return None
+        if skipped := frozenset(number for number, one in enumerate(steps, start=1) if one.is_skipped):
+            base = float(np.mean(self._skipping(skipped)[part]))
+            if not self._is_far(own, base):
+                return None
+        allowed = self._tolerances.wanted.upper(part, exact) - exact
+        return LossFault("worse_loss", num_steps, gap=own - base, allowed_gap=allowed) if own - base > allowed else None
+
+    def _is_far(self, own: float, base: float) -> bool:
+        """Tell whether a loss is above another by more than the margin, or has fallen less than half as far."""
+        margin, fall = self._margin * abs(base), self._base[0] - base
+        return own - base > (min(margin, fall / 2) if fall > margin else margin)

@@ -1,0 +1,127 @@
+"""A training whose loss is examined: its fault, and trials that tell whether a change mends it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from statistics import median
+from typing import Final
+
+import torch
+
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.loss.fault import Judge, LossFault, Tolerances
+from ampsweep.doctor.loss.rounding_noise import perturbed_losses
+from ampsweep.doctor.loss.vanishing import vanished_share
+from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import TakenStep
+
+MOST_VANISHED: Final = 0.5
+"""The share of gradient elements that may be zero without being so in float32: half of them, and most weights learn."""
+
+
+class OutOfTimeError(Exception):
+    """Raised by a trial that there is no time for."""
+
+
+class LossCase:
+    """The fault of a training, found from its steps and those in float32."""
+
+    def __init__(self, patient: Patient) -> None:
+        self.patient = patient
+        self.own, self.baseline = patient.own_steps, patient.baseline_steps
+        self.judge = Judge(
+            self.baseline.steps,
+            patient.config.report.margin_pct,
+            Tolerances(partial(perturbed_losses, patient, self.num_steps)),
+            partial(_losses_without, patient, self.num_steps),
+        )
+        self.precision: PrecisionConfig = patient.config.precision
+        """The precision of trials: that of the training, but for a scale at which the fault shows at once."""
+        self.fault: LossFault | None = (
+            self.judge.fault(self.own.steps, self.own.error) or self._both_diverge() or self._vanished()
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that can be compared: those before the loss in float32 is not finite."""
+        finite = takewhile(lambda one: math.isfinite(one.loss), self.baseline.steps)
+        return min(len(self.own.steps), sum(1 for _ in finite))
+
+    @property
+    def is_also_in_float32(self) -> bool:
+        """Tell whether the training goes wrong in float32, too: its loss is not finite, or grows: from the fault on,
+        half of the losses are more than twice the first one. Single batches may have large losses.
+
+        Not if the very first loss is wrong: no training has spoiled the weights by then.
+        """
+        if self.fault is None:
+            return False
+        losses = [one.loss for one in self.baseline.steps]
+        if self.fault.step == 1:
+            return not math.isfinite(losses[0])
+        later = losses[self.fault.step - 1 :]
+        return not all(map(math.isfinite, losses)) or (bool(later) and median(later) > 2 * abs(losses[0]))
+
+    def mends(self, changed: Variant, num_steps: int | None = None) -> bool:
+        """Replay steps with a change, as many as show the fault unless told otherwise; tell whether they have none.
+
+        Raises:
+            OutOfTimeError: examinations come to an end before it is known.
+        """
+        assert self.fault is not None
+        if self.patient.seconds_left <= 0:
+            raise OutOfTimeError
+        if changed.precision is None:
+            changed = replace(changed, precision=self.precision)
+        wanted = num_steps or self.fault.step
+        if self.fault.sign == "vanished_gradients":
+            return vanished_share(self.patient, changed) < MOST_VANISHED
+        taken = changed.steps(self.patient, wanted)
+        if taken.error is None and len(taken.steps) < wanted:
+            raise OutOfTimeError
+        return len(taken.steps) == wanted and self.fault_of(taken.steps, taken.error) is None
+
+    def fault_of(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
+        """Find the fault of steps of a trial."""
+        return self.judge.fault(steps, error)
+
+    def begin_at_scale(self, scale: float) -> None:
+        """Have trials begin at a scale, at which the very first step shows the fault if any does."""
+        assert self.fault is not None
+        self.precision = replace(self.precision, init_scale=scale)
+        taken = Variant(precision=self.precision).steps(self.patient, 1)
+        if self.judge.fault(taken.steps, taken.error) is not None:
+            self.fault = replace(self.fault, step=1)
+
+    def _both_diverge(self) -> LossFault | None:
+        """See whether the loss is not finite in both, which is no fault of precision and still one of the training."""
+        if all(map(math.isfinite, (one.loss for one in self.own.steps))):
+            return None
+        first = next(number for number, one in enumerate(self.own.steps, start=1) if not math.isfinite(one.loss))
+        return LossFault("nonfinite_loss", first)
+
+    def _vanished(self) -> LossFault | None:
+        """See whether most of the gradient is zero where it is not in float32; only float16 has so short a range."""
+        config = self.patient.config.precision
+        if "float16" not in (config.dtype, config.parameters) or not self.own.steps:
+            return None
+        share = vanished_share(self.patient, Variant())
+        return LossFault("vanished_gradients", 1, vanished_share=share) if share >= MOST_VANISHED else None
+
+
+def _losses_without(patient: Patient, num_steps: int, skipped: frozenset[int]) -> list[float]:
+    """Take the steps in float32 again, without those of the optimizers that are skipped."""
+    replay = patient.baseline()
+    precision = replay.built.precision
+    step = precision.step
+
+    def step_unless_skipped(optimizer: torch.optim.Optimizer) -> None:
+        if replay.trainer.step - first not in skipped:
+            step(optimizer)
+
+    precision.step = step_unless_skipped  # type: ignore[method-assign]
+    first = replay.trainer.step
+    return [replay.step().loss for _ in range(num_steps)]

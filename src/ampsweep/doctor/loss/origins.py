@@ -1,0 +1,263 @@
+"""The operators of a step that make inf or NaN out of finite numbers because of their dtype, all in one replay."""
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.doctor.replay import Replay
+from ampsweep.numeric_formats import FORMATS
+from ampsweep.tracing.calls import Call, observe
+from ampsweep.tracing.ledger import tensors_in
+
+_FILLS: Final = frozenset(
+    {"fill", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "where", "scalar_tensor"}
+)
+"""Operators that write what they are given: inf from them is meant, unless float32 would have kept it finite."""
+_OF_PROBABILITIES: Final = frozenset({"binary_cross_entropy"})
+"""Operators whose input of exactly 0 or 1 stands for a logarithm of zero, which they cut off."""
+_MOST_STEPS_BACK: Final = 8
+"""Operators between a sum with a constant and the division by it that are followed at most."""
+_MOST_SOURCES: Final = 64
+"""Operators on the way to one that makes inf or NaN whose modules are noted at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonfiniteOrigin:
+    """A call whose result had inf or NaN although nothing that it got had, or that hides that it would have."""
+
+    call: Call
+    is_range: bool
+    """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
+    has_nan: bool
+    input_max_abs: float
+    """The largest magnitude among its inputs."""
+    divisor_zeros: int = 0
+    """Zeros of the last tensor that it got."""
+    divisor_min_abs: float | None = None
+    """The smallest magnitude above zero of that tensor."""
+    has_negative: bool = False
+    """True if that tensor has numbers below zero."""
+    float32_max_abs: float | None = None
+    """The largest finite magnitude of the result in float32."""
+    scalars: tuple[float, ...] = ()
+    """Its number arguments."""
+    lost_scalar: float | None = None
+    """A number above zero that was added on the way to its divisor, and is zero in the dtype of that sum."""
+    is_two_valued: bool = False
+    """The tensor that it got has at most two different values, as an attention mask does."""
+    reduced_elements: int = 1
+    """Input elements for one of the result."""
+    sources: tuple[str | None, ...] = ()
+    """Modules that made what it got, the nearest first; None: outside the model."""
+    num_certain: int = 0
+    """Probabilities of exactly 0 or 1 that a loss got, of which it cuts the logarithm off."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """The call that wrote a storage, and those that wrote what it got."""
+
+    module: str | None
+    sources: tuple["_Made", ...]
+    lost_scalar: float | None
+
+
+class OriginTracer:
+    """Finds the origins of one step. Their results are made finite, so that each origin shows by itself.
+
+    Every operator of which a result is not finite is called once more in float32. Reads each tensor: a step takes
+    several times its usual time, and on an accelerator each operator waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self.origins: list[NonfiniteOrigin] = []
+        self.modules: dict[str, None] = {}
+        """Names of the modules that called an operator, the model itself as the empty name, in order."""
+        self.input_dtypes: dict[str, list[torch.dtype]] = {}
+        """By module, those of the tensors that its forward got."""
+        self._made: dict[int, _Made] = {}
+        self._found: dict[str, Any] | None = None
+
+    def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call an operator and look at its result; for `observe`."""
+        inputs = [one for one in (*tensors_in(args), *tensors_in(kwargs)) if one.is_floating_point()]
+        had_inf, had_nan = any(map(_has_inf, inputs)), any(map(_has_nan, inputs))
+        is_in_place = func._schema.is_mutable
+        before = _facts(inputs) if is_in_place else None
+        result = func(*args, **kwargs)
+        outputs = [one for one in tensors_in(result) if one.is_floating_point()]
+        if is_in_place:
+            outputs += [one for one in inputs if all(one is not other for other in outputs)]
+        makes_nan = not had_nan and any(map(_has_nan, outputs))
+        makes_inf = not had_inf and any(map(_has_inf, outputs))
+        self._found = None
+        if makes_nan or makes_inf:
+            wide = None if is_in_place else _in_float32(func, args, kwargs)
+            is_range = wide is not None and all(bool(one.isfinite().all()) for one in wide)
+            name = func.overloadpacket.__name__
+            if is_range or makes_nan or name not in _FILLS:
+                self._found = (before or _facts(inputs)) | {
+                    "is_range": is_range,
+                    "has_nan": makes_nan,
+                    "float32_max_abs": None if wide is None else _max_abs(wide),
+                    "scalars": _scalars(args),
+                    "lost_scalar": self._lost_on_the_way(inputs[-1:]),
+                    "sources": self._sources(inputs),
+                    "reduced_elements": _reduced(inputs, outputs),
+                }
+                for one in outputs:
+                    one.nan_to_num_()
+        elif func.overloadpacket.__name__ in _OF_PROBABILITIES and (certain := _num_certain(inputs[0])):
+            self._found = _facts(inputs) | {
+                "is_range": False,
+                "has_nan": False,
+                "num_certain": certain,
+                "sources": self._sources(inputs),
+            }
+        return result
+
+    def note_inputs(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note the dtypes that a module gets; for a hook of torch's."""
+        self.input_dtypes[name] = [one.dtype for one in tensors_in((args, kwargs))]
+
+    def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """Note the call whose result has just been looked at; for `observe`."""
+        if call.module is not None:
+            self.modules[call.module] = None
+        if call.phase == "forward":
+            self._note(call, args, kwargs, result)
+        if self._found is not None:
+            self.origins.append(NonfiniteOrigin(call=call, **self._found))
+            self._found = None
+
+    def _note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        outputs = [*tensors_in(result)]
+        keys = [one.data_ptr() for one in (*tensors_in(args), *tensors_in(kwargs))]
+        lost = _lost_scalar(args, outputs)
+        made = _Made(call.module, self._makers(keys), lost)
+        for one in outputs:
+            if one.data_ptr() not in keys or lost is not None:  # a view keeps what made its storage
+                self._made[one.data_ptr()] = made
+
+    def _makers(self, keys: Sequence[int]) -> tuple[_Made, ...]:
+        return tuple(self._made[key] for key in keys if key in self._made)
+
+    def _sources(self, tensors: Sequence[Tensor]) -> tuple[str | None, ...]:
+        """Find the modules that made tensors, the nearest first."""
+        found: dict[str | None, None] = {}
+        seen: dict[_Made, None] = {}
+        waiting = [*self._makers([one.data_ptr() for one in tensors])]
+        while waiting and len(seen) < _MOST_SOURCES:
+            made = waiting.pop(0)
+            if made not in seen:
+                seen[made] = found[made.module] = None
+                waiting += made.sources
+        return tuple(found)
+
+    def _lost_on_the_way(self, tensors: Sequence[Tensor]) -> float | None:
+        """Find a constant that vanished on the way to a tensor."""
+        level = self._makers([one.data_ptr() for one in tensors])
+        for _ in range(_MOST_STEPS_BACK):
+            if (lost := next((one.lost_scalar for one in level if one.lost_scalar is not None), None)) is not None:
+                return lost
+            level = tuple(source for one in level for source in one.sources[:1])
+        return None
+
+
+def trace_origins(replay: Replay) -> OriginTracer:
+    """Take the next step of a replay, which is not to be used any more, and find the origins of inf and NaN in it."""
+    tracer = OriginTracer()
+    with ExitStack() as entered:
+        for name, module in replay.model.named_modules():
+            hook = partial(tracer.note_inputs, name)
+            entered.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        entered.enter_context(observe(replay.model, tracer.on_call, around=tracer.around))
+        replay.step()
+    return tracer
+
+
+def _num_certain(probabilities: Tensor) -> int:
+    return int(((probabilities == 0) | (probabilities == 1)).sum())
+
+
+def _has_inf(tensor: Tensor) -> bool:
+    return bool(tensor.isinf().any())
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    return bool(tensor.isnan().any())
+
+
+def _facts(inputs: Sequence[Tensor]) -> dict[str, Any]:
+    filled = [one for one in inputs if one.numel()]
+    if not filled:
+        return {"input_max_abs": 0.0}
+    signed = filled[-1].detach().float()
+    last = signed.abs()
+    zeros = int((last == 0).sum())
+    above = last[last > 0]
+    return {
+        "input_max_abs": max(_max_abs(filled) or 0.0, 0.0),
+        "divisor_zeros": zeros,
+        "has_negative": bool((signed < 0).any()),
+        "divisor_min_abs": float(above.min()) if above.numel() else None,
+        "is_two_valued": filled[0].numel() > 2 and torch.unique(filled[0]).numel() <= 2,
+    }
+
+
+def _max_abs(tensors: Sequence[Tensor]) -> float | None:
+    found = [float(finite.abs().max()) for one in tensors if (finite := one[one.isfinite()]).numel()]
+    return max(found) if found else None
+
+
+def _scalars(args: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(one) for one in args if isinstance(one, int | float) and not isinstance(one, bool))
+
+
+def _lost_scalar(args: Sequence[Any], outputs: Sequence[Tensor]) -> float | None:
+    """The first number argument that is not zero but rounds to zero in the dtype of the result."""
+    for output in outputs[:1]:
+        known = FORMATS.get(str(output.dtype).removeprefix("torch."))
+        for scalar in _scalars(args):
+            if known is not None and 0 < abs(scalar) <= 2.0 ** (known.min_exponent - 1):
+                return scalar
+    return None
+
+
+def _reduced(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Elements that one of the result was made of by an operator of one tensor; 1 for any other."""
+    if len(inputs) != 1 or not outputs or not outputs[0].numel():
+        return 1
+    return max(1, inputs[0].numel() // outputs[0].numel())
+
+
+def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor] | None:
+    """Call an operator with its inputs in float32; return its floating-point results, None where it refuses."""
+    asked = kwargs.get("dtype")
+    wide = kwargs | {"dtype": torch.float32} if asked is not None and asked.is_floating_point else kwargs
+    try:
+        result = func(*_wide(args), **_wide(wide))
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    return [one for one in tensors_in(result) if one.is_floating_point()]
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.is_floating_point() else value
+    if isinstance(value, list | tuple):
+        return type(value)([_wide(one) for one in value])
+    if isinstance(value, dict):
+        return {key: _wide(one) for key, one in value.items()}
+    return value
+
+
+def is_beyond(value: float, format_name: str) -> bool:
+    """Tell whether a number is finite but larger than a format holds."""
+    return math.isfinite(value) and abs(value) > FORMATS[format_name].max

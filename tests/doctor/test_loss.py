@@ -1,0 +1,269 @@
+"""The doctor on losses that low precision spoils: each planted fault is named, mended, and mended by no less."""
+
+import math
+import random
+import time
+from itertools import combinations
+
+import pytest
+import torch
+from planted_loss import DATA, PLANTED
+
+from ampsweep.config.compose import compose_points
+from ampsweep.config.identity import config_hash
+from ampsweep.doctor.loss.culprits import CulpritSearch
+from ampsweep.doctor.loss.examine import examine_loss
+from ampsweep.doctor.loss.fault import Judge, Tolerance, Tolerances
+from ampsweep.doctor.loss.function_calls import CalledFunction
+from ampsweep.doctor.loss.loss_case import LossCase
+from ampsweep.doctor.loss.smallest_set import SetSearch
+from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import KeptBatches, TakenStep
+from ampsweep.record.diagnosis import Finding
+from ampsweep.report.sentences.findings import told
+from ampsweep.report.sentences.findings.loss import SENTENCES
+from ampsweep.training.build.built import build_data
+from ampsweep.training.found_checkpoint import find_checkpoint
+from ampsweep.training.resume import take_checkpoint
+
+BY_NAME = {one.name: one for one in PLANTED}
+SMALL = ("model=gpt_tiny", "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2")
+TOKENS = ("data=synthetic_tokens", "data.vocab_size=64", "data.seq_len=16", "data.batch_size=8")
+IMAGES = ("data=synthetic_images", "data.image_size=16", "data.num_classes=4", "data.batch_size=8")
+SMALL_NET = ("model=custom", "model._target_=planted_loss.Small")
+HEALTHY = {
+    "gpt": (*SMALL, *TOKENS),
+    "mlp": ("model=mlp_small", "model.hidden_size=64", *DATA),
+    "gan": ("experiment=gan", "model.hidden_size=32", "data.batch_size=32"),
+    "padded attention": (*DATA, "model=custom", "model._target_=planted_loss.MaskedAttention", "+model.how=infinite"),
+}
+
+
+def patient(*overrides, seconds=120.0):
+    config = compose_points(["tracking=disabled", "device=cpu", *overrides], multirun=False).points[0].config
+    device = torch.device(config.device)
+    data = KeptBatches(build_data(config, device))
+    return Patient(config, device, data, num_steps=config.doctor.steps, deadline_s=time.monotonic() + seconds)
+
+
+@pytest.fixture(scope="module")
+def findings():
+    """The findings of each planted fault, by name, examined once."""
+    return {}
+
+
+def examined(name, findings):
+    if name not in findings:
+        findings[name] = examine_loss(patient(*BY_NAME[name].overrides))
+    return findings[name]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_planted_fault_is_named_and_mended(name, findings):
+    planted, found = BY_NAME[name], examined(name, findings)
+    assert [one.kind for one in found] == [planted.kind]
+    first = found[0]
+    assert (first.modules[0] if first.modules else None) == planted.module
+    assert planted.operator in (None, first.operator)
+    assert first.kind == "not_precision" or first.proof["mends"]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_search_stays_within_its_bound(name, findings):
+    facts = examined(name, findings)[0].evidence
+    if "num_replays" not in facts:
+        pytest.skip("nothing had to be searched for")
+    num_culprits = max(1, len(examined(name, findings)[0].modules))
+    assert facts["num_replays"] <= 2 * math.log2(facts["num_modules"]) + num_culprits
+    assert facts["is_minimal"]
+
+
+@pytest.mark.parametrize(("name", "num_culprits"), [("two of 71 modules", 2), ("three of 71 modules", 3)])
+def test_several_culprits_are_all_found(name, num_culprits, findings):
+    overrides = BY_NAME[name].overrides
+    numbers = next(one for one in overrides if "culprits" in one).partition("=")[2].strip("[]").split(",")
+    found = examined(name, findings)[0]
+    assert len(numbers) == num_culprits
+    assert found.modules == [f"blocks.{number}.spread" for number in numbers]
+    assert found.evidence["num_modules"] >= 60
+
+
+def test_the_set_is_the_smallest_by_brute_force():
+    deep = ("model=custom", "model._target_=planted_loss.DeepNet", "+model.depth=3", "+model.culprits=[0,2]")
+    case = LossCase(patient(*DATA, *deep, "precision=amp_fp16"))
+    found = CulpritSearch(case).find()
+    modules = [name for name, _ in Variant().replay(case.patient).replay.model.named_modules() if name.count(".") == 2]
+    assert len(modules) == 12
+    assert len(found.kept) == 2
+    assert found.kept in [pair for pair in combinations(modules, 2) if case.mends(Variant(kept=frozenset(pair)))]
+    assert not [one for one in modules if case.mends(Variant(kept=frozenset({one})))]
+
+
+@pytest.mark.parametrize("name", ["eps vanishes in a norm", "softmax without maximum", "running sum in bf16"])
+def test_one_line_in_float32_mends_it_too(name, findings):
+    evidence = examined(name, findings)[0].evidence
+    assert len(evidence["functions"]) == 1
+    assert evidence["places"][0].startswith("tests/doctor/planted_loss.py, line ")
+
+
+@pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16", "pure_bf16"])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_found_in_a_healthy_training(name, mode):
+    assert examine_loss(patient(*HEALTHY[name], f"precision={mode}")) == []
+
+
+def test_a_training_that_diverges_in_both_is_told_so():
+    (found,) = examine_loss(patient(*DATA, *SMALL_NET, "precision=amp_bf16", "optimizer=sgd", "optimizer.lr=1e30"))
+    assert found.kind == "not_precision"
+
+
+def test_what_time_is_too_short_for_is_said():
+    overrides = BY_NAME["three of 71 modules"].overrides
+    one = patient(*overrides)
+    assert one.own_steps.steps
+    assert one.baseline_steps.steps
+    one.deadline_s = time.monotonic()
+    (found,) = examine_loss(one)
+    assert found.kind == "unsearched"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_refuses_a_loss_of_probabilities():
+    task = ("task=custom", "task._target_=planted_loss.CrossEntropy")
+    net = ("model=custom", "model._target_=planted_loss.Likelihood")
+    (found,) = examine_loss(patient(*DATA, *net, *task, "precision=amp_bf16", "device=cuda"))
+    assert found.kind == "refused_loss"
+    assert "binary_cross_entropy" in found.operator
+
+
+def test_a_fault_is_examined_from_a_checkpoint_again_and_again(tmp_path):
+    one = patient(*BY_NAME["softmax without maximum"].overrides)
+    replay = Variant(kept=frozenset({"weigh"})).replay(one)
+    for _ in range(3):
+        replay.step()
+    take_checkpoint(replay.replay.trainer, tmp_path, config_hash(one.config), "custom", "amp_fp16")
+    later = one.starting_from(find_checkpoint(tmp_path))
+    (found,) = examine_loss(later)
+    assert (found.kind, found.modules, found.evidence["step"]) == ("exp_overflow", ["weigh"], 4)
+    assert found.proof["mends"]
+
+
+def test_float32_itself_has_nothing_to_compare_with():
+    assert examine_loss(patient(*HEALTHY["mlp"], "precision=fp32")) == []
+
+
+def test_losses_are_told_as_facts():
+    one = patient(*HEALTHY["mlp"], "precision=amp_bf16", "doctor.steps=3")
+    examine_loss(one)
+    assert [entry["step"] for entry in one.facts["loss/steps"]] == [1, 2, 3]
+    assert all(entry["own"] == pytest.approx(entry["baseline"], rel=0.05) for entry in one.facts["loss/steps"])
+
+
+@pytest.mark.parametrize("num_culprits", [1, 2, 3])
+@pytest.mark.parametrize("num_modules", [1, 2, 3, 8, 64])
+def test_culprits_that_come_first_are_found_in_few_tests(num_modules, num_culprits):
+    if num_culprits > num_modules:
+        pytest.skip("more culprits than modules")
+    for seed in range(20):
+        order = random.Random(seed).sample(range(num_modules), num_modules)
+        culprits = frozenset(order[:num_culprits])
+        search = SetSearch(lambda some, c=culprits: c <= some, num_candidates=num_modules + 1, num_spent=1)
+        found = search.find(order)
+        assert found.is_minimal
+        assert frozenset(found.members) == culprits
+        assert search.num_replays <= 2 * math.log2(num_modules + 1) + num_culprits
+
+
+def test_a_search_never_exceeds_its_bound():
+    for seed in range(300):
+        draw = random.Random(seed)
+        num_modules = draw.randint(2, 40)
+        order = draw.sample(range(num_modules), num_modules)
+        culprits = frozenset(draw.sample(order, draw.randint(1, min(6, num_modules))))
+        search = SetSearch(lambda some, c=culprits: c <= some, num_candidates=num_modules, num_spent=1)
+        found = search.find(order)
+        if found is not None:
+            assert culprits <= frozenset(found.members)
+            assert not found.is_minimal or frozenset(found.members) == culprits
+            assert search.num_replays <= 2 * math.log2(num_modules) + len(found.members)
+
+
+def test_a_set_that_never_mends_is_none():
+    search = SetSearch(lambda _: False, num_candidates=8)
+    assert search.find([1, 2, 3], lambda: [4, 5]) is None
+
+
+def step(number, loss=1.0, scale=None, is_skipped=False, nonfinite=()):
+    return TakenStep(
+        number=number, losses={"loss": loss}, scale=scale, nonfinite_gradients=nonfinite, is_skipped=is_skipped
+    )
+
+
+def judge(losses, skipping=None, spread=1e-3):
+    tolerance = Tolerance(tuple(tuple(loss + one * spread for loss in losses) for one in (-1, 0, 1)))
+    baseline = [step(number, loss) for number, loss in enumerate(losses, start=1)]
+    return Judge(baseline, 1.0, Tolerances(lambda: tolerance), lambda skipped: skipping or losses)
+
+
+def test_first_skips_are_no_fault():
+    steps = [step(number, 1.0, 65536.0 / 2**number, is_skipped=number < 6) for number in range(1, 21)]
+    assert judge([1.0] * 20).fault(steps) is None
+
+
+def test_steps_that_are_skipped_at_a_scale_of_one_are_a_fault():
+    steps = [step(number, 1.0, 2.0 ** (4 - number), is_skipped=True) for number in range(1, 8)]
+    found = judge([1.0] * 7).fault(steps)
+    assert (found.sign, found.step) == ("skipped_steps", 4)
+
+
+def test_a_loss_behind_by_skipped_steps_is_no_fault():
+    falling = [10.0 - number for number in range(9)]
+    steps = [step(number, loss, 8.0, is_skipped=number < 3) for number, loss in enumerate([10, *falling], start=1)]
+    assert judge([*falling, 1.0], skipping=[10, *falling]).fault(steps) is None
+    assert judge([*falling, 1.0]).fault(steps).sign == "worse_loss"
+
+
+def test_a_gap_within_the_spread_of_float32_is_no_fault():
+    steps = [step(number, 1.05) for number in range(1, 10)]
+    assert judge([1.0] * 9, spread=0.1).fault(steps) is None
+    assert judge([1.0] * 9, spread=1e-3).fault(steps).sign == "different_loss"
+
+
+def test_a_loss_that_is_nan_in_float32_too_is_no_fault():
+    assert judge([1.0, math.nan]).fault([step(1), step(2, math.nan)]) is None
+
+
+def test_lines_that_write_in_place_are_not_widened():
+    assert CalledFunction("", "torch.Tensor.masked_fill").can_widen
+    assert not CalledFunction("", "torch.Tensor.masked_fill_").can_widen
+    assert not CalledFunction("", "torch.Tensor.to").can_widen
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_finding_is_told_in_sentences(name, findings):
+    for found in examined(name, findings):
+        assert found.kind in SENTENCES
+        said = told(found)
+        lines = [line for line in (said.headline, *said.evidence, said.change, said.proof) if line is not None]
+        assert said.evidence
+        assert not [line for line in lines if line.endswith(".") or "None" in line or "{" in line]
+
+
+def test_every_kind_has_sentences():
+    facts = {
+        "sign": "nonfinite_loss",
+        "step": 3,
+        "num_steps": 20,
+        "dtype": "float16",
+        "loss": "nan",
+        "baseline_loss": 1.5,
+        "init_scale": 1.0,
+        "eps": 1e-8,
+        "unchanged_pct": 90.0,
+        "error": "refused",
+    }
+    for kind in SENTENCES:
+        said = told(Finding(complaint="loss", kind=kind, operator="aten.add", modules=["a"], evidence=facts))
+        assert not said.headline.endswith(".")
