@@ -1,0 +1,295 @@
+"""The complaint of types: an operator gets dtypes that it does not take, and the training stops with an error."""
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import nn
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.functions import CallIdentity
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.doctor.types.call_arguments import Remedy
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Operand
+from ampsweep.own_code_place import place_of
+from ampsweep.record.diagnosis import Change, Finding, written
+from ampsweep.text import one_line
+from ampsweep.training.assembly import ShortValidation
+
+_MOST_CALLS: Final = 6
+"""The most calls that are mended one after another."""
+_MOST_REMEDIES: Final = 3
+"""The most remedies of one call that are tried."""
+
+_Remedies = list[tuple[CallIdentity, Remedy]]
+
+
+def examine_types(patient: Patient) -> list[Finding]:
+    """Find the calls that stop a training although it runs in float32, and the casts with which it goes on."""
+    if patient.is_baseline:
+        return []
+    num_steps = len(patient.own_steps.steps)
+    error = patient.own_steps.error
+    if error is None:
+        num_steps = min(1, num_steps)
+        error = _run(patient, num_steps, evaluates=True).error
+        if error is None:
+            return []
+    else:
+        num_steps += 1
+    _require_baseline(patient, num_steps, evaluates=patient.own_steps.error is None)
+    return _findings(patient, num_steps)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The end of a watched replay."""
+
+    error: Exception | None
+    failed: FailedCall | None = None
+    step: TakenStep | None = None
+    """The last step that was taken."""
+    stage: str = "training"
+    cast_in: dict[CallIdentity, list[str | None]] | None = None
+    module: str | None = None
+    """The innermost module from whose code the error comes, if it comes from one."""
+
+
+def _require_baseline(patient: Patient, num_steps: int, *, evaluates: bool) -> None:
+    """Raise unless the training takes these steps in float32.
+
+    Raises:
+        NotExaminedError: it stops there, too.
+    """
+    baseline = patient.baseline_steps
+    error = baseline.error if len(baseline.steps) < num_steps else None
+    if error is None and evaluates:
+        error = _run(patient, num_steps, PRECISION_MODES["fp32"], evaluates=True).error
+    if error is not None:
+        raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
+
+
+def _run(patient: Patient, num_steps: int, precision: PrecisionConfig | None = None, *, evaluates: bool) -> _Outcome:
+    """Take steps, and evaluate on two batches."""
+    try:
+        replay, step = patient.replay(precision), None
+        for _ in range(num_steps):
+            step = replay.step()
+        if evaluates:
+            _evaluate(replay)
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+        return _Outcome(error)
+    return _Outcome(None, step=step)
+
+
+def _run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> _Outcome:
+    """Take steps with some operands cast, and evaluate on two batches."""
+    try:
+        replay = patient.replay()
+    except Exception as error:  # noqa: BLE001  as above
+        return _Outcome(error, stage="building")
+    watch, step, stage = CallWatch(replay, remedies), None, "training"
+    try:
+        with watch.watching():
+            for _ in range(num_steps):
+                for index in _next_batches(replay):
+                    watch.origins.name_batch(index, patient.data.train_batch(index))
+                step = replay.step()
+            stage = "evaluation"
+            _evaluate(replay)
+    except Exception as error:  # noqa: BLE001  as above
+        failed, module = watch.failure_of(error), _raised_in(error, replay)
+        return _Outcome(error, failed, step, stage, watch.cast_in, module)
+    return _Outcome(None, step=step, cast_in=watch.cast_in)
+
+
+def _raised_in(error: Exception, replay: Replay) -> str | None:
+    """The name of the innermost module among those whose methods the error has left."""
+    names = {module: name for name, module in replay.model.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = [names[owner] for owner in owners if isinstance(owner, nn.Module) and owner in names]
+    return found[-1] if found else None
+
+
+def _evaluate(replay: Replay) -> None:
+    replay.trainer.data = ShortValidation(replay.data)
+    with replay.built.precision.flags():
+        replay.trainer.evaluate()
+
+
+def _next_batches(replay: Replay) -> range:
+    trainer = replay.trainer
+    return range(trainer.next_batch, trainer.next_batch + trainer.config.grad_accum_steps * len(trainer.turns))
+
+
+def _findings(patient: Patient, num_steps: int) -> list[Finding]:
+    """Mend one call after another until the training goes on, or stops for another reason."""
+    mended: list[tuple[_Outcome, int]] = []
+    remedies: _Remedies = []
+    outcome = _run_watched(patient, num_steps, remedies)
+    while outcome.failed is not None and outcome.failed.fault is not None and len(mended) < _MOST_CALLS:
+        if any(identity == outcome.failed.identity for identity, _ in remedies) or patient.seconds_left < 0:
+            break
+        number, after = _best(patient, num_steps, remedies, outcome.failed)
+        remedies = [*remedies, (outcome.failed.identity, outcome.failed.remedies[number])]
+        mended.append((outcome, number))
+        outcome = after
+    other = _other_precision(patient, num_steps)
+    findings = [_mismatch(patient, one, number, outcome, other) for one, number in mended]
+    if outcome.error is not None:
+        findings.append(_stop(outcome, other))
+    return findings
+
+
+def _best(patient: Patient, num_steps: int, remedies: _Remedies, failed: FailedCall) -> tuple[int, _Outcome]:
+    """The number of the first remedy with which the training goes on; else of the first of all."""
+    first: _Outcome | None = None
+    for number, remedy in enumerate(failed.remedies[:_MOST_REMEDIES]):
+        outcome = _run_watched(patient, num_steps, [*remedies, (failed.identity, remedy)])
+        if outcome.error is None:
+            return number, outcome
+        first = first or outcome
+        if patient.seconds_left < 0:
+            break
+    assert first is not None
+    return 0, first
+
+
+def _other_precision(patient: Patient, num_steps: int) -> list[str]:
+    """Overrides with which the training runs as it is: autocast in place of half-precision parameters."""
+    precision = patient.config.precision
+    if precision.autocast:
+        return []
+    name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
+    return (
+        [f"precision={name}"] if _run(patient, num_steps, PRECISION_MODES[name], evaluates=True).error is None else []
+    )
+
+
+def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, other: list[str]) -> Finding:
+    failed = stopped.failed
+    assert failed is not None
+    assert failed.fault is not None
+    remedy = failed.remedies[number]
+    changed = [one for one in failed.operands if one.place in remedy]
+    partners = [one for one in failed.operands if one.place not in remedy and one.dtype in remedy.values()]
+    named = [*changed[:1], *(partners or [one for one in failed.operands if one.place not in remedy])[:1]]
+    modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
+    code = failed.codes[number]
+    overrides, code = ([], code) if code is not None else _without_source(patient, failed, remedy, other)
+    return Finding(
+        complaint="types",
+        kind=failed.fault,
+        modules=[one for one in modules if one is not None],
+        operator=failed.operator,
+        place=failed.place,
+        evidence={
+            **_error(stopped),
+            "function": failed.identity.function,
+            "phase": failed.phase,
+            "num_modules": len(modules),
+            **{
+                key: value
+                for which, one in zip(("first", "second"), named, strict=False)
+                for key, value in _told(which, one).items()
+            },
+            **({} if not failed.numbers or failed.fault != "number_too_large" else {"number": failed.numbers[0][1]}),
+            "cast": [one.name for one in changed],
+            "cast_to": ", ".join(dict.fromkeys(_name(value) for value in remedy.values())),
+            "runs_with": [] if overrides else other,
+        },
+        change=Change(overrides=overrides, code=code),
+        proof=_proof(patient, end),
+    )
+
+
+def _without_source(
+    patient: Patient, failed: FailedCall, remedy: Remedy, other: list[str]
+) -> tuple[list[str], str | None]:
+    """A change where the call is not in a line of Python that could be rewritten: overrides that mend it, or a cast."""
+    if other:
+        return other, None
+    precision = patient.config.precision
+    if precision.autocast and failed.module:
+        kept = [*precision.fp32_modules, failed.module]
+        if _run(patient, 1, replace(precision, fp32_modules=kept), evaluates=True).error is None:
+            return [f"precision.fp32_modules=[{','.join(kept)}]"], None
+    casts = [f"{_argument(failed, place)}.to({value})" for place, value in remedy.items()]
+    return [], f"{failed.identity.function}: {', '.join(casts)}"
+
+
+def _argument(failed: FailedCall, place: object) -> str:
+    return next((one.source or one.name for one in failed.operands if one.place == place), "value")
+
+
+def _stop(outcome: _Outcome, other: list[str]) -> Finding:
+    """The finding of an error that no cast mends."""
+    failed, error = outcome.failed, outcome.error
+    assert error is not None
+    module = outcome.module if failed is None else failed.module
+    return Finding(
+        complaint="types",
+        kind="stops_with_error",
+        modules=[] if module is None else [module],
+        operator=None if failed is None else failed.operator,
+        place=place_of(error) if failed is None or failed.place is None else failed.place,
+        evidence={
+            **_error(outcome),
+            "dtypes": [] if failed is None else [*dict.fromkeys(_name(one.dtype) for one in failed.operands)],
+            "runs_with": other,
+        },
+        change=Change(overrides=other),
+        proof={"mends": True} if other else {},
+    )
+
+
+def _error(outcome: _Outcome) -> dict[str, object]:
+    error = outcome.error
+    return {
+        "error": ""
+        if error is None
+        else f"{type(error).__name__}: {' '.join(str(error).split())[:300].removesuffix('.')}",
+        "stage": outcome.stage,
+        "step": 1 if outcome.step is None else outcome.step.number + (outcome.stage == "training"),
+    }
+
+
+def _proof(patient: Patient, end: _Outcome) -> dict[str, object]:
+    """The end of the replay with all casts applied."""
+    proof: dict[str, object] = {"mends": end.error is None}
+    if end.error is not None:
+        proof["next_error"] = _error(end)["error"]
+    if end.step is not None:
+        baseline = patient.baseline_steps.steps
+        proof |= {"step": end.step.number, "loss": written(end.step.loss)}
+        if len(baseline) >= end.step.number:
+            proof["baseline_loss"] = written(baseline[end.step.number - 1].loss)
+    return proof
+
+
+def _told(which: str, operand: Operand) -> dict[str, object]:
+    """The facts of an operand, their names beginning with `first` or `second`."""
+    made, source = operand.origin.made, operand.origin.dtype_from
+    facts = {"argument": operand.name, "dtype": _name(operand.dtype), **dict(_origin("made", made))}
+    if source is not made and source is not operand.origin:
+        facts |= dict(_origin("dtype_from", source))
+    return {f"{which}_{name}": value for name, value in facts.items()}
+
+
+def _origin(prefix: str, origin: TensorOrigin) -> Iterator[tuple[str, str | None]]:
+    yield f"{prefix}_by", origin.kind
+    if origin.name is not None:
+        yield f"{prefix}_name", origin.name
+    if origin.call is not None:
+        yield f"{prefix}_operator", origin.call.operator
+        yield f"{prefix}_module", origin.call.module
+        yield f"{prefix}_place", origin.call.place
+
+
+def _name(value: torch.dtype | float) -> str:
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,122 @@
+"""Operators that do not take the dtypes which they get: each planted one is named, and the cast tried."""
+
+import time
+
+import pytest
+import torch
+from planted_types import PLANTED, WIDTH
+
+from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.replay import KeptBatches
+from ampsweep.doctor.types.examine import examine_types
+from ampsweep.report.sentences.findings import told
+from ampsweep.training.build.built import build_data
+
+CPU = torch.device("cpu")
+
+
+def patient(*overrides, num_steps=2):
+    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
+    data = KeptBatches(build_data(config, CPU))
+    return Patient(config, CPU, data, num_steps=num_steps, deadline_s=time.monotonic() + 120)
+
+
+def net(inner, precision):
+    return [
+        f"precision={precision}",
+        "model=custom",
+        "model._target_=planted_types.Net",
+        f"+model.inner={inner}",
+        "data=synthetic",
+        f"data.in_features={WIDTH}",
+        "data.out_features=1",
+        "data.batch_size=8",
+        "task=regression",
+    ]
+
+
+def first(name):
+    (one,) = [one for one in PLANTED if one.name == name]
+    return examine_types(patient(*one.overrides))[0]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_fault_is_named_and_mended(planted):
+    found = examine_types(patient(*planted.overrides))
+    assert found[0].kind == planted.kind
+    assert planted.module is None or found[0].modules[0] == planted.module
+    assert planted.operator in (None, found[0].operator)
+    assert found[0].place.startswith("tests/doctor/planted_types.py, line ")
+    assert found[0].proof["mends"] is True
+    assert found[0].change.code is not None
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_float32_has_no_finding(planted):
+    assert examine_types(patient(*planted.overrides, "precision=fp32")) == []
+
+
+def test_both_operands_tell_where_they_were_made():
+    facts = first("rotary angles").evidence
+    assert (facts["first_argument"], facts["first_dtype"]) == ("query", "float32")
+    assert (facts["second_argument"], facts["second_dtype"]) == ("value", "bfloat16")
+    assert (facts["first_made_operator"], facts["first_made_module"]) == ("aten.add", "inner")
+    assert facts["first_dtype_from_operator"] == "aten.linspace"
+    assert (facts["second_made_operator"], facts["second_made_module"]) == ("aten.addmm", "inner.value")
+
+
+def test_the_code_casts_what_does_not_fit():
+    code = first("rotary angles").change.code
+    assert code == "return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v)"
+    assert first("experts").change.code == "out.index_add_(0, rows, expert(tokens[rows]).float())"
+    assert first("mask").change.code == "scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)"
+
+
+def test_a_parameter_is_not_cast():
+    finding = first("exact head")
+    assert finding.evidence["second_made_name"] == "inner.exact.weight"
+    assert finding.evidence["cast"] == ["input"]
+
+
+def test_a_tensor_that_is_no_buffer_is_told():
+    assert first("frequencies").evidence["first_dtype_from_name"] == "inner.frequencies"
+
+
+def test_the_backward_pass_is_told():
+    assert first("custom function").evidence["phase"] == "backward"
+
+
+def test_an_evaluation_is_examined_too():
+    assert first("table from training").evidence["stage"] == "evaluation"
+
+
+def test_a_line_that_fails_in_several_modules_is_one_finding():
+    (finding,) = examine_types(patient(*net("Gated", "pure_bf16")))
+    assert finding.modules == ["inner.layers.0", "inner.layers.1", "inner.layers.2"]
+
+
+def test_another_error_is_told_as_it_is():
+    (finding,) = examine_types(patient(*net("Refusing", "amp_bf16")))
+    assert (finding.kind, finding.modules) == ("stops_with_error", ["inner"])
+    assert finding.evidence["error"] == "ValueError: no bfloat16 here"
+
+
+def test_an_error_of_float32_is_not_examined():
+    with pytest.raises(NotExaminedError, match=r"stops in float32, too: .*always"):
+        examine_types(patient(*net("Broken", "amp_bf16")))
+
+
+def test_a_training_that_runs_has_no_finding():
+    assert examine_types(patient(*net("Attention", "amp_bf16"))) == []
+    assert examine_types(patient(*net("Attention", "pure_bf16"))) == []
+
+
+def test_an_error_is_told_in_sentences():
+    said = told(first("experts"))
+    assert said.headline == (
+        f"aten.index_add_ in inner ({first('experts').place}) gets source in bfloat16 and self in float32, which it "
+        "does not take together"
+    )
+    assert said.change == "cast source to float32"
+    assert "go through" in said.proof
