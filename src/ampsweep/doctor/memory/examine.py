@@ -1,0 +1,246 @@
+"""The examination of a training whose memory did not shrink."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.schema import Config
+from ampsweep.doctor.memory.left_behind import left_behind
+from ampsweep.doctor.memory.state import STATE, unshrinkable
+from ampsweep.doctor.memory.traced import Held, TracedMemory, trace_memory, with_precision
+from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, tried
+from ampsweep.doctor.memory.wide_activations import ACTIONS, WideActivations, wide_activations
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.tensor_origins import TensorOrigin
+from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.text import one_line
+
+_MIN_WIDE_PCT: Final = 12.0
+"""Less in float32 than this share of the peak cannot save enough: half of it is what a change may save, and what its
+gradients take."""
+_LOSS_SHARE: Final = 0.35
+"""Share of the peak from which on the loss's own tensors are a finding."""
+_UPDATE_SHARE: Final = 0.15
+_DATA_SHARE: Final = 0.25
+
+
+def examine_memory(patient: Patient) -> list[Finding]:
+    """Find out what keeps the peak of the training's tensors from being smaller than it is in float32.
+
+    Raises:
+        NotExaminedError: a step cannot be traced.
+    """
+    if patient.is_baseline or not _saves(patient.config):
+        return []
+    try:
+        own = trace_memory(patient)
+        baseline = trace_memory(patient, replace(patient.config, precision=PRECISION_MODES["fp32"]), makers=False)
+    except Exception as error:  # the model's own code may raise anything
+        raise NotExaminedError(f"its step cannot be traced: {one_line(error)}") from error
+    _tell(patient, own, baseline)
+    findings = [
+        *left_behind(patient, own),
+        *_wide(patient, own),
+        *_cast_again(patient, own),
+        *_loss(patient, own),
+        *_update(patient, own),
+        *_data(own),
+    ]
+    return sorted(findings or unshrinkable(patient, own, baseline), key=lambda one: -(one.cost_pct or 0))
+
+
+def _saves(config: Config) -> bool:
+    """Tell whether the precision can save memory at all."""
+    return config.precision.autocast or config.precision.parameters != "float32"
+
+
+def _tell(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> None:
+    patient.facts |= {"memory/own_peak_bytes": own.peak_bytes, "memory/baseline_peak_bytes": baseline.peak_bytes}
+    for name, memory in (("own", own), ("baseline", baseline)):
+        patient.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
+
+
+def _wide(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+    """Activations that stay in float32, by what keeps them there."""
+    precision = patient.config.precision
+    for group in wide_activations(own, autocasts=precision.autocast)[:MOST_CAUSES]:
+        if pct(group.num_bytes, own.peak_bytes) < _MIN_WIDE_PCT:
+            return
+        overrides: list[str] = []
+        if group.cause == "autocast_off" and precision.fp32_modules:
+            overrides = ["precision.fp32_modules=[]"]
+            without = with_precision(patient.config, fp32_modules=[])
+            changed = tried(patient, partial(trace_memory, patient, without, makers=False))
+        else:
+            changes = dict.fromkeys(group.identities, ACTIONS[group.cause])
+            changed = tried(patient, partial(trace_memory, patient, changes=changes))
+        if changed is None:
+            continue
+        saved_pct = pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes)
+        if saved_pct >= MIN_COST_PCT:
+            yield _wide_finding(group, own, changed, overrides)
+
+
+def _wide_finding(group: WideActivations, own: TracedMemory, changed: TracedMemory, overrides: list[str]) -> Finding:
+    call, function = group.origin.call, group.origin.function
+    assert call is not None
+    assert function is not None
+    codes = [changed.codes[one] for one in group.identities if one in changed.codes]
+    partner = next((one.made for one in group.origin.sources if one.dtype == group.origin.dtype), None)
+    return Finding(
+        complaint="memory",
+        kind=f"float32_{group.cause}",
+        cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
+        modules=[*group.modules],
+        operator=call.operator,
+        place=function.identity.line,
+        evidence={
+            "float32_bytes": group.num_bytes,
+            "peak_bytes": own.peak_bytes,
+            "function": function.identity.function,
+            "num_modules": len(group.modules),
+            "partner_by": None if partner is None else partner.kind,
+            "partner_name": None if partner is None else partner.name,
+        },
+        change=Change(overrides=overrides, code=None if overrides else codes[0] if codes else None),
+        proof=compared(own, changed),
+    )
+
+
+def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+    """Copies in half precision of the same tensor that are alive together."""
+    groups: dict[int, list[Held]] = defaultdict(list)
+    for held in own.held:
+        if held.origin is not None and held.origin.kind == "autocast" and held.origin.sources:
+            groups[id(held.origin.sources[0].made)].append(held)
+    again = [sorted(group, key=lambda one: -one.num_bytes)[1:] for group in groups.values() if len(group) > 1]
+    extra = [held for group in again for held in group]
+    extra_bytes = sum(held.num_bytes for held in extra)
+    if pct(extra_bytes, own.peak_bytes) < MIN_COST_PCT:
+        return
+    first = max(extra, key=lambda one: one.num_bytes)
+    overrides: list[str] = []
+    trial = partial(trace_memory, patient, makers=False, shares_casts=True)
+    if not patient.config.precision.cache_enabled:
+        overrides = ["precision.cache_enabled=true"]
+        trial = partial(trace_memory, patient, with_precision(patient.config, cache_enabled=True), makers=False)
+    changed = tried(patient, trial)
+    if changed is None or pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes) < MIN_COST_PCT:
+        return
+    assert first.origin is not None
+    source = first.origin.sources[0].made
+    yield Finding(
+        complaint="memory",
+        kind="cast_again",
+        cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
+        modules=[*by_module(extra)],
+        operator="aten._to_copy",
+        place=place(extra),
+        evidence={
+            "extra_bytes": extra_bytes,
+            "num_copies": len(extra) + len(again),
+            "num_tensors": len(again),
+            "source_by": source.kind,
+            "source_name": source.name,
+            "cache_enabled": patient.config.precision.cache_enabled,
+        },
+        change=Change(overrides=overrides, code=None if overrides else _cast_once(first, source)),
+        proof=compared(own, changed),
+    )
+
+
+def _cast_once(copy: Held, source: TensorOrigin) -> str:
+    """The line of code that casts a tensor before it is used several times."""
+    assert copy.origin is not None
+    name = "x" if source.name is None else source.name.rpartition(".")[2]
+    owner = "" if source.name is None else "self."
+    return f"{name} = {owner}{name}.to({copy.origin.dtype})"
+
+
+def _loss(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+    """Tensors in float32 of a loss over large outputs."""
+    held = [
+        one
+        for one in own.held
+        if one.category in ("activations", "temporary") and one.call is not None and one.call.module is None
+    ]
+    num_bytes = sum(one.num_bytes for one in held)
+    if num_bytes < _LOSS_SHARE * own.peak_bytes:
+        return
+    largest = max(held, key=lambda one: one.num_bytes)
+    config, batch_size = patient.config, int(patient.config.data["batch_size"])
+    proof: dict[str, object] = {}
+    overrides: list[str] = []
+    parts = next((one for one in (4, 2) if batch_size % one == 0), None)
+    if parts is not None:
+        accum = config.trainer.grad_accum_steps * parts
+        smaller = replace(
+            config,
+            data=config.data | {"batch_size": batch_size // parts},
+            trainer=replace(config.trainer, grad_accum_steps=accum),
+        )
+        overrides = [f"data.batch_size={batch_size // parts}", f"trainer.grad_accum_steps={accum}"]
+        changed = tried(patient, partial(trace_memory, patient, smaller, makers=False))
+        proof = {} if changed is None else compared(own, changed)
+    assert largest.call is not None
+    yield Finding(
+        complaint="memory",
+        kind="large_loss",
+        cost_pct=pct(num_bytes, own.peak_bytes),
+        operator=largest.call.operator,
+        place=place(held),
+        evidence={
+            "loss_bytes": num_bytes,
+            "num_tensors": sum(one.num_bytes >= largest.num_bytes / 4 for one in held),
+            "shape": "x".join(map(str, largest.shape)),
+            "dtype": "" if largest.origin is None else str(largest.origin.dtype).removeprefix("torch."),
+        },
+        change=Change(overrides=overrides),
+        proof=proof,
+    )
+
+
+def _update(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+    """Temporary tensors of the optimizer's step."""
+    held = [one for one in own.held if one.call is not None and one.call.phase == "update" and not one.is_stale]
+    held = [one for one in held if one.category not in STATE]
+    num_bytes = sum(one.num_bytes for one in held)
+    if own.phase != "update" or num_bytes < _UPDATE_SHARE * own.peak_bytes:
+        return
+    optimizer, best = patient.config.optimizer, None
+    for key, others in (("fused", ("foreach",)), ("foreach", ("fused",))):
+        value = key == "fused"
+        changed_optimizer = {name: one for name, one in copy.deepcopy(optimizer).items() if name not in others}
+        config = replace(patient.config, optimizer=changed_optimizer | {key: value})
+        changed = tried(patient, partial(trace_memory, patient, config, makers=False))
+        if changed is not None and (best is None or changed.peak_bytes < best[1].peak_bytes):
+            dropped = [f"~optimizer.{name}" for name in others if name in optimizer]
+            best = [*dropped, f"{'' if key in optimizer else '+'}optimizer.{key}={str(value).lower()}"], changed
+    largest = max(held, key=lambda one: one.num_bytes)
+    gain = 0 if best is None else own.peak_bytes - best[1].peak_bytes
+    assert largest.call is not None
+    yield Finding(
+        complaint="memory",
+        kind="temporaries_of_the_update",
+        cost_pct=pct(gain or num_bytes, own.peak_bytes),
+        operator=largest.call.operator,
+        evidence={"update_bytes": num_bytes, "num_tensors": len(held)},
+        change=Change(overrides=best[0] if best is not None and gain > 0 else []),
+        proof={} if best is None else compared(own, best[1]),
+    )
+
+
+def _data(own: TracedMemory) -> Iterator[Finding]:
+    """A data set that is resident on an accelerator."""
+    num_bytes = own.peak.get("data", 0)
+    if num_bytes >= _DATA_SHARE * own.peak_bytes:
+        yield Finding(
+            complaint="memory",
+            kind="resident_data",
+            cost_pct=pct(num_bytes, own.peak_bytes),
+            evidence={"data_bytes": num_bytes, "peak_bytes": own.peak_bytes},
+        )

@@ -1,0 +1,305 @@
+"""Steps of a training traced with what made each allocation, as they are or with some calls changed."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from sys import _getframe
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from ampsweep.config.schema import Config
+from ampsweep.doctor.functions import CallIdentity, FunctionMode
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.source_edit import CallSite
+from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
+from ampsweep.memory_categories import MemoryCategory
+from ampsweep.tracing.calls import Call, Phase, observe
+from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
+from ampsweep.tracing.step import Trace, trace_step
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
+from ampsweep.training.resume import resume
+from ampsweep.training.trainer import Trainer
+
+_NUM_STEPS: Final = 2
+"""Steps that are traced: the second shows what the first has left behind."""
+
+Action = Literal["skip", "in_half", "without_autocast", "with_autocast"]
+"""`skip`: the call returns its first argument; `in_half`: its result is cast to the dtype of autocast or of the
+parameters; `without_autocast`, `with_autocast`: autocast is off or on while it runs."""
+Changes = Mapping[CallIdentity, Action]
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An allocation that is alive at the peak."""
+
+    num_bytes: int
+    category: MemoryCategory
+    is_stale: bool
+    """A step before has made it, and it is neither a parameter nor of the optimizer."""
+    origin: TensorOrigin | None = None
+    """None for one from before the trace."""
+    shape: tuple[int, ...] = ()
+
+    @property
+    def call(self) -> Call | None:
+        """The call that made it."""
+        return None if self.origin is None else self.origin.call
+
+
+@dataclass(frozen=True)
+class TracedMemory:
+    """The memory of a training's third step."""
+
+    peak_bytes: int
+    peak: dict[MemoryCategory, int]
+    end_of_forward: dict[MemoryCategory, int]
+    held: tuple[Held, ...]
+    """All that is alive at the peak."""
+    growth_bytes: int
+    """Bytes that a step leaves behind."""
+    phase: Phase | None
+    """The phase in which the peak is; None where it was not looked at."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Names of the attributes of modules and of the task that hold tensors after a step, with the bytes of these."""
+    codes: Mapping[CallIdentity, str] = field(default_factory=dict)
+    """The changed calls that the code makes, each as the line of code that would do so."""
+
+
+def trace_memory(
+    patient: Patient,
+    config: Config | None = None,
+    *,
+    changes: Changes | None = None,
+    makers: bool = True,
+    shares_casts: bool = False,
+    after_forward: Callable[[Trainer], None] | None = None,
+    between_steps: Callable[[Trainer], None] | None = None,
+) -> TracedMemory:
+    """Trace the second and the third step of a training.
+
+    Args:
+        config: another training than the patient's own, on the same device.
+        changes: what becomes of some calls.
+        makers: find what made each allocation; without it `held` has no origins.
+        shares_casts: a tensor that is cast again to the dtype of a copy that is still alive gets that one.
+        after_forward: called with the trainer after the model's forward.
+        between_steps: called with the trainer after each step.
+
+    Raises:
+        Exception: whatever the training raises.
+    """
+    config = config or patient.config
+    is_same = config.data == patient.config.data
+    data = patient.data if is_same else build_data(config, patient.device)
+    built = build(config, patient.device, data)
+    trainer = assemble_trainer(config, built, patient.device)
+    if patient.checkpoint is not None:
+        resume(trainer, patient.checkpoint)
+    trainer.model.train()
+    functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
+    seen = _Seen(TensorOrigins(trainer.model, trainer.optimizers.values(), functions))
+    resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
+    with ExitStack() as entered:
+        entered.enter_context(built.precision.flags())
+        if makers or changes:
+            entered.enter_context(functions.watching())
+        if after_forward is not None:
+            entered.callback(trainer.model.register_forward_hook(lambda *_: after_forward(trainer)).remove)
+        trainer.train_step()
+        if between_steps is not None:
+            between_steps(trainer)
+        trace = entered.enter_context(trace_step(trainer.model, *trainer.optimizers.values(), data=resident))
+        seen.trace = trace
+        if makers or shares_casts:
+            around = _SharedCasts() if shares_casts else None
+            entered.enter_context(observe(trainer.model, seen.note, around=around, places=makers))
+        live = [trace.live_bytes]
+        for _ in range(_NUM_STEPS):
+            seen.begins = trace.moment
+            trainer.train_step()
+            if between_steps is not None:
+                between_steps(trainer)
+            live.append(trace.live_bytes)
+        return replace(seen.memory(trainer, growth_bytes=max(0, live[-1] - live[-2])), codes=functions.codes)
+
+
+class _ChangedFunctions(FunctionMode):
+    """Calls functions as they are, or changed."""
+
+    def __init__(self, device_type: str, changes: Changes, half: torch.dtype) -> None:
+        super().__init__(device_type)
+        self._changes, self._half = changes, half
+        self.codes: dict[CallIdentity, str] = {}
+
+    def called(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        assert self.running is not None
+        identity = self.running.identity
+        action = self._changes.get(identity)
+        if action is None:
+            return func(*args, **kwargs)
+        if identity not in self.codes and (code := self._code(action, args)) is not None:
+            self.codes[identity] = code
+        if action == "skip" and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            return args[0]
+        if action in ("without_autocast", "with_autocast"):
+            with torch.autocast(self._device_type, self._half, enabled=action == "with_autocast"):
+                return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if action == "in_half" and isinstance(result, Tensor) and result.is_floating_point():
+            return result.to(self._half)
+        return result
+
+    def _code(self, action: Action, args: Sequence[Any]) -> str | None:
+        site = CallSite.now(_getframe(2))
+        if site is None:
+            return None
+        if action == "skip":
+            return site.without_method()
+        if action == "in_half":
+            half = [(n, one) for n, one in enumerate(args) if isinstance(one, Tensor) and one.dtype == self._half]
+            like = next((text for n, one in half if (text := site.expression((n,), one))), None)
+            return site.replaced(f".to({like}.dtype)" if like else f".to({self._half})")
+        if action == "with_autocast":
+            return site.with_line("autocast", lambda text: text.replace("enabled=False", "enabled=True"))
+        return f'with torch.autocast("{self._device_type}", enabled=False): {site.apart()}'
+
+
+class _SharedCasts:
+    """Gives a tensor that is cast again the copy that is still alive."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[object, ...], weakref.ref[Tensor]] = {}
+
+    def __call__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func is not torch.ops.aten._to_copy.default or not args[0].is_floating_point():
+            return func(*args, **kwargs)
+        tensor: Tensor = args[0]
+        where = tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor._version
+        key = (*where, *(str(value) for value in kwargs.values()))
+        copy = self._copies[key]() if key in self._copies else None
+        if copy is not None:
+            return torch.ops.aten.alias.default(copy)
+        made: Tensor = func(*args, **kwargs)
+        self._copies[key] = weakref.ref(made)
+        weakref.finalize(tensor.untyped_storage(), self._copies.pop, key, None)  # another may come to lie there
+        return made
+
+
+class _Seen:
+    """The makers of all allocations of a trace."""
+
+    def __init__(self, origins: TensorOrigins) -> None:
+        self._origins = origins
+        self.trace: Trace
+        self.begins = 0
+        """The moment at which the last step begins."""
+        self._made: dict[Allocation, tuple[TensorOrigin, tuple[int, ...]]] = {}
+        self._updates_at: int | None = None
+
+    def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """Note what a call has made."""
+        self._origins.note(call, args, kwargs, result)
+        for tensor in tensors_in(result):
+            allocation = self.trace.allocation(tensor)
+            if allocation is not None and allocation.born > 0 and allocation not in self._made:
+                self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
+
+    def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
+        """The memory of the last step."""
+        lives = self.trace.lives
+        moment, num_bytes = _peak(lives, self.begins)
+        alive = [one for one in lives.allocations if one.alive_at(moment)]
+        held = tuple(self._held(one) for one in alive)
+        last = max((one for one in alive if one in self._made), key=lambda one: one.born, default=None)
+        origin = None if last is None else self._made[last][0]
+        return TracedMemory(
+            peak_bytes=num_bytes,
+            peak=_by_category(alive),
+            end_of_forward=_by_category(one for one in lives.allocations if one.alive_at(self.trace.end_of_forward)),
+            held=held,
+            growth_bytes=growth_bytes,
+            phase=None if origin is None or origin.call is None else origin.call.phase,
+            holders={one.name: one.num_bytes for one in holders(trainer)},
+        )
+
+    def _held(self, one: Allocation) -> Held:
+        origin, shape = self._made.get(one, (None, ()))
+        is_state = one.category in ("parameters", "gradients", "optimizer_state", "data")
+        return Held(one.num_bytes, one.category, 0 < one.born <= self.begins and not is_state, origin, shape)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An attribute that holds tensors which are neither parameters nor buffers."""
+
+    name: str
+    """`blocks.0.history`; `task.history` of the task."""
+    owner: Any
+    attribute: str
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors in it."""
+        return [*tensors_in(getattr(self.owner, self.attribute))]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors in it."""
+        return sum(one.nbytes for one in {id(tensor): tensor for tensor in self.tensors()}.values())
+
+    def clear(self) -> None:
+        """Drop what it holds."""
+        value = getattr(self.owner, self.attribute)
+        if isinstance(value, list | dict):
+            value.clear()
+        else:
+            setattr(self.owner, self.attribute, None)
+
+
+def holders(trainer: Trainer) -> list[Holder]:
+    """All such attributes of the model's modules and of the task."""
+    owners = [*trainer.model.named_modules(), ("task", trainer.task)]
+    return [
+        Holder(f"{prefix}.{name}" if prefix else name, owner, name)
+        for prefix, owner in owners
+        for name, value in getattr(owner, "__dict__", {}).items()
+        if name not in ("_parameters", "_buffers", "_modules") and any(True for _ in tensors_in(value))
+    ]
+
+
+def _peak(lives: Lives, begins: int) -> tuple[int, int]:
+    """The moment from `begins` on at which the most bytes are alive, and the bytes."""
+    change: Counter[int] = Counter()
+    for one in lives.allocations:
+        change[one.born] += one.num_bytes
+        if one.died is not None:
+            change[one.died] -= one.num_bytes
+    live, best = 0, (begins, -1)
+    for moment in sorted(change):
+        live += change[moment]
+        if moment >= begins and live > best[1]:
+            best = moment, live
+    return best
+
+
+def _by_category(allocations: Any) -> dict[MemoryCategory, int]:
+    found: Counter[MemoryCategory] = Counter()
+    for one in allocations:
+        found[one.category] += one.num_bytes
+    return {category: num_bytes for category, num_bytes in found.items() if num_bytes}
+
+
+def _half(config: Config) -> torch.dtype:
+    precision = config.precision
+    half: torch.dtype = getattr(torch, precision.dtype if precision.autocast else precision.parameters)
+    return half
+
+
+def with_precision(config: Config, **changes: object) -> Config:
+    """The same training with fields of its precision changed."""
+    return replace(config, precision=replace(config.precision, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+"""Changes of a training that are tried by tracing it again, and what allocations have in common."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ampsweep.doctor.memory.traced import Held, TracedMemory
+from ampsweep.doctor.patient import Patient
+
+MIN_COST_PCT: Final = 8.0
+"""Less than this share of the peak is no finding."""
+MOST_CAUSES: Final = 4
+"""The most causes of one kind that are tried, or told."""
+
+
+def tried(patient: Patient, trial: Callable[[], TracedMemory]) -> TracedMemory | None:
+    """Trace the training with a change; None where it fails with it, or no time is left."""
+    if patient.seconds_left < 0:
+        return None
+    try:
+        return trial()
+    except Exception:  # noqa: BLE001  a change may not suit the training in any way
+        return None
+
+
+def pct(part: float, whole: float) -> float:
+    """A part in percent of the whole."""
+    return 100 * part / whole
+
+
+def compared(own: TracedMemory, changed: TracedMemory) -> dict[str, object]:
+    """The proof of a change: peaks before and after."""
+    return {
+        "mends": pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes) >= MIN_COST_PCT,
+        "peak_bytes_before": own.peak_bytes,
+        "peak_bytes_after": changed.peak_bytes,
+    }
+
+
+def by_module(held: Sequence[Held]) -> dict[str, int]:
+    """Bytes by the module that made them, the most at first."""
+    sizes: dict[str, int] = defaultdict(int)
+    for one in held:
+        if one.call is not None:
+            sizes[one.call.module or ""] += one.num_bytes
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def place(held: Sequence[Held]) -> str | None:
+    """The line that made the largest of some allocations."""
+    made = [one for one in held if one.call is not None and one.call.place is not None]
+    largest = max(made, key=lambda one: one.num_bytes, default=None)
+    return None if largest is None or largest.call is None else largest.call.place

@@ -1,0 +1,103 @@
+"""Memory that does not shrink: each planted cause is named, and the change traced."""
+
+import time
+
+import pytest
+import torch
+from planted_memory import PLANTED, WIDTH
+
+from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.doctor.memory.examine import examine_memory
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.replay import KeptBatches
+from ampsweep.report.sentences.findings import told
+from ampsweep.training.build.built import build_data
+
+CPU = torch.device("cpu")
+
+
+def patient(*overrides):
+    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
+    data = KeptBatches(build_data(config, CPU))
+    return Patient(config, CPU, data, num_steps=2, deadline_s=time.monotonic() + 200)
+
+
+def planted(name):
+    (one,) = [one for one in PLANTED if one.name == name]
+    return one.overrides
+
+
+def net(inner, *more, precision="amp_bf16"):
+    return [
+        f"precision={precision}",
+        "model=custom",
+        "model._target_=planted_memory.Net",
+        f"+model.inner={inner}",
+        "data=synthetic",
+        f"data.in_features={WIDTH}",
+        "data.out_features=1",
+        "data.batch_size=64",
+        "task=regression",
+        *more,
+    ]
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
+def test_a_planted_cause_is_named_and_mended(fault):
+    found = examine_memory(patient(*fault.overrides))
+    assert found[0].kind == fault.kind
+    assert fault.module is None or found[0].modules[0] == fault.module
+    assert found[0].cost_pct >= 8
+    assert found[0].proof["mends"] is True
+    assert found[0].change.overrides or found[0].change.code
+
+
+def test_activations_that_halve_have_no_finding():
+    one = patient(*net("Layers"))
+    assert examine_memory(one) == []
+    assert one.facts["memory/own_peak_bytes"] < 0.7 * one.facts["memory/baseline_peak_bytes"]
+    assert one.facts["memory/own_activations_bytes"] < 0.6 * one.facts["memory/baseline_activations_bytes"]
+
+
+def test_parameters_in_half_precision_have_no_finding():
+    assert examine_memory(patient(*net("Layers", precision="pure_bf16"))) == []
+
+
+def test_nothing_is_traced_in_float32():
+    one = patient(*net("CastToFloat", precision="fp32"))
+    assert examine_memory(one) == []
+    assert one.facts == {}
+
+
+def test_a_step_that_fails_is_not_examined():
+    fails = (*planted("cast to float32")[:2], "model._target_=planted_types.Net", "+model.inner=Refusing")
+    with pytest.raises(NotExaminedError, match="no bfloat16 here"):
+        examine_memory(
+            patient(*fails, "data=synthetic", "data.in_features=16", "data.out_features=1", "task=regression")
+        )
+
+
+def test_an_update_with_copies_of_all_is_found():
+    copies = ["optimizer.fused=false", "+optimizer.foreach=true"]
+    (finding,) = examine_memory(patient(*net("Adapted", *copies), "+model.trained=true", "data.batch_size=2"))
+    assert finding.kind == "temporaries_of_the_update"
+    assert finding.proof["peak_bytes_after"] < finding.proof["peak_bytes_before"]
+
+
+def test_the_code_leaves_out_what_keeps_float32():
+    (finding,) = examine_memory(patient(*planted("cast to float32")))
+    assert finding.change.code == "x = F.gelu(layer(x))"
+    said = told(finding)
+    assert said.headline.startswith(f"float in inner ({finding.place}) casts to float32, and what follows stays there")
+
+
+def test_the_holder_of_what_grows_is_named():
+    (finding,) = examine_memory(patient(*planted("probes for the log")))
+    assert finding.evidence["attribute"] == "inner.total"
+    assert finding.proof["growth_bytes"] < finding.evidence["growth_bytes"] / 10
+
+
+def test_a_batch_with_which_autocast_saves_is_told():
+    (finding,) = examine_memory(patient(*planted("frozen weights")))
+    assert finding.evidence["paying_batch_size"] > 2
+    assert finding.evidence["paying_saved_pct"] >= 20
