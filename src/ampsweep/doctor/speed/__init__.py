@@ -1,0 +1,1 @@
+"""The complaint that a training gains little time: what its step waits for, and what precision does not shorten."""

@@ -1,0 +1,103 @@
+"""Sizes of matrices that a device's fast units do not take whole, and what padding them would save."""
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
+from ampsweep.doctor.speed.timed_calls import TimedCall
+from ampsweep.doctor.speed.trials import Arguments, tried
+from ampsweep.record.diagnosis import Change, Finding
+
+_MULTIPLE: Final = 8
+"""Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
+_MULTIPLE_OF_LARGE: Final = 64
+_LARGE: Final = 1024
+"""A size from which padding to a multiple of 64 adds little, as nanoGPT pads its vocabulary of 50257 to 50304."""
+_PRODUCTS: Final = frozenset(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"))
+_MIN_CALL_PCT: Final = 1.0
+_MIN_COST_PCT: Final = 5.0
+_MIN_GAIN: Final = 0.1
+_TRIAL_S: Final = 1.5
+
+
+def unaligned_sizes(measured: MeasuredSteps) -> list[Finding]:
+    """Find matrix products in half precision that take less time with sizes rounded up to multiples of 8 or more."""
+    wanted = [
+        one
+        for one in measured.step.of_phases("forward", "backward")
+        if one.call.operator in _PRODUCTS
+        and one.is_half
+        and unaligned(one.sizes)
+        and measured.share_pct(one.ms) >= _MIN_CALL_PCT
+    ]
+    trials = tried(
+        measured.training,
+        measured.moments,
+        {one.call.index: padded for one in wanted},
+        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
+    )
+    gains = [
+        (one, one.ms * trials[one.call.index].gain)
+        for one in wanted
+        if one.call.index in trials and trials[one.call.index].gain >= _MIN_GAIN
+    ]
+    return [
+        Finding(
+            complaint="speed",
+            kind="unaligned_sizes",
+            cost_pct=measured.share_pct(spot.ms),
+            modules=spot.modules,
+            operator=spot.operator,
+            place=spot.place,
+            evidence={
+                "gain_ms": spot.ms,
+                "own_ms": sum(one.ms for one in spot.calls),
+                "step_ms": measured.step_ms,
+                "sizes": [str(size) for size in _sizes(spot.calls)],
+                "padded_sizes": [str(rounded_up(size)) for size in _sizes(spot.calls)],
+            },
+            change=Change(overrides=_overrides(measured.patient.config.model, _sizes(spot.calls))),
+        )
+        for spot in spots(gains)
+        if measured.share_pct(spot.ms) >= _MIN_COST_PCT
+    ]
+
+
+def unaligned(sizes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The last two sizes of matrices that are no multiple of 8, in ascending order."""
+    return sorted({size for one in sizes if len(one) >= 2 for size in one[-2:] if size % _MULTIPLE})
+
+
+def rounded_up(size: int) -> int:
+    """The next multiple of 8; of a large size that is none the next one of 64."""
+    multiple = _MULTIPLE if size < _LARGE or not size % _MULTIPLE else _MULTIPLE_OF_LARGE
+    return -(-size // multiple) * multiple
+
+
+def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments | None:
+    """Matrices of the sizes that those of a product get by padding, in the same layout; a bias gets its length."""
+    return tuple(_padded(one) if isinstance(one, Tensor) else one for one in args), kwargs
+
+
+def _padded(tensor: Tensor) -> Tensor:
+    if tensor.dim() == 0:
+        return tensor
+    kept = max(tensor.dim() - 2, 0)
+    sizes = [*tensor.shape[:kept], *(rounded_up(size) for size in tensor.shape[kept:])]
+    if tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1:  # a transposed view stays one
+        sizes[-1], sizes[-2] = sizes[-2], sizes[-1]
+        return torch.ones(sizes, dtype=tensor.dtype, device=tensor.device).transpose(-1, -2)
+    return torch.ones(sizes, dtype=tensor.dtype, device=tensor.device)
+
+
+def _sizes(calls: Sequence[TimedCall]) -> list[int]:
+    return unaligned([size for one in calls for size in one.sizes])
+
+
+def _overrides(model: Mapping[str, Any], sizes: Sequence[int]) -> list[str]:
+    """The keys of the model's config that hold these very sizes, with the rounded ones."""
+    return [f"model.{key}={rounded_up(value)}" for key, value in model.items() if type(value) is int and value in sizes]

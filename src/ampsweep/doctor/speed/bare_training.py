@@ -1,0 +1,120 @@
+"""A training as it runs without a doctor, whose steps can be timed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.patient import Patient
+from ampsweep.tracing.ledger import tensors_in
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.batches import map_tensors
+from ampsweep.training.build.built import build
+from ampsweep.training.resume import resume
+
+_NUM_BATCHES: Final = 2
+"""Batches of each kind that timed steps take in turn: reading them is no part of the step."""
+
+
+class BareTraining:
+    """A training of the patient that has no hooks of a replay and reads no loss; its batches are at hand.
+
+    It runs eagerly, also where the training is compiled: only so its operators can be told apart.
+
+    Raises:
+        UserError: a part refuses its settings.
+    """
+
+    def __init__(self, patient: Patient, precision: PrecisionConfig) -> None:
+        config = replace(patient.config, precision=precision)
+        self.precision, self.device = precision, patient.device
+        built = build(config, patient.device, patient.data)
+        self.trainer = assemble_trainer(config, built, patient.device)
+        if patient.checkpoint is not None:
+            resume(self.trainer, patient.checkpoint)
+        self.model = self.trainer.model
+        self.model.train()
+        self._flags = built.precision.flags
+        num_micro_batches = config.trainer.grad_accum_steps * len(built.turns)
+        first = self.trainer.next_batch
+        self.batches = [patient.data.train_batch(first + i) for i in range(_NUM_BATCHES * num_micro_batches)]
+        self.num_micro_batches = num_micro_batches
+        self.trainer.data = _Repeated(self.trainer.data, self.batches)
+
+    def step(self, *, eager: bool = True) -> None:
+        """Take a step; on an accelerator it may go on when this returns."""
+        self.trainer.step += 1
+        with self._flags(), torch.compiler.set_stance("force_eager" if eager else "default"):
+            self.trainer.train_step()
+
+    @contextmanager
+    def fed(self, batches: Sequence[Any]) -> Iterator[None]:
+        """Take steps on other batches, in turn."""
+        former, self.trainer.data = self.trainer.data, _Repeated(self.trainer.data, batches)
+        try:
+            yield
+        finally:
+            self.trainer.data = former
+
+    @contextmanager
+    def reading(self, data: Any, first: int) -> Iterator[Callable[[], float]]:
+        """Take steps on the batches of some data from number `first` on, read as the training reads them.
+
+        The function tells the seconds that steps have waited for them since it was last asked.
+        """
+        trainer = self.trainer
+        former, next_batch = trainer.data, trainer.next_batch
+        trainer.data, trainer.next_batch = data, max(first, next_batch)
+        waited_s = trainer.instruments.data_wait_s
+
+        def wait_s() -> float:
+            nonlocal waited_s
+            before, waited_s = waited_s, trainer.instruments.data_wait_s
+            return waited_s - before
+
+        try:
+            yield wait_s
+        finally:
+            trainer.data, trainer.next_batch = former, next_batch
+
+
+class _Repeated:
+    """Data that has a few batches at hand, in turn."""
+
+    def __init__(self, data: Any, batches: Sequence[Any]) -> None:
+        self._batches = batches
+        self.batch_size, self.num_train_batches = data.batch_size, data.num_train_batches
+        self.tokens_per_batch, self.fingerprint = data.tokens_per_batch, data.fingerprint
+
+    def train_batch(self, index: int) -> Any:
+        return self._batches[index % len(self._batches)]
+
+    def val_batches(self) -> Iterator[Any]:
+        yield from ()
+
+
+def doubled(batches: Sequence[Any]) -> list[Any]:
+    """Batches of twice the size: each is put together with the next one, along the first dimension of its tensors."""
+    following = [*batches[1:], batches[0]]
+    return [_joined(one, other) for one, other in zip(batches, following, strict=True)]
+
+
+def halved(batches: Sequence[Any]) -> list[Any]:
+    """The first half of each batch, along the first dimension of its tensors."""
+    return [
+        map_tensors(one, lambda tensor: tensor[: max(1, len(tensor) // 2)] if tensor.dim() else tensor)
+        for one in batches
+    ]
+
+
+def _joined(one: Any, other: Any) -> Any:
+    remaining = iter([*tensors_in(other)])
+
+    def joined(tensor: torch.Tensor) -> torch.Tensor:
+        partner = next(remaining)
+        return torch.cat([tensor, partner]) if tensor.dim() else tensor
+
+    return map_tensors(one, joined)

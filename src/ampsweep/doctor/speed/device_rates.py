@@ -1,0 +1,115 @@
+"""Arithmetic and memory rates of a device: the two roofs of a roofline."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+import torch
+
+from ampsweep.doctor.speed.moments import Moments
+from ampsweep.doctor.speed.timed_calls import TimedCall
+from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
+from ampsweep.monitors.environment import device_name
+
+HALF: Final = ("bfloat16", "float16")
+_SIZES: Final = {"cpu": (192, 512, 1024)}
+"""Edges of square matrices."""
+_SIZES_OF_ACCELERATORS: Final = (1024, 4096)
+_MAX_PRODUCT_S: Final = 0.1
+"""A larger product is left out that would take longer, by the rate of the smaller one."""
+_ROUNDS: Final = 8
+_COPIED_BYTES: Final = {"cpu": 2**26}
+_COPIED_BYTES_OF_ACCELERATORS: Final = 2**29
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """Rates of a device, measured or those of its data sheet."""
+
+    flops_per_s: dict[str, float]
+    """Those of matrix products by the dtype of their operands."""
+    bytes_per_s: float
+    """Between processor and memory, reads and writes together."""
+    source: str | None
+    """The document that the rates come from; None: they were measured."""
+    measured_flops_per_s: dict[str, float]
+    """Measured in any case."""
+
+    def fastest_half(self) -> str | None:
+        """The half precision in which products are fastest here; None where neither is faster than float32."""
+        known = {dtype: self.measured_flops_per_s[dtype] for dtype in HALF if dtype in self.measured_flops_per_s}
+        best = max(known, key=lambda dtype: known[dtype], default=None)
+        return best if best is not None and self.product_ratio(best) > 1 else None
+
+    def product_ratio(self, dtype: str) -> float:
+        """The rate of matrix products in a dtype over that in float32, as measured."""
+        return self.measured_flops_per_s[dtype] / self.measured_flops_per_s["float32"]
+
+    def ratio_in(self, dtype: str, one: TimedCall) -> float:
+        """The time of a call in float32 over that in half precision, by the roofline.
+
+        The time of each is the longer one of its arithmetic's and of its bytes' (S. Williams et al., "Roofline: an
+        insightful visual performance model for multicore architectures", 2009); half precision moves half the bytes.
+        """
+        bytes_s = one.num_bytes / self.bytes_per_s
+        if not one.flops:
+            return 2.0
+        single_s = max(one.flops / self.flops_per_s["float32"], bytes_s)
+        half_s = max(one.flops / self.flops_per_s[dtype], bytes_s / 2)
+        return single_s / half_s
+
+
+def device_rates(device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float) -> DeviceRates:
+    """Measure the rates of a device in float32 and in some other dtypes; take those of its data sheet where known."""
+    measured = _products_per_s(device, ("float32", *dtypes), moments, seconds=seconds)
+    name = device_name(device)
+    known = {dtype: dense_peak(name, {dtype: 1}, tf32=False) for dtype in measured}
+    bytes_per_s = memory_bytes_per_sec(name)
+    if bytes_per_s is not None and all(known.values()):
+        peaks = {dtype: 1e12 * peak.tflops_per_sec for dtype, peak in known.items() if peak is not None}
+        source = next(peak.source for peak in known.values() if peak is not None)
+        return DeviceRates(peaks, bytes_per_s, source, measured)
+    return DeviceRates(measured, _copied_per_s(device, moments), None, measured)
+
+
+def _products_per_s(
+    device: torch.device, dtypes: tuple[str, ...], moments: Moments, *, seconds: float
+) -> dict[str, float]:
+    """Operations per second of products of square matrices, as large ones as each dtype is quick with."""
+    best: dict[str, float] = {}
+    end_s = monotonic() + seconds
+    for size in _SIZES.get(device.type, _SIZES_OF_ACCELERATORS):
+        quick = [dtype for dtype in dtypes if best.get(dtype) is None or 2 * size**3 / best[dtype] <= _MAX_PRODUCT_S]
+        products = {dtype: _product(size, getattr(torch, dtype), device) for dtype in dict.fromkeys(quick)}
+        for _ in range(_ROUNDS):
+            for dtype, multiply in products.items():
+                per_s = 1e3 * 2 * size**3 / timed_ms(multiply, moments)
+                best[dtype] = max(per_s, best.get(dtype, 0.0))
+            if monotonic() > end_s:
+                break
+    return best
+
+
+def _product(size: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    one = torch.ones(size, size, dtype=dtype, device=device)
+    one @ one
+    return lambda: one @ one
+
+
+def _copied_per_s(device: torch.device, moments: Moments) -> float:
+    """Bytes that a copy reads and writes in a second."""
+    num_bytes = _COPIED_BYTES.get(device.type, _COPIED_BYTES_OF_ACCELERATORS)
+    source = torch.zeros(num_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    ms = min(timed_ms(lambda: target.copy_(source), moments) for _ in range(5))
+    return 1e3 * 2 * num_bytes / ms
+
+
+def timed_ms(call: Callable[[], object], moments: Moments) -> float:
+    """The time of a call in ms."""
+    moments.wait()
+    start = moments.now()
+    call()
+    return moments.between_ms(start, moments.now())

@@ -1,0 +1,175 @@
+"""The examination of a training that gains little time from its precision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.speed.alignment import unaligned_sizes
+from ampsweep.doctor.speed.bare_training import BareTraining
+from ampsweep.doctor.speed.bound import HALF_DTYPES, speedup_bound
+from ampsweep.doctor.speed.casts import casts
+from ampsweep.doctor.speed.device_rates import device_rates
+from ampsweep.doctor.speed.device_waits import synchronizations
+from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
+from ampsweep.doctor.speed.graph_breaks import graph_breaks
+from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
+from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
+from ampsweep.doctor.speed.moments import Moments
+from ampsweep.doctor.speed.slower_in_half import slower_operators
+from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
+from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
+from ampsweep.doctor.speed.units import no_fast_units, slower_altogether
+from ampsweep.doctor.speed.waiting import data_wait, host_code
+from ampsweep.record.diagnosis import Finding
+
+_STEPS_S: Final = 2.5
+_OPERATORS_S: Final = 1.5
+_RATES_S: Final = 1.0
+_NUM_DEAREST: Final = 10
+_MIN_THREADS_GAIN: Final = 1.2
+_EDGE: Final = 192
+_PRODUCTS: Final = 8
+_THREADS_S: Final = 0.4
+
+
+def examine_speed(patient: Patient) -> list[Finding]:
+    """Find what keeps a training from gaining time by its precision, each with what it costs of the step.
+
+    Raises:
+        NotExaminedError: a step in its own precision raises an error, or the two do not fit into memory side by side.
+    """
+    with _undisturbed_threads(patient):
+        return _examine(patient)
+
+
+def _examine(patient: Patient) -> list[Finding]:
+    moments = Moments(patient.device)
+    own = BareTraining(patient, patient.config.precision)
+    try:
+        own.step()
+        moments.wait()
+    except Exception as error:
+        raise NotExaminedError(f"its first step ends with an error ({type(error).__name__})") from error
+    try:
+        measured = _measured(patient, own, moments)
+    except torch.OutOfMemoryError as error:
+        raise NotExaminedError("it does not fit into memory beside itself in float32") from error
+    _note_facts(measured)
+    host = host_code(measured)
+    findings = [*data_wait(measured), *host, *synchronizations(measured), *graph_breaks(measured)]
+    # The host's time is the same for a batch of any size, and would be told a second time.
+    too_little = [] if host else too_little_work(measured)
+    findings += too_little
+    if measured.baseline is None:
+        return findings
+    units = no_fast_units(measured)
+    findings += units + casts(measured)
+    if not too_little:  # a larger batch is what the optimizer needs, too
+        findings += optimizer(measured)
+    if not units:  # else all products would be told one by one
+        findings += float32_products(measured) + slower_operators(measured) + unaligned_sizes(measured)
+    if not findings:
+        findings += fixed_operators(measured)
+    return findings + slower_altogether(measured, findings)
+
+
+@contextmanager
+def _undisturbed_threads(patient: Patient) -> Iterator[None]:
+    """Compute in one thread where several are hardly faster at the moment.
+
+    The threads of an operator wait for each other: on a machine that is busy with others, for the one that waits for a
+    core. Such times say nothing about operators.
+    """
+    former = torch.get_num_threads()
+    if patient.device.type == "cpu" and former > 1 and _threads_gain(former) < _MIN_THREADS_GAIN:
+        torch.set_num_threads(1)
+    patient.facts["speed/num_threads"] = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(former)
+
+
+def _threads_gain(num_threads: int) -> float:
+    """The speed of short products in so many threads over that in one, the median of many."""
+    one = torch.ones(_EDGE, _EDGE)
+
+    def multiply(threads: int) -> None:
+        torch.set_num_threads(threads)
+        for _ in range(_PRODUCTS):
+            one @ one
+
+    moments = Moments(torch.device("cpu"))
+    single, several = times_in_turn([lambda: multiply(1), lambda: multiply(num_threads)], moments, seconds=_THREADS_S)
+    torch.set_num_threads(num_threads)
+    return Ratio.of(single, several).median
+
+
+def _measured(patient: Patient, own: BareTraining, moments: Moments) -> MeasuredSteps:
+    """Take the steps of both trainings in turn, then those whose operators are timed."""
+    former = None if patient.is_baseline else BareTraining(patient, PRECISION_MODES["fp32"])
+    trainings = [own] if former is None else [own, former]
+    times = times_in_turn([one.step for one in trainings], moments, seconds=_within(patient, _STEPS_S))
+    steps = timed_in_turn(trainings, moments, seconds=_within(patient, _OPERATORS_S))
+    dtypes = tuple(dict.fromkeys((patient.config.precision.dtype, *HALF_DTYPES)))
+    rates = device_rates(patient.device, dtypes, moments, seconds=_within(patient, _RATES_S))
+    baseline = None
+    if former is not None:
+        bound = speedup_bound(steps[1], steps[0], times[1].least_ms, patient.config.precision, rates)
+        baseline = Baseline(times=times[1], step=steps[1], speedup=Ratio.of(times[1], times[0]), bound=bound)
+    return MeasuredSteps(
+        patient=patient,
+        training=own,
+        moments=moments,
+        rates=rates,
+        times=times[0],
+        step=steps[0],
+        us_to_launch=us_to_launch(),
+        baseline=baseline,
+    )
+
+
+def _within(patient: Patient, seconds: float) -> float:
+    """So many seconds, or a quarter of those that are left."""
+    return max(min(seconds, patient.seconds_left / 4), 0.0)
+
+
+def _note_facts(measured: MeasuredSteps) -> None:
+    facts, baseline, rates = measured.patient.facts, measured.baseline, measured.rates
+    facts["speed/own_step_ms"] = measured.times.median_ms
+    facts["speed/own_step_spread_pct"] = measured.times.spread_pct
+    facts["speed/is_compiled"] = False
+    facts["speed/operators"] = dearest_operators(measured.step, measured.step_ms)
+    facts["speed/gflops_per_s"] = {dtype: rate / 1e9 for dtype, rate in rates.flops_per_s.items()}
+    facts["speed/gbytes_per_s"] = rates.bytes_per_s / 1e9
+    facts["speed/rates_source"] = rates.source or "measured"
+    if baseline is not None:
+        facts["speed/baseline_step_ms"] = baseline.times.median_ms
+        facts["speed/baseline_step_spread_pct"] = baseline.times.spread_pct
+        facts["speed/speedup"] = baseline.speedup.median
+        facts["speed/speedup_low"], facts["speed/speedup_high"] = baseline.speedup.low, baseline.speedup.high
+        facts["speed/bound"] = baseline.bound
+
+
+def dearest_operators(step: TimedStep, step_ms: float) -> list[dict[str, object]]:
+    """The operators that take most of a step, by operator, module and dtype of the result."""
+    found: dict[tuple[str, str | None, str], list[float]] = {}
+    for one in step.calls:
+        dtype = str(one.call.outputs[0]).removeprefix("torch.") if one.call.outputs else ""
+        found.setdefault((one.call.operator, one.call.module, dtype), []).append(one.ms)
+    ordered = sorted(found.items(), key=lambda item: -sum(item[1]))[:_NUM_DEAREST]
+    return [
+        {
+            "operator": operator,
+            "module": module,
+            "dtype": dtype,
+            "calls": len(times),
+            "ms": sum(times),
+            "step_pct": 100 * sum(times) / step_ms,
+        }
+        for (operator, module, dtype), times in ordered
+    ]

@@ -1,0 +1,172 @@
+"""Steps with too little work: for what launching an operator costs, or for what the device could do at once."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from ampsweep.analysis.step_limits import (
+    MAX_LAG_SHARE,
+    MIN_LAUNCH_SHARE,
+    MIN_US_PER_OPERATOR_ACCELERATOR,
+    MIN_US_PER_OPERATOR_CPU,
+)
+from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps
+from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
+from ampsweep.record.diagnosis import Change, Finding
+
+_MIN_LAUNCH_PCT: Final = 15.0
+"""Share of a step that launching takes, from which it is told: operators that are launched at all take twice that."""
+_MIN_GAIN_PCT: Final = 25.0
+"""Share of a sample's time that a batch of twice the size saves, from which the device counts as not filled."""
+_SECONDS: Final = 1.5
+_MIN_ROUNDS: Final = 3
+_CHAIN: Final = 40
+_REPEATED: Final = 7
+
+
+def too_little_work(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether launching operators, or else a batch that does not fill the device, limits the step."""
+    return launching(measured) or small_batch(measured)
+
+
+def launching(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether the step is too short for the number of its operators."""
+    num_operators, step_ms = len(measured.step.calls), measured.step_ms
+    us_each = 1e3 * step_ms / max(num_operators, 1)
+    if measured.moments.has_queue:
+        launch_ms, is_limit = _launch_ms(measured)
+        cost_ms = max(step_ms - measured.step.operators_ms, 0.0)
+        is_limit = is_limit or us_each < MIN_US_PER_OPERATOR_ACCELERATOR
+    else:
+        launch_ms = num_operators * measured.us_to_launch / 1e3
+        cost_ms, is_limit = launch_ms, us_each < MIN_US_PER_OPERATOR_CPU
+    measured.patient.facts["speed/num_operators"] = num_operators
+    measured.patient.facts["speed/us_per_operator"] = us_each
+    if not is_limit or measured.share_pct(cost_ms) < _MIN_LAUNCH_PCT:
+        return []
+    spot = _busiest(measured)
+    return [
+        Finding(
+            complaint="speed",
+            kind="launch_bound",
+            cost_pct=measured.share_pct(cost_ms),
+            modules=[] if spot is None else spot[0],
+            place=None if spot is None else spot[1],
+            evidence={
+                "num_operators": num_operators,
+                "us_per_operator": us_each,
+                "launch_ms": launch_ms,
+                "step_ms": step_ms,
+                "operators_here_pct": None if spot is None else spot[2],
+            },
+            change=Change(
+                overrides=[f"data.batch_size={4 * measured.patient.data.batch_size}"] if spot is None else []
+            ),
+        )
+    ]
+
+
+def small_batch(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether samples take less time in a batch of twice the size; batches are put together from two."""
+    training, patient, moments = measured.training, measured.patient, measured.moments
+    step_s = 1e-3 * measured.times.median_ms
+    if patient.seconds_left < 12 * step_s:
+        return []
+    try:
+        sizes = {0.5: halved(training.batches), 1.0: training.batches, 2.0: doubled(training.batches)}
+        times = times_in_turn(
+            [_fed_step(training, batches) for batches in sizes.values()],
+            moments,
+            seconds=min(_SECONDS, patient.seconds_left / 4),
+            warmup=1,
+        )
+    except (RuntimeError, ValueError, TypeError, IndexError):  # a model or a loss that takes its own batches only
+        return []
+    half, own, double = times
+    gain = gain_pct(own, double)
+    evidence: dict[str, object] = {
+        "half_ms_per_sample_ratio": 2 * half.median_ms / own.median_ms,
+        "double_ms_per_sample_ratio": double.median_ms / own.median_ms / 2,
+        "batch_size": patient.data.batch_size,
+    }
+    patient.facts["speed/double_batch_gain_pct"] = gain
+    # Two batches have to show it, as load of others that comes and goes hits one of them.
+    if min(gain, 2 * gain_pct(half, own)) < _MIN_GAIN_PCT or len(own.ms) < _MIN_ROUNDS:
+        return []
+    return [
+        Finding(
+            complaint="speed",
+            kind="small_batch",
+            cost_pct=gain,
+            evidence=evidence,
+            change=Change(overrides=[f"data.batch_size={2 * patient.data.batch_size}"]),
+        )
+    ]
+
+
+def gain_pct(own: StepTimes, double: StepTimes) -> float:
+    """The share of a sample's time, in percent, that a batch of twice the size saves: in three blocks of four, and
+    where each size was least disturbed."""
+    saved = min(1 - Ratio.of(double, own).high / 2, 1 - double.least_ms / own.least_ms / 2)
+    return max(100 * saved, 0.0)
+
+
+def us_to_launch() -> float:
+    """Time in us that an operator on a vanishing tensor takes on this host, forward or backward, autograd included."""
+    one = torch.ones(1, requires_grad=True)
+
+    def chain() -> None:
+        value = one
+        for _ in range(_CHAIN):
+            value = value * value
+        value.backward()  # type: ignore[no-untyped-call]
+
+    chain()
+    least_s = float("inf")
+    for _ in range(_REPEATED):
+        began_s = perf_counter()
+        chain()
+        least_s = min(least_s, perf_counter() - began_s)
+    return 1e6 * least_s / (4 * _CHAIN)  # backward of each multiplies twice and adds
+
+
+def _launch_ms(measured: MeasuredSteps) -> tuple[float, bool]:
+    """The host's time in ms to launch a step on an idle accelerator, and whether the device waits for that."""
+    launches, lags = list[float](), list[float]()
+    for _ in range(_REPEATED):
+        measured.moments.wait()
+        began_s = perf_counter()
+        measured.training.step()
+        launched_s = perf_counter()
+        measured.moments.wait()
+        launches.append(1e3 * (launched_s - began_s))
+        lags.append(1e3 * (perf_counter() - launched_s))
+    launch_ms, step_ms = median(launches), measured.times.median_ms
+    return launch_ms, launch_ms >= MIN_LAUNCH_SHARE * step_ms and median(lags) < MAX_LAG_SHARE * step_ms
+
+
+def _busiest(measured: MeasuredSteps) -> tuple[list[str], str | None, float] | None:
+    """The modules that call most operators of forward and backward, the line, and their share of these in percent;
+    None if they call less than half."""
+    calls = measured.step.of_phases("forward", "backward")
+    if not calls:
+        return None
+    counts = Counter(one.call.module for one in calls)
+    name, count = counts.most_common(1)[0]
+    if name is None or count < len(calls) / 2:
+        return None
+    places = Counter(one.call.place for one in calls if one.call.module == name and one.call.place is not None)
+    return [name], places.most_common(1)[0][0] if places else None, 100 * count / len(calls)
+
+
+def _fed_step(training: BareTraining, batches: Sequence[Any]) -> Callable[[], None]:
+    def step() -> None:
+        with training.fed(batches):
+            training.step()
+
+    return step

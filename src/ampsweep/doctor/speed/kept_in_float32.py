@@ -1,0 +1,117 @@
+"""Operators that compute in float32 in a half-precision step, and what they would save otherwise."""
+
+from time import monotonic
+from typing import Final
+
+import torch
+
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, spots
+from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
+from ampsweep.doctor.speed.trials import in_dtype, tried
+from ampsweep.record.diagnosis import Change, Finding
+
+_MIN_CALL_PCT: Final = 0.5
+"""Share of a step from which a single call is tried."""
+_TRIAL_S: Final = 2.5
+_MIN_FIXED_PCT: Final = 35.0
+"""Share of a step from which operators that precision does not shorten are told."""
+_MIN_OPTIMIZER_PCT: Final = 40.0
+_SHRUNK: Final = 0.8
+"""An operator that takes less than this of its time in float32 has gained from precision."""
+
+
+def float32_products(measured: MeasuredSteps) -> list[Finding]:
+    """Find matrix products, convolutions and attention that compute in float32, though half precision is faster."""
+    wanted = [
+        one
+        for one in measured.step.of_phases("forward", "backward")
+        if one.flops and one.is_float32 and measured.share_pct(one.ms) >= _MIN_CALL_PCT
+    ]
+    change = in_dtype(getattr(torch, measured.training.precision.dtype))
+    trials = tried(
+        measured.training,
+        measured.moments,
+        {one.call.index: change for one in wanted},
+        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
+    )
+    gains = [(one, one.ms * trials[one.call.index].gain) for one in wanted if one.call.index in trials]
+    patterns = measured.training.precision.fp32_modules
+    return [
+        Finding(
+            complaint="speed",
+            kind="float32_products",
+            cost_pct=measured.share_pct(spot.ms),
+            modules=spot.modules,
+            operator=spot.operator,
+            place=spot.place,
+            evidence={
+                "gain_ms": spot.ms,
+                "own_ms": sum(one.ms for one in spot.calls),
+                "step_ms": measured.step_ms,
+                "num_calls": len(spot.calls),
+                "dtype": measured.training.precision.dtype,
+            },
+            change=Change(overrides=["precision.fp32_modules=[]"] if patterns else []),
+        )
+        for spot in spots(gains, by_line=True)
+        if measured.share_pct(spot.ms) >= MIN_COST_PCT / 2
+    ]
+
+
+def fixed_operators(measured: MeasuredSteps) -> list[Finding]:
+    """Find operators other than products that take most of the step and no less time than in float32."""
+    baseline = measured.baseline
+    if baseline is None:
+        return []
+    of_baseline = by_origin(baseline.step.of_phases("forward", "backward"))
+    fixed = []
+    for origin, calls in by_origin(measured.step.of_phases("forward", "backward")).items():
+        own_ms, former_ms = sum(one.ms for one in calls), sum(one.ms for one in of_baseline.get(origin, []))
+        if not any(one.flops or _is_recurrent(one) for one in calls) and own_ms >= _SHRUNK * former_ms > 0:
+            fixed += [(one, one.ms) for one in calls]
+    return [
+        Finding(
+            complaint="speed",
+            kind="fixed_operators",
+            cost_pct=measured.share_pct(spot.ms),
+            modules=spot.modules,
+            operator=spot.operator,
+            place=spot.place,
+            evidence={
+                "ms": spot.ms,
+                "step_ms": measured.step_ms,
+                "dtypes": sorted(
+                    {str(dtype).removeprefix("torch.") for one in spot.calls for dtype in one.call.outputs}
+                ),
+                "speedup": baseline.speedup.median,
+            },
+        )
+        for spot in spots(fixed)
+        if measured.share_pct(spot.ms) >= _MIN_FIXED_PCT
+    ]
+
+
+def optimizer(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether the optimizer, whose state autocast leaves in float32, takes most of the step."""
+    update = measured.step.of_phases("update")
+    ms, config = sum(one.ms for one in update), measured.patient.config.optimizer
+    measured.patient.facts["speed/optimizer_pct"] = measured.share_pct(ms)
+    if measured.share_pct(ms) < _MIN_OPTIMIZER_PCT:
+        return []
+    is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
+    overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
+    return [
+        Finding(
+            complaint="speed",
+            kind="optimizer_bound",
+            cost_pct=measured.share_pct(ms),
+            operator=max(update, key=lambda one: one.ms).call.operator,
+            evidence={"ms": ms, "step_ms": measured.step_ms, "num_operators": len(update)},
+            change=Change(overrides=overrides),
+        )
+    ]
+
+
+def _is_recurrent(one: TimedCall) -> bool:
+    """Tell whether a call is that of a fused recurrent layer: most of it are products, though nobody counts them."""
+    return any(name in one.call.operator for name in ("rnn", "lstm", "gru"))

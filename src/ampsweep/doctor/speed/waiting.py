@@ -1,0 +1,148 @@
+"""Steps that wait: for their data, or for Python code of the model's."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from time import monotonic, perf_counter
+from typing import Any, Final
+
+from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
+from ampsweep.data.base import num_workers
+from ampsweep.doctor.replay import KeptBatches
+from ampsweep.doctor.speed.host_samples import HostPlace, HostSamples, sampled
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps
+from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.tracing.calls import observe
+
+_SETTLING_STEPS: Final = 6
+"""Steps after which data that chooses its workers by the time that reading takes has chosen and started them."""
+_MIN_STEPS: Final = 4
+_MAX_STEPS: Final = 24
+_READING_S: Final = 1.0
+_MAX_WORKERS: Final = 8
+
+
+def data_wait(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether steps wait for batches that nobody has read before."""
+    patient, training, moments = measured.patient, measured.training, measured.moments
+    data = _WatchedData(patient.data)
+    waits, steps = list[float](), list[float]()
+    end_s = monotonic() + min(_READING_S, max(patient.seconds_left, 0.0))
+    with sampled() as data.samples, training.reading(data, patient.data.next_unread) as wait_s:
+        for number in range(_SETTLING_STEPS + _MAX_STEPS):
+            began_s = perf_counter()
+            training.step()
+            moments.wait()
+            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * wait_s()
+            if number >= _SETTLING_STEPS or monotonic() > end_s:
+                steps.append(ms)
+                waits.append(wait_ms)
+            if monotonic() > end_s and (len(steps) >= _MIN_STEPS or patient.seconds_left <= 0):
+                break
+    step_ms, wait_ms = sum(steps) / len(steps), sum(waits) / len(waits)
+    if moments.has_queue:  # the device computes while the host waits
+        wait_ms = min(wait_ms, max(step_ms - measured.times.median_ms, 0.0))
+    patient.facts["speed/data_wait_ms"] = wait_ms
+    if wait_ms < MIN_WAIT_SHARE * step_ms:
+        return []
+    workers = num_workers(patient.data.source)
+    place = data.samples.most_common(_WatchedData.READING)
+    return [
+        Finding(
+            complaint="speed",
+            kind="data_bound",
+            cost_pct=100 * wait_ms / step_ms,
+            place=None if place is None else place.line,
+            evidence={"wait_ms": wait_ms, "step_ms": step_ms, "num_steps": len(steps), "num_workers": workers},
+            change=Change(overrides=_more_workers(patient.data, patient.config.data, workers)),
+        )
+    ]
+
+
+def host_code(measured: MeasuredSteps) -> list[Finding]:
+    """Find out whether the host runs code of the model's for long, between two operators."""
+    idle_ms = measured.step.idle_ms
+    if measured.moments.has_queue:  # the device computes what it was given before
+        idle_ms = min(idle_ms, max(measured.step_ms - measured.step.operators_ms, 0.0))
+    measured.patient.facts["speed/host_ms"] = idle_ms
+    if measured.share_pct(idle_ms) < MIN_COST_PCT:
+        return []
+    samples = _host_samples(measured)
+    found: dict[str | None, list[tuple[HostPlace, float]]] = defaultdict(list)
+    for one in measured.step.calls:
+        if one.idle_ms:
+            place = samples.most_common(one.call.index) or HostPlace(one.call.module, one.call.place)
+            found[place.line or place.module].append((place, one.idle_ms))
+    costs = [(sum(ms for _, ms in stretches), stretches) for stretches in found.values()]
+    return [
+        _host_finding(measured, here_ms, stretches)
+        for here_ms, stretches in sorted(costs, key=lambda cost: -cost[0])
+        if measured.share_pct(here_ms) >= MIN_COST_PCT
+    ]
+
+
+def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> Finding:
+    modules: dict[str, float] = defaultdict(float)
+    for place, ms in stretches:
+        if place.module is not None:
+            modules[place.module] += ms
+    return Finding(
+        complaint="speed",
+        kind="host_bound",
+        cost_pct=measured.share_pct(here_ms),
+        modules=sorted(modules, key=lambda name: -modules[name]),
+        place=stretches[0][0].line,
+        evidence={
+            "host_ms": here_ms,
+            "step_ms": measured.step_ms,
+            "num_stretches": len(stretches),
+        },
+    )
+
+
+def _host_samples(measured: MeasuredSteps) -> HostSamples:
+    """Take a step and look at where the host stands between its operators."""
+    training, moments = measured.training, measured.moments
+
+    def count(*_: object) -> None:
+        samples.position += 1
+        samples.in_operator = False
+
+    def around(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        samples.in_operator = True
+        return operator(*args, **kwargs)
+
+    moments.wait()
+    with (
+        observe(training.model, count, around=around, places=False) as observer,
+        sampled(lambda: observer.module) as samples,
+    ):
+        training.step()
+    return samples
+
+
+class _WatchedData:
+    """Data that tells samples when it reads."""
+
+    READING: Final = 1
+
+    def __init__(self, data: KeptBatches) -> None:
+        self._data, self.samples = data, HostSamples()
+
+    def train_batch(self, index: int) -> Any:
+        self.samples.position = self.READING
+        try:
+            return self._data.train_batch(index)
+        finally:
+            self.samples.position = 0
+
+    def val_batches(self) -> Iterator[Any]:
+        yield from self._data.val_batches()
+
+
+def _more_workers(data: KeptBatches, config: Any, workers: int | None) -> list[str]:
+    """The override that has more workers read ahead; none where the data cannot have any."""
+    if not hasattr(data.source, "num_workers"):
+        return []
+    wanted = min(max(2 * (workers or 0), os.cpu_count() or 1), _MAX_WORKERS)
+    return [f"{'' if 'num_workers' in config else '+'}data.num_workers={wanted}"]

@@ -1,0 +1,318 @@
+"""Trainings that gain little time by half precision, as users write them."""
+
+import math
+import time
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from planted import Planted
+from torch import Tensor, nn
+
+
+class Batches:
+    """Normal inputs and targets that are made anew for each batch, by a slow reader."""
+
+    tokens_per_batch = None
+    num_train_batches = None
+    fingerprint = "slow batches"
+
+    def __init__(self, batch_size: int, seed: int, device: torch.device, read_ms: float) -> None:
+        self.batch_size, self.seed, self.device, self.read_ms = batch_size, seed, device, read_ms
+
+    def train_batch(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._read(index)
+
+    def val_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self._read(-1)
+
+    def _read(self, index: int) -> tuple[Tensor, Tensor]:
+        end = time.perf_counter() + self.read_ms / 1e3
+        total = 0.0
+        while time.perf_counter() < end:  # decoding, tokenizing, augmenting
+            total += math.sqrt(total + 1)
+        drawn = torch.Generator().manual_seed(self.seed * 1000 + index + 1)
+        values = torch.randn(2, self.batch_size, 512, generator=drawn).to(self.device)
+        return values[0], values[1]
+
+
+class Wide(nn.Module):
+    """Layers of products that half precision shortens; a sick model has something between them."""
+
+    def __init__(self, width: int = 512, hidden: int = 1024) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, hidden)
+        self.middle: nn.Module = nn.ReLU()
+        self.last = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+class Statistics(nn.Module):
+    """A log of activations, written in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        largest = 0.0
+        for value in x.detach()[:32].flatten().tolist():
+            largest = max(largest, math.fabs(value))
+        return x.clamp(-largest - 1e6, largest + 1e6)
+
+
+class LoggingModel(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = Statistics()
+
+
+class Waiting(nn.Module):
+    """A lock, a request, a file: the host sleeps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(x)
+        time.sleep(0.01)
+        return y
+
+
+class SleepingModel(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = Waiting()
+
+
+class Recurrence(nn.Module):
+    """A recurrence over many steps with a state of a few numbers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.decay = nn.Parameter(torch.full((size,), 0.9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(len(x), self.size)
+        for part in x.unflatten(1, (-1, self.size)).unbind(1):
+            state = torch.tanh(state * self.decay + part)
+        return state
+
+
+class LoopModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(512, 512)
+        self.recurrence = Recurrence(4)
+        self.head = nn.Linear(4, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.recurrence(self.embed(x)))
+
+
+class FullPrecision(nn.Module):
+    """Layers that somebody once took out of autocast."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return self.down(F.relu(self.up(x.float())))
+
+
+class GuardedModel(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = FullPrecision(1024)
+
+
+class Careful(nn.Module):
+    """An activation that is computed in float32, to be safe."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = F.leaky_relu(x.float(), 0.1).to(x.dtype)
+        return x
+
+
+class CastingModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(128, 4096)
+        self.act = Careful()
+        self.last = nn.Linear(4096, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.act(self.first(x)))
+
+
+class Cell(nn.Module):
+    """A cell whose one large weight is used in each of many steps."""
+
+    def __init__(self, size: int, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.recurrent = nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros_like(x)
+        for _ in range(self.times):
+            state = torch.tanh(self.recurrent(state) + x)
+        return state
+
+
+class CellModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(512, 1024)
+        self.cell = Cell(1024, 12)
+        self.head = nn.Linear(1024, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(self.embed(x)))
+
+
+class ManualCell(Cell):
+    """The same, with casts of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros_like(x)
+        for _ in range(self.times):
+            weight = self.recurrent.weight.to(x.dtype)
+            state = torch.tanh(F.linear(state, weight) + x)
+        return state
+
+
+class ManualCellModel(CellModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = ManualCell(1024, 12)
+
+
+class Warp(nn.Module):
+    """A warp of images, whose kernel for bfloat16 is slow on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.view(len(x), 16, 16, 16)
+        line = torch.linspace(-1.0, 1.0, 16, dtype=x.dtype)
+        grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1).expand(len(x), 16, 16, 2)
+        return F.grid_sample(images, 0.9 * grid, align_corners=False).flatten(1)
+
+
+class WarpingModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(128, 4096)
+        self.warp = Warp()
+        self.last = nn.Linear(4096, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.warp(self.first(x)))
+
+
+class Ranked(nn.Module):
+    """Order statistics of all activations."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().sort(dim=-1).values
+
+
+class SortingModel(Wide):
+    def __init__(self) -> None:
+        super().__init__(hidden=2048)
+        self.middle = Ranked()
+
+
+class Checked(nn.Module):
+    """A check of the values in every step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.abs().max().item() > 1e6:
+            print("large activations")
+        return F.relu(x)
+
+
+class CheckedModel(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = Checked()
+
+
+_DATA = ("data=synthetic", "data.in_features=512", "data.out_features=512", "data.num_batches=8", "data.batch_size=256")
+_NARROW = ("data.in_features=128", "data.out_features=128")
+_AMP = ("precision=amp_bf16", *_DATA)
+
+
+def _model(name: str) -> tuple[str, str]:
+    return "model=custom", f"model._target_=planted_speed.{name}"
+
+
+SLEEPING = (*_DATA, *_model("SleepingModel"))
+CHECKING = (*_AMP, *_model("CheckedModel"))
+
+PLANTED = (
+    Planted(
+        "slow reader",
+        (
+            "precision=amp_bf16",
+            "data=custom",
+            "data._target_=planted_speed.Batches",
+            "data.batch_size=256",
+            "+data.read_ms=20",
+            "task=regression",
+            *_model("Wide"),
+        ),
+        "speed",
+        "data_bound",
+        None,
+    ),
+    Planted("Python loop", (*_AMP, *_model("LoggingModel")), "speed", "host_bound", "middle"),
+    Planted("sleep", (*_AMP, *_model("SleepingModel")), "speed", "host_bound", "middle"),
+    Planted(
+        "tiny operators", (*_AMP, "data.batch_size=32", *_model("LoopModel")), "speed", "launch_bound", "recurrence"
+    ),
+    Planted(
+        "batch of two",
+        (*_AMP, "data.batch_size=2", *_model("Wide"), "+model.hidden=4096"),
+        "speed",
+        "small_batch",
+        None,
+    ),
+    Planted("float16 on a CPU", (*_DATA, "precision=amp_fp16", *_model("Wide")), "speed", "no_fast_units", None),
+    Planted("autocast off", (*_AMP, *_model("GuardedModel")), "speed", "float32_products", "middle"),
+    Planted(
+        "forgotten override",
+        (*_AMP, "precision.fp32_modules=[last]", *_model("Wide")),
+        "speed",
+        "float32_products",
+        "last",
+    ),
+    Planted(
+        "careful activation",
+        (*_AMP, *_NARROW, *_model("CastingModel")),
+        "speed",
+        "activation_casts",
+        "act",
+    ),
+    Planted(
+        "no cache of casts",
+        (*_AMP, "data.batch_size=64", "precision.cache_enabled=false", *_model("CellModel")),
+        "speed",
+        "repeated_weight_casts",
+        "cell.recurrent",
+    ),
+    Planted(
+        "own casts of a weight",
+        (*_AMP, "data.batch_size=64", *_model("ManualCellModel")),
+        "speed",
+        "repeated_weight_casts",
+        "cell",
+    ),
+    Planted(
+        "slow kernel",
+        ("precision=pure_bf16", *_DATA, *_NARROW, *_model("WarpingModel")),
+        "speed",
+        "slower_operators",
+        "warp",
+    ),
+    Planted("sorting", (*_AMP, *_model("SortingModel")), "speed", "fixed_operators", "middle"),
+    Planted("graph break", (*_AMP, "trainer.compile=true", *_model("CheckedModel")), "speed", "graph_break", "middle"),
+)

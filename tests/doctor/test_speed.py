@@ -1,0 +1,244 @@
+"""Why a training gains little time: the faults that were planted, and the arithmetic with played times."""
+
+import time
+
+import planted_speed
+import pytest
+import torch
+
+from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import KeptBatches
+from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
+from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
+from ampsweep.doctor.speed.bound import speedup_bound
+from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates
+from ampsweep.doctor.speed.device_waits import host_waits
+from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
+from ampsweep.doctor.speed.filling import gain_pct
+from ampsweep.doctor.speed.measured_steps import spots
+from ampsweep.doctor.speed.moments import Moments
+from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
+from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
+from ampsweep.doctor.speed.trials import Trial
+from ampsweep.record.diagnosis import in_order
+from ampsweep.report.sentences.findings import speed, told
+from ampsweep.tracing.calls import Call
+from ampsweep.training.build.built import build_data
+
+CPU = torch.device("cpu")
+RATES = DeviceRates(
+    flops_per_s={"float32": 1e9, "bfloat16": 4e9},
+    bytes_per_s=1e9,
+    source=None,
+    measured_flops_per_s={"float32": 1e9, "bfloat16": 4e9, "float16": 1e7},
+)
+
+
+def patient_of(*overrides: str, seconds: float = 60.0) -> Patient:
+    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
+    data = KeptBatches(build_data(config, CPU))
+    return Patient(config, CPU, data, num_steps=5, deadline_s=time.monotonic() + seconds)
+
+
+@pytest.fixture(scope="module")
+def has_fast_bfloat16() -> bool:
+    rates = device_rates(CPU, ("bfloat16",), Moments(CPU), seconds=1.0)
+    return rates.product_ratio("bfloat16") > 1.3
+
+
+def played(
+    index: int,
+    ms: float,
+    *,
+    operator: str = "aten.mm",
+    module: str | None = "layer",
+    phase: str = "forward",
+    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    flops: int = 0,
+    num_bytes: int = 0,
+    place: str | None = None,
+    **known: object,
+) -> TimedCall:
+    call = Call(index, operator, phase, module, place, dtypes[:1], dtypes[1:])
+    return TimedCall(call=call, ms=ms, flops=flops, num_bytes=num_bytes, **known)
+
+
+FLAWS = {one.name: one for one in planted_speed.PLANTED}
+ON_ANY_CPU = ("slow reader", "Python loop", "sleep", "tiny operators", "batch of two", "graph break")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own import
+@pytest.mark.parametrize("name", FLAWS)
+def test_a_planted_fault_is_named_first(name, has_fast_bfloat16):
+    if name not in ON_ANY_CPU and not has_fast_bfloat16:
+        pytest.skip("this CPU multiplies no faster in bfloat16")
+    one = FLAWS[name]
+
+    findings = in_order(examine_speed(patient_of(*one.overrides)))
+
+    assert findings, "nothing found"
+    first = findings[0]
+    assert first.kind == one.kind
+    assert first.modules[:1] == ([] if one.module is None else [one.module])
+    assert (first.cost_pct or 0.0) >= 0.0
+    said = told(first)
+    assert not any(text.endswith(".") for text in (said.headline, *said.evidence, said.change))
+
+
+def test_a_training_in_float32_is_not_compared():
+    patient = patient_of("precision=fp32", *planted_speed.SLEEPING)
+
+    findings = examine_speed(patient)
+
+    assert [one.kind for one in findings][:1] == ["host_bound"]
+    assert "speed/speedup" not in patient.facts
+    assert patient.facts["speed/own_step_ms"] > 0
+
+
+def test_the_bound_is_amdahls_law_over_operators():
+    product = played(0, 8.0, flops=10**9)
+    update = played(1, 2.0, operator="aten.add_", phase="update")
+    baseline, own = TimedStep((product, update), 1), TimedStep((), 1)
+
+    bound = speedup_bound(baseline, own, 12.0, PRECISION_MODES["amp_bf16"], RATES)
+
+    assert bound == pytest.approx(12 / (2 + 2 + 8 / 4))  # host, optimizer, and products at four times the rate
+
+
+def test_the_bound_is_not_below_what_was_seen():
+    product = played(0, 8.0, flops=10**9)
+    half = played(0, 1.0, flops=10**9, dtypes=(torch.bfloat16, torch.bfloat16))
+
+    bound = speedup_bound(TimedStep((product,), 1), TimedStep((half,), 1), 10.0, PRECISION_MODES["amp_bf16"], RATES)
+
+    assert bound == pytest.approx(10 / 3)
+
+
+@pytest.mark.parametrize(("flops", "num_bytes", "ratio"), [(10**9, 0, 4.0), (1, 10**9, 2.0), (0, 10**9, 2.0)])
+def test_the_roofline_tells_what_half_precision_saves(flops, num_bytes, ratio):
+    assert RATES.ratio_in("bfloat16", played(0, 1.0, flops=flops, num_bytes=num_bytes)) == pytest.approx(ratio)
+
+
+def test_a_speedup_is_that_of_blocks_taken_in_turn():
+    drifting = StepTimes((10.0, 20.0, 40.0, 80.0))
+    half_of_it = StepTimes((5.0, 10.0, 20.0, 40.0))
+
+    assert Ratio.of(drifting, half_of_it) == Ratio(2.0, 2.0, 2.0)
+
+
+def test_a_gain_within_the_spread_of_blocks_is_none():
+    own, noisy = StepTimes((10.0, 10.0, 10.0, 10.0)), StepTimes((10.0, 20.0, 20.0, 20.0))
+
+    assert gain_pct(own, noisy) == 0.0
+    assert gain_pct(own, StepTimes((10.0, 10.0, 10.0, 10.0))) == 50.0
+
+
+def test_steps_are_timed_in_turn():
+    order = []
+    times = times_in_turn([lambda: order.append("own"), lambda: order.append("other")], Moments(CPU), seconds=0.0)
+
+    assert len(times) == 2
+    assert order.index("other") < len(order) - 1 - order[::-1].index("own")
+
+
+def test_modules_of_a_kind_are_one_spot():
+    costs = [(played(0, 1.0, module="blocks.0.norm"), 1.0), (played(1, 3.0, module="blocks.1.norm"), 3.0)]
+
+    (spot,) = spots([*costs])
+
+    assert spot.modules == ["blocks.1.norm", "blocks.0.norm"]
+    assert spot.ms == 4.0
+
+
+def test_modules_of_one_line_are_told_by_what_holds_them():
+    costs = [(played(0, 1.0, module="b.0.up", place="net.py, line 3"), 2.0)]
+    costs += [(played(1, 1.0, module="b.0.down", place="net.py, line 3"), 1.0)]
+
+    (spot,) = spots(costs, by_line=True)
+
+    assert spot.modules == ["b.0", "b.0.up", "b.0.down"]
+    assert spot.innermost == ["b.0.up", "b.0.down"]
+
+
+def test_operators_are_listed_by_their_time():
+    step = TimedStep((played(0, 1.0), played(1, 1.0), played(2, 6.0, operator="aten.sort")), 1)
+
+    first, second = dearest_operators(step, 10.0)
+
+    assert (first["operator"], first["step_pct"]) == ("aten.sort", 60.0)
+    assert (second["calls"], second["ms"]) == (2, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "padded_size"), [(8, 8), (9, 16), (63, 64), (1000, 1000), (1023, 1024), (50257, 50304)]
+)
+def test_sizes_are_rounded_up_to_what_units_take(size, padded_size):
+    assert rounded_up(size) == padded_size
+
+
+def test_a_product_is_padded_in_its_layout():
+    bias, left, right = torch.zeros(10), torch.zeros(7, 12), torch.zeros(10, 12).t()
+
+    (wide_bias, wide_left, wide_right), _ = padded((bias, left, right), {})
+
+    assert [tuple(one.shape) for one in (wide_bias, wide_left, wide_right)] == [(16,), (8, 16), (16, 16)]
+    assert wide_right.stride() == (1, 16)
+    assert torch.addmm(wide_bias, wide_left, wide_right).shape == (8, 16)
+    assert unaligned([(7, 12), (12, 16)]) == [7, 12]
+
+
+def test_a_trial_that_saves_nothing_gains_nothing():
+    assert Trial(own_ms=2.0, other_ms=3.0).gain == 0.0
+    assert Trial(own_ms=4.0, other_ms=1.0).gain == 0.75
+
+
+def test_batches_of_other_sizes_have_the_same_items():
+    batches = [(torch.arange(4), {"scale": torch.tensor(1.0)}), (torch.arange(4, 8), {"scale": torch.tensor(1.0)})]
+
+    (joined, scale), _ = doubled(batches)
+    (part, _), _ = halved(batches)
+
+    assert joined.tolist() == [*range(8)]
+    assert scale["scale"].dim() == 0
+    assert part.tolist() == [0, 1]
+
+
+def test_reading_a_number_is_seen_with_its_line():
+    patient = patient_of(*planted_speed.CHECKING)
+    training = BareTraining(patient, patient.config.precision)
+
+    (step,) = timed_in_turn([training], Moments(CPU), seconds=0.0)
+    (spot,) = host_waits(step.of_phases("forward"))
+
+    assert spot.modules == ["middle"]
+    assert spot.operator == "aten._local_scalar_dense"
+    assert "planted_speed.py" in spot.place
+
+
+def test_a_copy_to_the_host_makes_it_wait():
+    there, here = torch.zeros(1, device="meta"), torch.zeros(1)
+
+    assert reads_device("aten._to_copy", [there], [here])
+    assert not reads_device("aten._to_copy", [here], [here])
+    assert reads_device("aten.nonzero", [there], [there])
+
+
+def test_every_kind_has_its_sentences():
+    assert {one.kind for one in planted_speed.PLANTED} <= set(speed.SENTENCES)
+
+
+@pytest.mark.gpu
+def test_a_step_that_reads_numbers_is_told_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda")
+    config = compose_points([*planted_speed.CHECKING], multirun=False, config_name=CONFIG_NAME).points[0].config
+    data = KeptBatches(build_data(config, device))
+    patient = Patient(config, device, data, num_steps=5, deadline_s=time.monotonic() + 60)
+
+    examine_speed(patient)
+
+    assert any("planted_speed.py" in str(line) for line in patient.facts["speed/synchronizations"])
