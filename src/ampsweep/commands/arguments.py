@@ -65,6 +65,21 @@ def parse(argv: Sequence[str], config_name: str) -> Arguments:
     return Arguments(tuple(overrides), found.multirun, found.config_name, for_hydra)
 
 
+def taken_out(argv: Sequence[str], key: str, allowed: Sequence[str]) -> tuple[list[str], str]:
+    """Take `key=VALUE`, which is no key of the config, out of a command line; return the rest, and the value.
+
+    Without it the value is the first of those allowed.
+
+    Raises:
+        UserError: another value is given.
+    """
+    given = [argument.partition("=")[2] for argument in argv if argument.startswith(f"{key}=")]
+    for value in given:
+        if value not in allowed:
+            raise UserError(f"{key}={value}: allowed are {', '.join(allowed)}")
+    return [argument for argument in argv if not argument.startswith(f"{key}=")], (given or allowed)[-1 if given else 0]
+
+
 def _hidden_file(directory: Path) -> Path | None:
     """Find a config file below `directory` that the suite's own of this name would hide; equal ones hide nothing."""
     for own in sorted(CONF.rglob("*.yaml")):

@@ -34,6 +34,10 @@ def _main(given: Sequence[str]) -> int:
         from ampsweep.commands.predict import predict_command
 
         return predict_command(given[1:])
+    if given[:1] == ["doctor"]:
+        from ampsweep.commands.doctor import doctor_command
+
+        return doctor_command(given[1:])
     arguments = _arguments(given)
     if arguments.command == "report":
         with paused_garbage_collection():
@@ -77,6 +81,7 @@ def _parser() -> _Parser:
     report.add_argument("--format", choices=("console", "json"), default="console")
     report.add_argument("--screenshot", type=Path, metavar="FILE", help="also draw the page into a PNG file")
     commands.add_parser("predict", help="predict the memory of a training without running it")
+    commands.add_parser("doctor", help="find out why a training goes wrong in low precision, or gains nothing")
     sync = commands.add_parser("sync", help="send to W&B what it lacks of runs and of their comparison")
     sync.add_argument("directories", nargs="+", type=Path, metavar="DIR", help="a multirun's or a run's directory")
     sweep = commands.add_parser("sweep", help="run the points of a sweep file here, without a W&B server")

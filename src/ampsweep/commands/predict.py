@@ -4,9 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ampsweep.commands.arguments import Arguments, parse
+from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.config.compose import CONFIG_NAME, compose_points
-from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
@@ -34,7 +33,7 @@ def predict_command(argv: Sequence[str]) -> int:
     Raises:
         UserError: the input is wrong, or the model cannot be traced.
     """
-    overrides, chosen = _without_format(argv)
+    overrides, chosen = taken_out(argv, "format", _FORMATS)
     with paused_garbage_collection():
         arguments = parse(overrides, CONFIG_NAME)
         if arguments.for_hydra:
@@ -58,14 +57,6 @@ def predict_command(argv: Sequence[str]) -> int:
     for directory in written:
         console.print(str(directory), soft_wrap=True)
     return 0
-
-
-def _without_format(argv: Sequence[str]) -> tuple[list[str], str]:
-    formats = [argument.partition("=")[2] for argument in argv if argument.startswith("format=")]
-    for given in formats:
-        if given not in _FORMATS:
-            raise UserError(f"format={given}: allowed are {', '.join(_FORMATS)}")
-    return [argument for argument in argv if not argument.startswith("format=")], (formats or ["console"])[-1]
 
 
 def _workloads(arguments: Arguments) -> list[list[Config]]:

@@ -1,0 +1,200 @@
+"""`ampsweep doctor OVERRIDES | RUN_DIRECTORY`: why a training goes wrong in low precision, or gains nothing."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ampsweep.commands.arguments import parse, taken_out
+from ampsweep.complaints import COMPLAINTS, Complaint
+from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.config.errors import UserError
+from ampsweep.config.modes import PRECISION_MODES, arm_label
+from ampsweep.config.schema import Config, component_name
+from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
+from ampsweep.launch.signals import stop_signals_as_interrupt
+from ampsweep.record import write_atomically
+from ampsweep.record.diagnosis import Diagnosis
+from ampsweep.record.numerics import RunNumerics
+from ampsweep.report.terminal import Terminal
+from ampsweep.run.directories import new_directory
+from ampsweep.run.recorded_run import RecordedRun, is_run_directory
+
+if TYPE_CHECKING:
+    from ampsweep.doctor.patient import Patient
+    from ampsweep.training.build.device import RunDevice
+
+_FORMATS: Final = ("console", "json")
+_TRY: Final = "--try"
+_CHOSEN_MODE: Final = "precision=amp_bf16"
+"""The precision that is examined where none is chosen."""
+_HELP = """\
+usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json]
+
+Why a training with these overrides of train.py goes wrong in low precision, or gains nothing, and the smallest change
+that mends it. Its first steps are taken again and again, in its own precision (amp_bf16 unless one is chosen) and in
+float32. Of a run that went wrong they are the steps before its fault. Questions of its own:
+  doctor.complaints=[loss]   examine only: types, loss, numerics, memory, speed
+  doctor.steps=50            steps that are replayed at most
+  doctor.max_seconds=60      time after which it tells what it has found
+  --try                      then train with the change of the first finding, beside the training as it is"""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The training that is to be examined."""
+
+    overrides: tuple[str, ...]
+    config: Config
+    run: RecordedRun | None = None
+
+
+def doctor_command(argv: Sequence[str]) -> int:
+    """Examine the training of this command line of train.py, or of a run; return the exit code.
+
+    Raises:
+        UserError: the input is wrong.
+    """
+    given, chosen = taken_out(argv, "format", _FORMATS)
+    tries = _TRY in given
+    with stop_signals_as_interrupt(), paused_garbage_collection():
+        arguments = parse([one for one in given if one != _TRY], CONFIG_NAME)
+        if arguments.for_hydra:
+            print(_HELP)
+            return 0
+        if tries and chosen == "json":
+            raise UserError(f"{_TRY} trains and shows a comparison; it has no format=json")
+        case = _case(arguments.overrides, arguments.multirun)
+        # torch is imported here and not above: what is wrong with a command line is known without it.
+        from ampsweep.training.build.device import taken_device
+
+        with taken_device(case.config.device, lambda text: print(text, file=sys.stderr)) as taken:
+            diagnosis, numerics = _diagnose(case, taken)
+    directory = new_directory(case.config) if case.run is None else case.run.directory
+    _show(diagnosis, numerics, directory, chosen)
+    if tries:
+        from ampsweep.commands.mended import train_mended
+
+        return train_mended(diagnosis, case.overrides, case.config)
+    return 0
+
+
+def _case(given: Sequence[str], multirun: bool) -> _Case:
+    """Find the training: that of the overrides, or of the run whose directory comes before them.
+
+    Raises:
+        UserError: it is none that can be examined.
+    """
+    run = None
+    overrides = tuple(given)
+    if overrides and is_run_directory(overrides[0]):
+        run = RecordedRun.read(Path(overrides[0]))
+        overrides = (*run.overrides, *overrides[1:])
+    elif not any(override.lstrip("+~").startswith("precision") for override in overrides):
+        overrides = (*overrides, _CHOSEN_MODE)
+    points = compose_points(overrides, multirun=multirun)
+    if len(points.points) > 1:
+        raise UserError(f"the doctor examines one training at a time, not {len(points.points)}")
+    config = points.points[0].config
+    if run is not None:
+        run.require_same(config)
+    if config.parallel.strategy != "single":
+        raise UserError(f"parallel={config.parallel.strategy}: the doctor examines a training in one process")
+    if config.max_batch.search:
+        raise UserError("max_batch.search=true: the doctor examines a training of one batch size; give data.batch_size")
+    if config.seam.saved_in is not None:
+        raise UserError(f"seam.saved_in={config.seam.saved_in}: the doctor examines a training in one precision")
+    return _Case(overrides, config, run)
+
+
+def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics | None]:
+    from ampsweep.doctor.examine import examine
+    from ampsweep.doctor.patient import Patient
+    from ampsweep.doctor.replay import KeptBatches
+    from ampsweep.precision.precision import unsupported_reason
+    from ampsweep.record.diagnosis import in_order
+    from ampsweep.sweep.preflight_checks import check_single_run
+
+    began_s, config = time.monotonic(), case.config
+    arm = arm_label(config.precision, config.parallel)
+    if (reason := unsupported_reason(config.precision, taken.device)) is not None:
+        raise UserError(f"precision={arm}: {reason}")
+    # What is wrong in float32, too, is wrong input; all else is what the doctor is for.
+    baseline = replace(config, precision=PRECISION_MODES["fp32"], tracking=replace(config.tracking, mode="disabled"))
+    prepared, _ = check_single_run(baseline, taken, None)
+    if prepared.data is None:
+        raise UserError(f"data={component_name(config.data)} does not fit into the memory of {taken}")
+    collect_new_garbage_only()
+    patient = Patient(
+        config,
+        taken.device,
+        KeptBatches(prepared.data),
+        num_steps=config.doctor.steps,
+        deadline_s=began_s + config.doctor.max_seconds,
+    )
+    chosen: tuple[Complaint, ...] = tuple(one for one in COMPLAINTS if one in (config.doctor.complaints or COMPLAINTS))
+    with tempfile.TemporaryDirectory() as place:
+        if case.run is not None:
+            patient = _before_fault(patient, case.run, Path(place))
+        findings, unexamined = examine(patient, chosen, _tell)
+    diagnosis = Diagnosis(
+        arm=arm,
+        model=component_name(config.model),
+        data=component_name(config.data),
+        device=str(taken),
+        device_name=taken.name,
+        run=None if case.run is None else str(case.run.directory),
+        first_step=1 if patient.checkpoint is None else patient.checkpoint.checkpoint.step + 1,
+        steps=config.doctor.steps,
+        findings=in_order(findings),
+        unexamined=unexamined,
+        facts=patient.facts,
+        seconds=time.monotonic() - began_s,
+    )
+    return diagnosis, patient.numerics
+
+
+def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient":
+    """The training as it was shortly before the run went wrong, or at its beginning."""
+    from ampsweep.doctor.before_fault import checkpoint_before_fault
+    from ampsweep.training.checkpoint import CheckpointError
+    from ampsweep.training.found_checkpoint import find_checkpoint
+
+    if run.has_checkpoint:
+        try:
+            found = find_checkpoint(run.directory)
+        except CheckpointError as error:
+            raise UserError(str(error)) from error
+        if found.checkpoint.step < run.last_step:
+            patient = patient.starting_from(found)
+    if run.went_wrong:
+        _tell(f"steps up to {run.last_step}")
+        found_before = checkpoint_before_fault(patient, run.last_step, place)
+        patient = patient if found_before is None else patient.starting_from(found_before)
+    return patient
+
+
+def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, directory: Path, chosen: str) -> None:
+    """Write the files of a diagnosis, and print it."""
+    from ampsweep.report.diagnosis_markdown import DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown
+    from ampsweep.report.diagnosis_page import PAGE_NAME, write_page
+    from ampsweep.report.diagnosis_text import as_json, print_diagnosis
+
+    diagnosis.write(directory)
+    write_atomically(directory / DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown(diagnosis))
+    write_page(diagnosis, numerics, directory / PAGE_NAME)
+    if chosen == "json":
+        print(as_json(diagnosis))
+        return
+    console = Terminal()
+    print_diagnosis(diagnosis, console, numerics)
+    console.print(f"\n{directory / PAGE_NAME}", soft_wrap=True)
+
+
+def _tell(text: str) -> None:
+    """Tell a person who waits what is examined now."""
+    if sys.stderr.isatty():
+        print(f"examining {text} ...", file=sys.stderr)

@@ -1,0 +1,44 @@
+"""The examinations of a training, one for each complaint, and the diagnosis that they add up to."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ampsweep.complaints import COMPLAINTS, Complaint
+from ampsweep.doctor.loss.examine import examine_loss
+from ampsweep.doctor.memory.examine import examine_memory
+from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.side_by_side.examine import examine_numerics
+from ampsweep.doctor.speed.examine import examine_speed
+from ampsweep.doctor.types.examine import examine_types
+from ampsweep.record.diagnosis import Finding, Unexamined
+from ampsweep.text import one_line
+
+Examination = Callable[[Patient], Sequence[Finding]]
+
+EXAMINATIONS: Final[dict[Complaint, Examination]] = {
+    "types": examine_types,
+    "loss": examine_loss,
+    "numerics": examine_numerics,
+    "memory": examine_memory,
+    "speed": examine_speed,
+}
+
+
+def examine(
+    patient: Patient, complaints: Sequence[Complaint] = COMPLAINTS, tell: Callable[[str], None] = lambda _: None
+) -> tuple[list[Finding], list[Unexamined]]:
+    """Examine a training for some complaints, one after the other; `tell` gets the one that comes next."""
+    findings: list[Finding] = []
+    unexamined: list[Unexamined] = []
+    for complaint in complaints:
+        tell(complaint)
+        began_s = time.monotonic()
+        try:
+            findings += EXAMINATIONS[complaint](patient)
+        except NotExaminedError as reason:
+            unexamined.append(Unexamined(complaint=complaint, reason=str(reason)))
+        except Exception as error:  # noqa: BLE001  the user's own code may raise anything; the others are examined
+            unexamined.append(Unexamined(complaint=complaint, reason=f"it ended with {one_line(error)}"))
+        patient.facts[f"{complaint}/seconds"] = time.monotonic() - began_s
+    return findings, unexamined
