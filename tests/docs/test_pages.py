@@ -26,6 +26,7 @@ ELSEWHERE = {
     "python -m venv": ".ci/run",
     "wandb sweep ": "tests/sweeps/test_agents.py",
     "wandb agent ": "tests/sweeps/test_agents.py",
+    "ampsweep doctor ": "tests/doctor/test_doctor_command.py",
     "ampsweep sync ": "tests/commands/test_sync_command.py",
     "ampsweep report wandb://": "tests/commands/test_report_from_wandb.py",
     "ampsweep report 'wandb://": "tests/commands/test_report_from_wandb.py",
