@@ -73,6 +73,7 @@ def host_code(measured: MeasuredSteps) -> list[Finding]:
         if one.idle_ms:
             place = samples.most_common(one.call.index) or HostPlace(one.call.module, one.call.place)
             found[place.line or place.module].append((place, one.idle_ms))
+    found.pop(None, None)  # between operators of the loss or the update: no code of the model's
     costs = [(sum(ms for _, ms in stretches), stretches) for stretches in found.values()]
     return [
         _host_finding(measured, here_ms, stretches)
