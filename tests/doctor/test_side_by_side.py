@@ -6,7 +6,7 @@ from patients import patient_of
 from planted_numerics import PLANTED
 
 from ampsweep.doctor.patient import NotExaminedError
-from ampsweep.doctor.side_by_side.examine import SideBySide, examine_numerics
+from ampsweep.doctor.side_by_side.examine import SideBySide, examine_numerics, growth
 from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, rounding, selected
 from ampsweep.record.diagnosis import Diagnosis, Finding
 from ampsweep.report.sentences.findings import told
@@ -45,6 +45,11 @@ def test_a_healthy_training_has_no_finding(workload, mode):
     growth = patient.facts["numerics/error_growth"]
     assert len(growth) > 2
     assert all(0 <= point["error"] < 0.2 for point in growth)
+
+
+def test_a_forward_pass_without_a_known_error_has_no_growth():
+    """As of a training whose first values are NaN in both dtypes."""
+    assert growth([]) == []
 
 
 def test_float32_has_nothing_beside_it():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -205,11 +206,7 @@ def _findings(patient: Patient, sides: SideBySide) -> Iterator[Finding]:
 def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
     """The error through the forward pass: that of the last call of each module, one after the other."""
     forward = [one for one in calls if one.own.call.phase == "forward" and one.explained > 0]
-    ends = [
-        one
-        for one, after in zip(forward, [*forward[1:], None], strict=True)
-        if after is None or after.own.call.module != one.own.call.module
-    ]
+    ends = [one for one, after in pairwise(forward) if after.own.call.module != one.own.call.module] + forward[-1:]
     step = -(-len(ends) // _MOST_POINTS) or 1
     return [
         {

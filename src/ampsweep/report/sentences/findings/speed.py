@@ -202,7 +202,7 @@ def _slower_operators(finding: Finding) -> Told:
         ],
         change="keep what is slow in float32"
         if finding.change.overrides
-        else "switch autocast off around this line, and cast its inputs to float32",
+        else "cast the inputs of this line to float32, with autocast off around it if there is any",
     )
 
 
