@@ -52,6 +52,7 @@ def _step(overrides: Overrides, place: RankPlace) -> TracedStep | str:
         trainer.model.train()
         with built.precision.flags():
             trainer.train_step()
+            trainer.train_step()  # in which DDP tells the ranks its new buckets: gloo's thread holds that for a moment
             return _traced(trainer)
     except (RuntimeError, TypeError, ValueError) as error:  # the same on all ranks, so that the next case can go on
         return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -8,6 +8,7 @@ from torch.optim.optimizer import _foreach_supported_types
 
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.training.build.fused_kernels import leaves_parameters_unchanged
 
 OF_TORCH = ("Adam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adadelta", "Adamax", "ASGD", "Rprop")
 EVERY = (*(f"torch.optim.{name}" for name in OF_TORCH), "own_optimizers.Lion", "own_optimizers.Decaying")
@@ -25,6 +26,14 @@ def test_to_the_byte_on_the_cpu(target, mode):
     truth, timeline = measured(*overrides), predicted(*overrides)
     assert timeline.peak().categories == truth.peak
     assert timeline.at(timeline.end_of_forward) == truth.end_of_forward
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_fused_kernel_is_tried_on_real_tensors(optimizer):
+    overrides = (*MLP, f"optimizer={optimizer}", "precision=pure_bf16")
+    leaves_parameters_unchanged.cache_clear()
+    timeline = predicted(*overrides)
+    assert timeline.peak().categories == measured(*overrides).peak
 
 
 def state_of(target, *settings):

@@ -55,7 +55,7 @@ class _Scalars(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FILLED and tuple(kwargs.get("size", args[0] if len(args) == 1 else (1,))) == ():
+        if func in _FILLED and kwargs.get("size", args[0] if len(args) == 1 else None) in ((), []):
             func, args = torch.tensor, (_FILLED[func],)
             kwargs = {key: value for key, value in kwargs.items() if key != "size"}
         if self._on_cuda and _is_on_host(func, args, kwargs):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+from torch.utils._python_dispatch import _disable_current_modes
 
 _MORE_THAN_A_VECTOR: Final = 256
 
@@ -34,12 +35,13 @@ def leaves_parameters_unchanged(target: Any, dtype: torch.dtype) -> bool:
     """Tell whether the fused step of torch's own optimizer class on a CPU does not change parameters of this dtype.
 
     SGD's does not in torch 2.13, where a vector of the processor is full: 16 numbers in half precision. So it is tried,
-    on more numbers than a vector holds.
+    on more numbers than a vector holds; in a prediction, too, where tensors are fake otherwise.
     """
-    parameter = torch.nn.Parameter(torch.ones(_MORE_THAN_A_VECTOR, dtype=dtype))
-    parameter.grad = torch.full_like(parameter, 0.5)
-    target([parameter], lr=1.0, fused=True).step()
-    return bool((parameter == 1).any())
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        parameter = torch.nn.Parameter(torch.ones(_MORE_THAN_A_VECTOR, dtype=dtype, device="cpu"))
+        parameter.grad = torch.full_like(parameter, 0.5)
+        target([parameter], lr=1.0, fused=True).step()
+        return bool((parameter == 1).any())
 
 
 @cache
