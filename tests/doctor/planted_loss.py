@@ -113,6 +113,27 @@ class HandmadeSoftmax(nn.Module):
         return self.leave(self.weigh(self.enter(inputs)))
 
 
+class Spreads(nn.Module):
+    """Divides by spreads that it gets as logarithms, which is no softmax."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_spread = nn.Linear(FEATURES, FEATURES)
+        nn.init.constant_(self.log_spread.bias, 11.5)
+
+    def forward(self, x):
+        return x / (torch.exp(self.log_spread(x)) + 1) ** 0.1
+
+
+class Spreading(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter, self.divide, self.leave = nn.Linear(FEATURES, FEATURES), Spreads(), nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, inputs):
+        return self.leave(self.divide(self.enter(inputs)))
+
+
 class Block(nn.Module):
     """A residual block, within which a factor may be too large for float16."""
 
@@ -194,6 +215,15 @@ class LogLoss:
 
     def evaluate(self, model, batch):
         return {"loss": self.loss(model, batch).detach()}, len(batch[1])
+
+
+class GuardedLogLoss(LogLoss):
+    """Guards its logarithm with an eps that float16 does not have."""
+
+    def loss(self, model, batch):
+        inputs, targets = batch
+        probabilities, wanted = model(inputs), targets > 0
+        return -torch.log(torch.where(wanted, probabilities, 1 - probabilities) + 1e-8).mean()
 
 
 class CrossEntropy(LogLoss):
@@ -360,6 +390,7 @@ PLANTED: tuple[Planted, ...] = (
     _planted("eps vanishes in a norm", _fp16("NormOfPadding"), "eps_vanishes", "norm", "aten.rsqrt"),
     _planted("sum over a long axis", _fp16("LongSum"), "long_sum", "scale", "aten.sum"),
     _planted("softmax without maximum", _fp16("HandmadeSoftmax"), "exp_overflow", "weigh", "aten.exp"),
+    _planted("exponential that is no softmax", _fp16("Spreading"), "exp_overflow", "divide", "aten.exp"),
     _planted("residual stream grows", _fp16("GrowingResidual"), "growing_sum", "residual", "aten.add"),
     _planted("one of 71 modules", _fp16("DeepNet"), "value_overflow", "blocks.5.spread", "aten.mul"),
     _planted("two of 71 modules", _fp16("DeepNet", "+model.culprits=[3,9]"), "value_overflow", "blocks.3.spread"),
@@ -368,6 +399,13 @@ PLANTED: tuple[Planted, ...] = (
         "log of a rounded probability",
         (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.LogLoss"),
         "log_of_zero",
+        "leave",
+        "aten.log",
+    ),
+    _planted(
+        "eps vanishes in a logarithm",
+        (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.GuardedLogLoss"),
+        "eps_vanishes",
         "leave",
         "aten.log",
     ),

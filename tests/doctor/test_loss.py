@@ -107,6 +107,16 @@ def test_one_line_in_float32_mends_it_too(name, findings):
     assert evidence["places"][0].startswith("tests/doctor/planted_loss.py, line ")
 
 
+@pytest.mark.parametrize(
+    ("name", "takes_shift"), [("softmax without maximum", True), ("exponential that is no softmax", False)]
+)
+def test_the_maximum_is_subtracted_where_that_changes_nothing(name, takes_shift, findings):
+    found = examined(name, findings)[0]
+    assert found.evidence["takes_shift"] is takes_shift
+    assert ("amax" in found.change.code) is takes_shift
+    assert ("softmax" in told(found).change) is takes_shift
+
+
 @pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16", "pure_bf16"])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_is_found_in_a_healthy_training(name, mode):

@@ -32,7 +32,7 @@ def cause_of(origin: NonfiniteOrigin) -> str:
     if operator in _ROOTS and origin.has_nan and origin.has_negative:
         return "cancellation"
     if operator in _LOGARITHMS and origin.divisor_zeros:
-        return "log_of_zero"
+        return "log_of_zero" if origin.lost_scalar is None else "eps_vanishes"
     if operator in _DIVISIONS and origin.divisor_zeros:
         return "divisor_vanishes" if origin.lost_scalar is None else "eps_vanishes"
     if operator in _DIVISIONS and operator != "aten.pow":

@@ -16,6 +16,7 @@ from ampsweep.doctor.loss.origins import NonfiniteOrigin
 from ampsweep.doctor.loss.price import price
 from ampsweep.doctor.loss.refusals import examine_refusal
 from ampsweep.doctor.loss.scaling import change_of_scale
+from ampsweep.doctor.loss.shifted_exponential import takes_shift
 from ampsweep.doctor.loss.vanishing import unchanged_share
 from ampsweep.doctor.loss.variant import Kept, Variant
 from ampsweep.doctor.patient import NotExaminedError, Patient
@@ -100,6 +101,8 @@ def _of_culprits(
             "num_call_replays": calls.num_replays,
         }
     kind = "coarse_rounding" if origin is None else cause_of(origin)
+    if origin is not None and kind == "exp_overflow":
+        evidence["takes_shift"] = takes_shift(case.patient, origin.call)
     are_modules = len(culprits.modules) == len(culprits.kept)
     overrides = [kept_override(case.patient.config.precision, culprits.modules)] if are_modules else []
     kept: Sequence[Kept] = culprits.kept if are_modules or calls is None else calls.calls
@@ -110,7 +113,7 @@ def _of_culprits(
         operator=operator,
         place=place,
         evidence=evidence,
-        change=Change(overrides=overrides, code=code_for(kind, calls)),
+        change=Change(overrides=overrides, code=code_for(kind, evidence, calls)),
         proof=_proof(case, Variant(kept=frozenset(kept), precision=case.precision)),
     )
 

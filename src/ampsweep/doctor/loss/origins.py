@@ -48,7 +48,7 @@ class NonfiniteOrigin:
     scalars: tuple[float, ...] = ()
     """Its number arguments."""
     lost_scalar: float | None = None
-    """A number above zero that was added on the way to its divisor, and is zero in the dtype of that sum."""
+    """A number above zero that was added on the way to its last tensor, and is zero in the dtype of that sum."""
     is_two_valued: bool = False
     """The tensor that it got has at most two different values, as an attention mask does."""
     reduced_elements: int = 1

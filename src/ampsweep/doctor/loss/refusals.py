@@ -72,7 +72,7 @@ def examine_refusal(patient: Patient, error: Exception) -> Sequence[Finding]:
             operator=refused.call.function,
             place=refused.call.place,
             evidence=evidence,
-            change=Change(overrides=overrides, code=code_for(kind, None)),
+            change=Change(overrides=overrides, code=code_for(kind, evidence, None)),
             proof=proof,
         )
     ]

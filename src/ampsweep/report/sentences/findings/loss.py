@@ -15,14 +15,14 @@ _KEPT: Final = {
     ),
     "exp_overflow": (
         "exp overflows {dtype}{at}: it gets values up to {input_max}, and {dtype} holds no more than exp({exp_max})",
-        "subtract the maximum before exp, or use torch.softmax, which does",
+        "compute it in float32, or keep what it gets small",
     ),
     "long_sum": (
         "a sum over {reduced} elements overflows {dtype}{at}",
         "add up in float32",
     ),
     "eps_vanishes": (
-        "eps={eps} is zero in {dtype}{at}, and something is divided by zero",
+        "eps={eps} is zero in {dtype}{at}, and {operator} gets zeros",
         "use an eps that {dtype} holds, or compute this in float32",
     ),
     "divisor_vanishes": ("a divisor is zero in {dtype} and not in float32{at}", _IN_FLOAT32),
@@ -61,6 +61,7 @@ def _kept(finding: Finding) -> Told:
     headline, change = _KEPT[finding.kind]
     values = {
         "dtype": facts["dtype"],
+        "operator": finding.operator,
         "at": _at(finding),
         "eps": _number(facts.get("eps")),
         "reduced": _number(facts.get("reduced_elements")),
@@ -68,6 +69,8 @@ def _kept(finding: Finding) -> Told:
         "float32_max": _number(facts.get("float32_max_abs")),
         "exp_max": _EXP_MAX.get(str(facts["dtype"])),
     }
+    if facts.get("takes_shift"):
+        change = "subtract the maximum before exp, or use torch.softmax, which does: the loss stays as it is"
     evidence = [*_shown(finding), *_origin(finding), *_switches(finding), *_set(finding)]
     return _told(finding, headline.format_map(values), evidence, change.format_map(values))
 
