@@ -3,7 +3,8 @@ import math
 import pytest
 
 from ampsweep.analysis.headroom import Headroom, Obstacle
-from ampsweep.report.sentences.headroom import headroom_line, summary_lines
+from ampsweep.record.diagnosis import Diagnosis, Finding
+from ampsweep.report.sentences.headroom import headroom_line, headroom_lines, summary_lines
 
 COMMON = {"format": "float16", "scale": 65536.0, "best_scale": 65536.0, "min_scale": 0.01, "max_scale": 250_000.0}
 
@@ -82,3 +83,25 @@ def test_a_summary_has_two_lines():
         "bfloat16: works, float8_e4m3fn: does not work (a), float8_e5m2: works with a scale for each tensor",
     ]
     assert summary_lines({}) == []
+
+
+def test_a_format_that_a_finding_is_at_fault_in_does_not_work():
+    found = {
+        "float16": room(min_scale=0.0, max_scale=math.inf),
+        "bfloat16": room(format="bfloat16", scale=1.0),
+    }
+    overflow = {"dtype": "float16", "sign": "nonfinite_loss", "phase": "forward"}
+    of_scale = {"dtype": "float16", "sign": "skipped_steps"}
+    findings = [Finding(complaint="loss", kind="scale_too_large", evidence=of_scale)]
+    findings += [Finding(complaint="loss", kind="exp_overflow", evidence=overflow)]
+    assert headroom_lines(found, diagnosis(findings)) == [
+        "float16 does not work until finding 2 is mended; by what layers return, it then works",
+        "bfloat16 works: its range is that of float32",
+    ]
+    assert headroom_lines(found, diagnosis(findings[:1]))[0] == "float16 works"
+    obstructed = {"float16": blocked(obstacle("too_large", "a"))}
+    assert headroom_lines(obstructed, diagnosis(findings)) == [headroom_line(obstructed["float16"])]
+
+
+def diagnosis(findings):
+    return Diagnosis(arm="amp_fp16", model="m", data="d", device="cpu", device_name="cpu", findings=findings)

@@ -70,7 +70,7 @@ def _parts(of: Diagnosis, numerics: RunNumerics | None, figures: Figures) -> Ite
     yield "unexamined", "Not examined", _unexamined(of)
     yield "curves", "Figures", _figures(of, figures)
     if numerics is not None:
-        yield "numerics", "Magnitudes", numerics_card(show_numerics(numerics), "n", figures)
+        yield "numerics", "Magnitudes", numerics_card(show_numerics(numerics, of), "n", figures)
     yield "facts", "What was measured", _facts(of)
 
 

@@ -46,7 +46,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, numerics: RunNumeric
             console.print()
         for one in diagnosis.unexamined:
             console.print(Text(not_examined(one), style="yellow"))
-        for number, line in enumerate(() if numerics is None else headroom_lines(headroom_of(numerics))):
+        for number, line in enumerate(() if numerics is None else headroom_lines(headroom_of(numerics), diagnosis)):
             console.print(Text(("" if number else "\n") + line))
         console.print(Text(f"\n{summary(diagnosis)}", style="bold" if diagnosis.findings else "bold green"))
 

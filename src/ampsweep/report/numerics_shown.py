@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.headroom import headroom_of
+from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, TENSOR_KINDS, RunNumerics, TensorKind
 from ampsweep.report.figures.figure import PanelFigure
@@ -59,12 +60,12 @@ def numerics_of(workloads: Sequence[WorkloadData]) -> tuple[WorkloadNumerics, ..
     return tuple(found)
 
 
-def show_numerics(numerics: RunNumerics) -> NumericsShown:
-    """Draw the numerics of one run."""
+def show_numerics(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -> NumericsShown:
+    """Draw the numerics of one run, or of a training with its diagnosis."""
     headroom = headroom_of(numerics, numerics.scale)
     drawn = [(kind, magnitude_map(numerics, kind, headroom)) for kind in TENSOR_KINDS]
     return NumericsShown(
-        lines=tuple(headroom_lines(headroom)),
+        lines=tuple(headroom_lines(headroom, diagnosis)),
         maps=tuple((kind, figure) for kind, figure in drawn if isinstance(figure, PanelFigure)),
         nonfinite=_nonfinite(numerics),
     )

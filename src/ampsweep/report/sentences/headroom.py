@@ -6,6 +6,7 @@ from typing import Final
 
 from ampsweep.analysis.headroom import MAX_LOST_PCT, Headroom, Obstacle
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, FORMATS
+from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.numerics import TensorKind
 from ampsweep.text import number, percent, plural
 
@@ -24,9 +25,35 @@ _CASTS_OF: Final = {
 }
 
 
-def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
-    """A sentence for each format."""
-    return [headroom_line(one) for one in found.values()]
+def headroom_lines(found: Mapping[str, Headroom], diagnosis: Diagnosis | None = None) -> list[str]:
+    """A sentence for each format.
+
+    Args:
+        diagnosis: of the training; a format that it found at fault does not work, though layers return what fits.
+    """
+    faults = {} if diagnosis is None else _faults(diagnosis)
+    return [
+        _found_faulty(one, faults[one.format]) if one.format in faults else headroom_line(one) for one in found.values()
+    ]
+
+
+def _faults(of: Diagnosis) -> dict[str, int]:
+    """By format the number of the finding of an operator that makes inf or NaN in it at any scale."""
+    found: dict[str, int] = {}
+    for place, one in enumerate(of.findings, start=1):
+        if one.complaint == "loss" and one.evidence.get("phase") in ("forward", "backward"):
+            found.setdefault(str(one.evidence["dtype"]), place)
+    return found
+
+
+def _found_faulty(of: Headroom, number_of_finding: int) -> str:
+    line = headroom_line(of)
+    if of.verdict == "does_not_work":
+        return line
+    fits = line.removeprefix(of.format)
+    return (
+        f"{of.format} does not work until finding {number_of_finding} is mended; by what layers return, it then{fits}"
+    )
 
 
 def summary_lines(found: Mapping[str, Headroom]) -> list[str]:
