@@ -27,6 +27,9 @@ def _unexplained(finding: Finding) -> Told:
 def _no_digits(finding: Finding) -> Told:
     facts = finding.evidence
     headline = f"no digit of what {_where(finding)} returns is right in {facts['dtype']}"
+    if not isinstance(facts["error"], float | int):
+        finite = f"inf or NaN is in it at step {facts['step']}, where float32 has finite numbers"
+        return _with_proof(finding, headline, [finite])
     evidence = [
         f"its relative error at step {facts['step']} is {_pct(facts['error'])}; float32's own rounding leaves "
         f"{_pct(facts['float32_error'])} in it",
