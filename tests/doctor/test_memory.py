@@ -8,8 +8,10 @@ from planted_memory import PLANTED, WIDTH
 
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.doctor.memory.examine import examine_memory
+from ampsweep.doctor.memory.trials import tried
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import KeptBatches
+from ampsweep.report.sentences.diagnosis import fact_lines
 from ampsweep.report.sentences.findings import told
 from ampsweep.training.build.built import build_data
 
@@ -75,6 +77,17 @@ def test_a_step_that_fails_is_not_examined():
         examine_memory(
             patient(*fails, "data=synthetic", "data.in_features=16", "data.out_features=1", "task=regression")
         )
+
+
+def test_a_change_that_fails_is_told():
+    def fail():
+        raise TypeError("no such thing")
+
+    one = patient(*net("CastToFloat"))
+    assert tried(one, fail) is None
+    ((complaint, name, failed),) = fact_lines(one.facts)
+    assert (complaint, name) == ("memory", "changes that failed")
+    assert failed.startswith("TypeError: no such thing (tests/doctor/test_memory.py, line ")
 
 
 def test_an_update_with_copies_of_all_is_found():

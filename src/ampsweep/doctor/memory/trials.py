@@ -6,6 +6,7 @@ from typing import Final
 
 from ampsweep.doctor.memory.traced import Held, TracedMemory
 from ampsweep.doctor.patient import Patient
+from ampsweep.text import one_line
 
 MIN_COST_PCT: Final = 8.0
 """Less than this share of the peak is no finding."""
@@ -14,12 +15,15 @@ MOST_CAUSES: Final = 4
 
 
 def tried(patient: Patient, trial: Callable[[], TracedMemory]) -> TracedMemory | None:
-    """Trace the training with a change; None where it fails with it, or no time is left."""
+    """Trace the training with a change; None where it fails with it, which is told as a fact, or no time is left."""
     if patient.seconds_left < 0:
         return None
     try:
         return trial()
-    except Exception:  # noqa: BLE001  a change may not suit the training in any way
+    except Exception as error:  # noqa: BLE001  a change may not suit the training in any way
+        failed = patient.facts.setdefault("memory/changes_that_failed", [])
+        assert isinstance(failed, list)
+        failed.append(one_line(error))
         return None
 
 
