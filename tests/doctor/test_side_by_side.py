@@ -6,7 +6,8 @@ from patients import patient_of
 from planted_numerics import PLANTED
 
 from ampsweep.doctor.patient import NotExaminedError
-from ampsweep.doctor.side_by_side.examine import SideBySide, examine_numerics, growth
+from ampsweep.doctor.side_by_side.comparison import SideBySide
+from ampsweep.doctor.side_by_side.examine import examine_numerics, growth
 from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, rounding, selected
 from ampsweep.record.diagnosis import Diagnosis, Finding
 from ampsweep.report.sentences.findings import told

@@ -1,8 +1,9 @@
 """The operators of a step one by one, each with the module that called it, its line, and the phase of the step."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import torch
@@ -52,6 +53,34 @@ class Call:
         )
 
 
+UNWRITTEN: Final = frozenset(
+    f"aten.{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+)
+"""Operators whose results hold whatever the memory held."""
+
+Site = tuple[Phase, str | None, str | None, str, int]
+"""Phase, module, place, operator, and the number of all calls before it that have these in common."""
+
+
+class Sites:
+    """The sites of a step's calls: the same in each replay of it, whatever else a replay calls as its values differ."""
+
+    def __init__(self) -> None:
+        self._num_calls: Counter[tuple[Phase, str | None, str | None, str]] = Counter()
+
+    def site(self, call: Call) -> Site:
+        """The site of a call after all that were passed."""
+        group = (call.phase, call.module, call.place, call.operator)
+        return (*group, self._num_calls[group])
+
+    def passed(self, call: Call) -> Site:
+        """The site of a call, which is over."""
+        site = self.site(call)
+        self._num_calls[site[:4]] += 1
+        return site
+
+
 OnCall = Callable[[Call, Sequence[Any], dict[str, Any], Any], None]
 """A function that gets a call with its arguments, keyword arguments and result. What it computes is not observed."""
 AroundCall = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
@@ -77,6 +106,8 @@ class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running: list[nn.Module] = []
         self._by_sequence: dict[int, Call] = {}
         self._num_calls, self._is_updating = 0, False
+        self.begun: Call | None = None
+        """The call that runs, without outputs."""
         self.failed: Call | None = None
         """The call that has raised an error last, without outputs."""
 
@@ -120,21 +151,20 @@ class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         node = torch._C._current_autograd_node()
         sequence = torch.autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()
+        self.begun = begun = self._call(func, args, kwargs, node is not None, sequence)
         try:
             result = func(*args, **kwargs) if self._around is None else self._around(func, args, kwargs)
         except Exception:
-            self.failed = self._call(func, args, kwargs, None, node is not None, sequence)
+            self.failed = begun
             raise
-        call = self._call(func, args, kwargs, result, node is not None, sequence)
+        call = replace(begun, outputs=tuple(tensor.dtype for tensor in tensors_in(result)))
         self._num_calls += 1
         if call.phase == "forward":  # the first of a node: what runs within a custom function has its number, too
             self._by_sequence.setdefault(sequence, call)
         self._on_call(call, args, kwargs, result)
         return result
 
-    def _call(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, in_backward: bool, sequence: int
-    ) -> Call:
+    def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], in_backward: bool, sequence: int) -> Call:
         phase, forward = self._phase(func, args, in_backward=in_backward), None
         if phase == "backward":
             forward = self._forward_of(sequence)
@@ -147,7 +177,7 @@ class CallObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module=module,
             place=place if forward is None else forward.place,
             inputs=tuple(tensor.dtype for tensor in (*tensors_in(args), *tensors_in(kwargs))),
-            outputs=tuple(tensor.dtype for tensor in tensors_in(result)),
+            outputs=(),
             forward=forward,
         )
 

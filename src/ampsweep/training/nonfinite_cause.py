@@ -3,16 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 
 from ampsweep.record.numerics import NonfiniteSite
-from ampsweep.tracing.calls import Call, observe
+from ampsweep.tracing.calls import UNWRITTEN, Call, observe
 from ampsweep.tracing.ledger import tensors_in
-
-_UNFILLED: Final = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
-"""Operators whose results hold whatever the memory held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +135,7 @@ class _Search:
                 if _address(tensor) not in map(_address, inputs):  # else it may be a view of what is not finite
                     self._origins.pop(_address(tensor), None)
             return
-        if call.operator in _UNFILLED:
+        if call.operator in UNWRITTEN:
             return
         origin = self._origin(call, args, inputs, outputs)
         self._origins |= {_address(tensor): origin for tensor in outputs}

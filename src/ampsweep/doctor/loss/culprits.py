@@ -12,6 +12,7 @@ from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
 from ampsweep.doctor.loss.smallest_set import SetSearch
 from ampsweep.doctor.loss.variant import Kept, Variant
+from ampsweep.doctor.replay import Replay
 from ampsweep.precision import Precision
 from ampsweep.tracing.calls import Call
 
@@ -55,12 +56,23 @@ class CulpritCalls:
 
 
 def trace_fault(case: LossCase) -> OriginTracer:
-    """Find the origins of inf and NaN in the step that shows the fault; in the first one where the loss is finite."""
+    """Find the origins of inf and NaN in the step that shows the fault; in the first one where the loss is finite.
+
+    What float32 makes inf or NaN at the same place, such as the logarithm of a zero that is never used, is no origin.
+    """
     assert case.fault is not None
-    replay = Variant(precision=case.precision).replay(case.patient)
-    for _ in range(case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0):
+    num_before = case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0
+    tracer = _traced(Variant(precision=case.precision).replay(case.patient).replay, num_before)
+    if any(not one.is_range for one in tracer.origins):
+        meant = {one.site for one in _traced(case.patient.baseline(), num_before).origins}
+        tracer.origins = [one for one in tracer.origins if one.site not in meant]
+    return tracer
+
+
+def _traced(replay: Replay, num_before: int) -> OriginTracer:
+    for _ in range(num_before):
         replay.step()
-    return trace_origins(replay.replay)
+    return trace_origins(replay)
 
 
 class CulpritSearch:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
-from ampsweep.tracing.calls import Call, observe
+from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
 _FILLS: Final = frozenset(
@@ -32,6 +32,7 @@ class NonfiniteOrigin:
     """A call whose result had inf or NaN although nothing that it got had, or that hides that it would have."""
 
     call: Call
+    site: Site
     is_range: bool
     """The same operator in float32, with the same inputs, has a finite result: only the dtype's range is to blame."""
     has_nan: bool
@@ -82,10 +83,14 @@ class OriginTracer:
         self.input_dtypes: dict[str, list[torch.dtype]] = {}
         """By module, those of the tensors that its forward got."""
         self._made: dict[int, _Made] = {}
+        self._sites = Sites()
         self._found: dict[str, Any] | None = None
 
     def around(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator and look at its result; for `observe`."""
+        self._found = None
+        if str(func.overloadpacket) in UNWRITTEN:
+            return func(*args, **kwargs)
         inputs = [one for one in (*tensors_in(args), *tensors_in(kwargs)) if one.is_floating_point()]
         had_inf, had_nan = any(map(_has_inf, inputs)), any(map(_has_nan, inputs))
         is_in_place = func._schema.is_mutable
@@ -96,7 +101,6 @@ class OriginTracer:
             outputs += [one for one in inputs if all(one is not other for other in outputs)]
         makes_nan = not had_nan and any(map(_has_nan, outputs))
         makes_inf = not had_inf and any(map(_has_inf, outputs))
-        self._found = None
         if makes_nan or makes_inf:
             wide = None if is_in_place else _in_float32(func, args, kwargs)
             is_range = wide is not None and all(bool(one.isfinite().all()) for one in wide)
@@ -128,12 +132,13 @@ class OriginTracer:
 
     def on_call(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Note the call whose result has just been looked at; for `observe`."""
+        site = self._sites.passed(call)
         if call.module is not None:
             self.modules[call.module] = None
         if call.phase == "forward":
             self._note(call, args, kwargs, result)
         if self._found is not None:
-            self.origins.append(NonfiniteOrigin(call=call, **self._found))
+            self.origins.append(NonfiniteOrigin(call=call, site=site, **self._found))
             self._found = None
 
     def _note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:

@@ -18,6 +18,7 @@ from ampsweep.doctor.side_by_side.recorded import (
     relative_error,
     rounding,
 )
+from ampsweep.tracing.calls import Site
 from ampsweep.tracing.ledger import tensors_in
 
 _SEEDS: Final = (None, 0)
@@ -35,8 +36,8 @@ class ExplainedErrors:
         baseline: a replay in float32.
         state: the state to step from.
         exact: the recorded float32 step from there.
-        partners: by the index of a call of that step the matching call of the other step.
-        known: by the same index the results that a call has in the other step: what comes after has their error.
+        partners: by the site of a call of that step the matching call of the other step.
+        known: by the same site the results that a call has in the other step: what comes after has their error.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class ExplainedErrors:
         baseline: Replay,
         state: ReplayState,
         exact: Sequence[RecordedCall],
-        partners: Mapping[int, RecordedCall],
-        known: Mapping[int, Sequence[Tensor]],
+        partners: Mapping[Site, RecordedCall],
+        known: Mapping[Site, Sequence[Tensor]],
     ) -> None:
         self._baseline, self._state, self._exact, self._partners, self._known = baseline, state, exact, partners, known
         found = [self._errors(rounding(seed)) for seed in _SEEDS]
@@ -59,13 +60,10 @@ class ExplainedErrors:
 
     def _errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Key, float]:
         self._baseline.restore(self._state)
-        number = -1
 
-        def around(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            nonlocal number
-            number += 1
-            partner = self._partners.get(number)
-            if partner is None or partner.call.operator != str(func.overloadpacket):
+        def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            partner = self._partners.get(site)
+            if partner is None:
                 return func(*args, **kwargs)
             if func._schema.is_mutable:
                 result = func(*args, **kwargs)
@@ -74,13 +72,13 @@ class ExplainedErrors:
                 return result
             dtypes = iter(partner.call.inputs)
             result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
-            if (known := self._known.get(number)) is not None:
+            if (known := self._known.get(site)) is not None:
                 values = iter(known)
                 return tree_map(lambda one: _replaced(one, values), result)
             dtypes = iter(partner.call.outputs)
             return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
 
-        recorded = record_step(self._baseline, around=around, places=True)
+        recorded = record_step(self._baseline, around=around)
         return {exact.key: relative_error(one.results, exact.results) for one, exact in matched(recorded, self._exact)}
 
 

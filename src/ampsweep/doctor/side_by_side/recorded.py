@@ -7,16 +7,21 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ampsweep.doctor.replay import Replay
-from ampsweep.tracing.calls import AroundCall, Call, observe
+from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
 _MOST_KEPT: Final = 2**14
 """Elements of a result that are kept at most, evenly selected: enough for the norm of an error to 1 %."""
 
 Key = tuple[str, str | None, str | None, str, int]
-"""Phase, module, place, operator, and the number of such calls before it."""
+"""Phase, module, place, operator, and the number of such calls before it that are recorded."""
+
+
+AroundSite = Callable[[Site, Any, Sequence[Any], dict[str, Any]], Any]
+"""A function that gets a call of an operator, makes it and returns the result, or another one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,30 +29,41 @@ class RecordedCall:
     """A call of an operator, with elements of its floating-point results in float32 on the host."""
 
     call: Call
+    site: Site
     key: Key
     results: tuple[Tensor, ...]
+    numbers: tuple[float, ...]
+    """Its arguments that are numbers."""
 
 
-def record_step(replay: Replay, *, around: AroundCall | None = None, places: bool = True) -> list[RecordedCall]:
-    """Take the next step and record its calls in order, without those that compute nothing: casts and views.
+def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[RecordedCall]:
+    """Take the next step and record its calls in order, without those that compute nothing: casts, views, and memory
+    that nobody has written to.
 
     Where there is a scaler, results of backward are multiplied by its scale, as they come.
     """
     recorded: list[RecordedCall] = []
+    sites = Sites()
     seen: Counter[tuple[Any, ...]] = Counter()
 
+    def around_site(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        assert around is not None
+        assert observer.begun is not None
+        return around(sites.site(observer.begun), func, args, kwargs)
+
     def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        if call.phase == "update" or call.is_cast or not call.outputs:
+        site = sites.passed(call)
+        if call.phase == "update" or call.is_cast or not call.outputs or call.operator in UNWRITTEN:
             return
         floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
         if not floats or (not call.operator.endswith("_") and _share_storage(args, floats)):
             return  # another view of what it took
-        group = (call.phase, call.module, call.place, call.operator)
-        recorded.append(RecordedCall(call, (*group, seen[group]), tuple(map(selected, floats))))
-        seen[group] += 1
+        key = (call.phase, call.module, call.place, call.operator, seen[site[:4]])
+        seen[site[:4]] += 1
+        recorded.append(RecordedCall(call, site, key, tuple(map(selected, floats)), _numbers((args, kwargs))))
 
     replay.read_ahead()
-    with observe(replay.model, on_call, around=around, places=places):
+    with observe(replay.model, on_call, around=None if around is None else around_site) as observer:
         replay.step()
     return recorded
 
@@ -90,6 +106,10 @@ def _relative_error(result: Tensor, exact: Tensor) -> float:
     norm = float(torch.linalg.vector_norm(exact.double()))
     error = float(torch.linalg.vector_norm(result.double() - exact.double()))
     return 0.0 if error == 0 else error / norm if norm > 0 else 0.0
+
+
+def _numbers(arguments: object) -> tuple[float, ...]:
+    return tuple(one for one in tree_leaves(arguments) if isinstance(one, int | float))
 
 
 def _share_storage(args: Sequence[Any], results: Sequence[Tensor]) -> bool:

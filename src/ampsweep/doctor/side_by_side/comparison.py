@@ -1,0 +1,225 @@
+"""The same step in float32 and in a training's own precision, call by call."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import Replay, ReplayState
+from ampsweep.doctor.side_by_side.explained import ExplainedErrors
+from ampsweep.doctor.side_by_side.recorded import (
+    RecordedCall,
+    matched,
+    record_step,
+    relative_error,
+    selected,
+)
+from ampsweep.tracing.calls import Call, Site, observe
+from ampsweep.tracing.ledger import tensors_in
+
+ROUNDINGS: Final = 4.0
+"""Factor between the largest error that perturbed steps show and one that is unexplained: a kernel may round what it
+computes on its way, each time as much as its result."""
+_COARSE: Final = 2.0**-3
+"""The least relative error of an operator of torch's own that counts: not three binary digits of its result are right.
+torch's kernels are compared with float32 by its own tests; some (layer norm's backward on a CPU, for one) leave errors
+of 5 % in bfloat16, which no training notices."""
+NO_DIGIT: Final = 0.5
+"""The relative error of a result of which no binary digit is right."""
+_DETERMINED: Final = 0.01
+"""The relative error that float32's own roundoff may leave in a result for it to be well determined there."""
+_MOST_CANDIDATES: Final = 64
+"""Calls with an unexplained error whose inputs are looked at, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedCall:
+    """A call of the step in its own precision beside the same call in float32."""
+
+    own: RecordedCall
+    baseline: RecordedCall
+    error: float
+    """Relative error of the results, as their 2-norm has it."""
+    explained: float
+    """The largest that the errors of the inputs and the dtype explain; inf if nothing tells, because the step does not
+    make this call when its values change a little."""
+    determined: float = math.inf
+    """The error that float32's own roundoff leaves; not looked for where no call is wrong."""
+
+    def is_unexplained(self, *, of_torch: bool) -> bool:
+        """Tell whether the error has another cause than the inputs' errors and the dtype.
+
+        Args:
+            of_torch: the operator is torch's own, which adds up long axes in the dtype here and there.
+        """
+        roundoff = max(torch.finfo(dtype).eps / 2 for dtype in self.own.call.outputs if dtype.is_floating_point)
+        least = _COARSE if of_torch else roundoff
+        return self.error > max(ROUNDINGS * self.explained, least)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Tell whether a value of the forward pass has no right digit."""
+        return self.own.call.phase == "forward" and self.error >= NO_DIGIT
+
+    @property
+    def has_lost_all_digits(self) -> bool:
+        """Tell whether such a value is well determined in float32, as the difference of two close ones may be."""
+        return self.is_wrong and self.determined <= _DETERMINED
+
+
+class SideBySide:
+    """The same step in float32 and in the training's own precision, from one state.
+
+    Args:
+        num_before: steps in float32 before it.
+    """
+
+    def __init__(self, patient: Patient, num_before: int = 0) -> None:
+        precision = patient.config.precision
+        scaled = replace(
+            PRECISION_MODES["fp32"],
+            grad_scaler=precision.grad_scaler,
+            init_scale=precision.init_scale,
+            growth_interval=precision.growth_interval,
+        )
+        self._baseline, self._own = patient.replay(scaled), patient.replay()
+        for _ in range(num_before):
+            self._baseline.step()
+        self.state = self._baseline.state()
+        self.exact = record_step(self._baseline)
+        self._known: dict[Site, list[Tensor]] = {}
+        self.own = recorded_from(self._own, self.state)
+        self.pairs = [*matched(self.own, self.exact)]
+        self._take_as_known([(own, baseline) for own, baseline in self.pairs if own.numbers != baseline.numbers])
+
+    def compared(self) -> list[ComparedCall]:
+        """Compare all calls that the two steps have in common, in their order."""
+        partners = {baseline.site: own for own, baseline in self.pairs}
+        errors = ExplainedErrors(self._baseline, self.state, self.exact, partners, self._known)
+        found = [
+            ComparedCall(
+                own=own,
+                baseline=baseline,
+                error=relative_error(own.results, baseline.results),
+                explained=errors.largest.get(baseline.key, math.inf),
+            )
+            for own, baseline in self.pairs
+        ]
+        if not any(one.is_wrong for one in found):  # as in most trainings
+            return found
+        determined = errors.in_float32()
+        return [replace(one, determined=determined.get(one.baseline.key, math.inf)) for one in found]
+
+    def culprit(self, call: ComparedCall) -> RecordedCall:
+        """The call that made an error: this one or, right before it, the last one that float32 does not make.
+
+        Such calls, of a fast path for half precision for example, have nothing to be compared with.
+        """
+        both = {own.call.index for own, _ in self.pairs}
+        number = self.own.index(call.own)
+        before = self.own[number - 1] if number else call.own
+        is_alone = before.call.index not in both and before.call.phase == call.own.call.phase
+        return before if is_alone else call.own
+
+    def is_unexplained(self, call: ComparedCall) -> bool:
+        """Tell whether the error of a call, or of the one right before it, has another cause than inputs and dtype."""
+        if not call.is_unexplained(of_torch=False):
+            return False
+        culprit = self.culprit(call)
+        is_of_torch = culprit is call.own and culprit.call.operator.startswith("aten.")
+        return call.is_unexplained(of_torch=is_of_torch)
+
+    def first_unexplained(self, calls: Sequence[ComparedCall]) -> ComparedCall | None:
+        """The first of the calls whose error has another cause than its inputs and the dtype; None: all are explained.
+
+        Left out is a call that matches another one by chance, and so has other inputs in the two steps while what comes
+        after is right: where autograd adds up the gradients of one tensor, a cast in one of the steps makes two of it.
+        """
+        numbers = [number for number, one in enumerate(calls) if self.is_unexplained(one)]
+        doubtful = [
+            calls[number]
+            for number in numbers[:_MOST_CANDIDATES]
+            if _stays_alone(number, numbers, len(calls)) and self.culprit(calls[number]) is calls[number].own
+        ]
+        others = self._with_other_inputs(doubtful) if doubtful else []
+        return next((calls[number] for number in numbers if calls[number] not in others), None)
+
+    def _with_other_inputs(self, calls: Sequence[ComparedCall]) -> list[ComparedCall]:
+        """Those of the calls whose inputs differ by more than their results may."""
+        own = self._inputs(self._own, [one.own for one in calls])
+        exact = self._inputs(self._baseline, [one.baseline for one in calls])
+        found = []
+        for one in calls:
+            given, meant = own[one.own.call.index], exact[one.baseline.call.index]
+            are_alike = [value.numel() for value in given] == [value.numel() for value in meant]
+            if not are_alike or relative_error(given, meant) > max(ROUNDINGS * one.explained, _COARSE):
+                found.append(one)
+        return found
+
+    def _inputs(self, replay: Replay, calls: Sequence[RecordedCall]) -> dict[int, list[Tensor]]:
+        """What some calls are given, by their index."""
+        wanted, found = {one.call.index for one in calls}, dict[int, list[Tensor]]()
+        index = -1
+
+        def note(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            nonlocal index
+            index += 1
+            if index in wanted:
+                given = (*tensors_in(args), *tensors_in(kwargs))
+                found[index] = [selected(one) for one in given if one.is_floating_point()]
+            return func(*args, **kwargs)
+
+        replay.restore(self.state)
+        replay.read_ahead()
+        with observe(replay.model, lambda *_: None, around=note, places=False):
+            replay.step()
+        return found
+
+    def modules_before(self, culprit: RecordedCall) -> list[str]:
+        """The modules that computed in half precision before a call of the forward pass, the nearest first."""
+        names = [
+            one.call.module
+            for one in self.own
+            if one.call.index < culprit.call.index and one.call.phase == "forward" and one.call.module
+            if any(dtype.itemsize < 4 and dtype.is_floating_point for dtype in one.call.outputs)
+        ]
+        return [name for name in dict.fromkeys(reversed(names)) if name != culprit.call.module]
+
+    def take_as_known(self, call: ComparedCall) -> None:
+        """Let all comparisons from now on explain what follows from the error of this call."""
+        self._take_as_known([(call.own, call.baseline)])
+
+    def _take_as_known(self, pairs: Sequence[tuple[RecordedCall, RecordedCall]]) -> None:
+        """Keep what these calls return in the training's own precision.
+
+        It does so from the beginning for those that get other numbers there than in float32, such as the lowest one of
+        their dtype for a mask: that is the code's choice, and no operator's error.
+        """
+        if not pairs:
+            return
+        sites = {own.call.index: baseline.site for own, baseline in pairs}
+
+        def keep(one: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+            if (site := sites.get(one.index)) is not None:
+                self._known[site] = [tensor.detach().clone() for tensor in tensors_in(result)]
+
+        self._own.restore(self.state)
+        self._own.read_ahead()
+        with observe(self._own.model, keep, places=False):
+            self._own.step()
+
+
+def _stays_alone(number: int, unexplained: Sequence[int], num_calls: int) -> bool:
+    """Tell whether most calls after one have no unexplained error."""
+    return sum(1 for one in unexplained if one > number) <= (num_calls - number) / 2
+
+
+def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:
+    """Record the step that a replay takes from a state."""
+    replay.restore(state)
+    return record_step(replay)
