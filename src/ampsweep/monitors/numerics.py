@@ -203,8 +203,8 @@ class NumericsWatch:
         with self.own_time:
             is_recomputed = torch._C._current_autograd_node() is not None  # torch has no public name for it
             for tensor in _tensors_in(output):
-                if not tensor.is_floating_point() or self._is_known(tensor):
-                    continue
+                if not tensor.is_floating_point() or not tensor.dim() or self._is_known(tensor):
+                    continue  # a tensor without dimensions is a loss, which autocast has in float32
                 if not is_recomputed:  # by activation checkpointing
                     self._take("activation", name, tensor)
                 if tensor.requires_grad:

@@ -17,7 +17,6 @@ from ampsweep.doctor.side_by_side.recorded import (
     matched,
     record_step,
     relative_error,
-    selected,
 )
 from ampsweep.tracing.calls import Call, Site, observe
 from ampsweep.tracing.ledger import tensors_in
@@ -33,8 +32,6 @@ NO_DIGIT: Final = 0.5
 """The relative error of a result of which no binary digit is right."""
 _DETERMINED: Final = 0.01
 """The relative error that float32's own roundoff may leave in a result for it to be well determined there."""
-_MOST_CANDIDATES: Final = 64
-"""Calls with an unexplained error whose inputs are looked at, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,7 @@ class SideBySide:
         self._known: dict[Site, list[Tensor]] = {}
         self.own = recorded_from(self._own, self.state)
         self.pairs = [*matched(self.own, self.exact)]
-        self._take_as_known([(own, baseline) for own, baseline in self.pairs if own.numbers != baseline.numbers])
+        self._take_as_known([(own, baseline) for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
         """Compare all calls that the two steps have in common, in their order."""
@@ -109,6 +106,7 @@ class SideBySide:
                 explained=errors.largest.get(baseline.key, math.inf),
             )
             for own, baseline in self.pairs
+            if not own.is_gradient_sum
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
@@ -121,8 +119,8 @@ class SideBySide:
         Such calls, of a fast path for half precision for example, have nothing to be compared with.
         """
         both = {own.call.index for own, _ in self.pairs}
-        number = self.own.index(call.own)
-        before = self.own[number - 1] if number else call.own
+        until = self.own[: self.own.index(call.own)]
+        before = next((one for one in reversed(until) if not one.is_gradient_sum), call.own)
         is_alone = before.call.index not in both and before.call.phase == call.own.call.phase
         return before if is_alone else call.own
 
@@ -133,52 +131,6 @@ class SideBySide:
         culprit = self.culprit(call)
         is_of_torch = culprit is call.own and culprit.call.operator.startswith("aten.")
         return call.is_unexplained(of_torch=is_of_torch)
-
-    def first_unexplained(self, calls: Sequence[ComparedCall]) -> ComparedCall | None:
-        """The first of the calls whose error has another cause than its inputs and the dtype; None: all are explained.
-
-        Left out is a call that matches another one by chance, and so has other inputs in the two steps while what comes
-        after is right: where autograd adds up the gradients of one tensor, a cast in one of the steps makes two of it.
-        """
-        numbers = [number for number, one in enumerate(calls) if self.is_unexplained(one)]
-        doubtful = [
-            calls[number]
-            for number in numbers[:_MOST_CANDIDATES]
-            if _stays_alone(number, numbers, len(calls)) and self.culprit(calls[number]) is calls[number].own
-        ]
-        others = self._with_other_inputs(doubtful) if doubtful else []
-        return next((calls[number] for number in numbers if calls[number] not in others), None)
-
-    def _with_other_inputs(self, calls: Sequence[ComparedCall]) -> list[ComparedCall]:
-        """Those of the calls whose inputs differ by more than their results may."""
-        own = self._inputs(self._own, [one.own for one in calls])
-        exact = self._inputs(self._baseline, [one.baseline for one in calls])
-        found = []
-        for one in calls:
-            given, meant = own[one.own.call.index], exact[one.baseline.call.index]
-            are_alike = [value.numel() for value in given] == [value.numel() for value in meant]
-            if not are_alike or relative_error(given, meant) > max(ROUNDINGS * one.explained, _COARSE):
-                found.append(one)
-        return found
-
-    def _inputs(self, replay: Replay, calls: Sequence[RecordedCall]) -> dict[int, list[Tensor]]:
-        """What some calls are given, by their index."""
-        wanted, found = {one.call.index for one in calls}, dict[int, list[Tensor]]()
-        index = -1
-
-        def note(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            nonlocal index
-            index += 1
-            if index in wanted:
-                given = (*tensors_in(args), *tensors_in(kwargs))
-                found[index] = [selected(one) for one in given if one.is_floating_point()]
-            return func(*args, **kwargs)
-
-        replay.restore(self.state)
-        replay.read_ahead()
-        with observe(replay.model, lambda *_: None, around=note, places=False):
-            replay.step()
-        return found
 
     def modules_before(self, culprit: RecordedCall) -> list[str]:
         """The modules that computed in half precision before a call of the forward pass, the nearest first."""
@@ -197,8 +149,8 @@ class SideBySide:
     def _take_as_known(self, pairs: Sequence[tuple[RecordedCall, RecordedCall]]) -> None:
         """Keep what these calls return in the training's own precision.
 
-        It does so from the beginning for those that get other numbers there than in float32, such as the lowest one of
-        their dtype for a mask: that is the code's choice, and no operator's error.
+        It does so from the beginning for those that get other numbers or indices there than in float32, such as the
+        lowest number of their dtype for a mask, or other experts for a token: no operator's error.
         """
         if not pairs:
             return
@@ -212,11 +164,6 @@ class SideBySide:
         self._own.read_ahead()
         with observe(self._own.model, keep, places=False):
             self._own.step()
-
-
-def _stays_alone(number: int, unexplained: Sequence[int], num_calls: int) -> bool:
-    """Tell whether most calls after one have no unexplained error."""
-    return sum(1 for one in unexplained if one > number) <= (num_calls - number) / 2
 
 
 def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:

@@ -48,7 +48,7 @@ def _findings(patient: Patient, sides: SideBySide) -> Iterator[Finding]:
         calls = sides.compared()
         if number == 0:
             patient.facts["numerics/error_growth"] = growth(calls)
-        unexplained = sides.first_unexplained(calls)
+        unexplained = next((one for one in calls if sides.is_unexplained(one)), None)
         lost = next((one for one in calls if one.has_lost_all_digits), None)
         if number == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
             yield _finding(patient, sides, lost, "no_digits_left")

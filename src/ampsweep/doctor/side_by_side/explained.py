@@ -74,7 +74,7 @@ class ExplainedErrors:
             result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
             if (known := self._known.get(site)) is not None:
                 values = iter(known)
-                return tree_map(lambda one: _replaced(one, values), result)
+                return tree_map(lambda one: _replaced(one, next(values)) if isinstance(one, Tensor) else one, result)
             dtypes = iter(partner.call.outputs)
             return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
 
@@ -94,5 +94,6 @@ def _as_in(value: Tensor, dtype: torch.dtype | None, rounds: Rounds, everywhere:
     return rounds(value, dtype) if everywhere or torch.finfo(dtype).eps > torch.finfo(torch.float32).eps else value
 
 
-def _replaced(value: Any, known: Iterator[Tensor]) -> Any:
-    return next(known).to(value.device, value.dtype).reshape(value.shape) if isinstance(value, Tensor) else value
+def _replaced(value: Tensor, known: Tensor) -> Tensor:
+    """The known values in place of a result, which stays if its shape is another: it follows from other choices."""
+    return known.to(value.device, value.dtype) if known.shape == value.shape else value

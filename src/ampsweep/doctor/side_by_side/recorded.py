@@ -16,6 +16,10 @@ from ampsweep.tracing.ledger import tensors_in
 _MOST_KEPT: Final = 2**14
 """Elements of a result that are kept at most, evenly selected: enough for the norm of an error to 1 %."""
 
+_SAVING: Final = ("aten.native_", "aten._native_", "aten._scaled_dot_product", "aten._fused_rms_norm", "aten.cudnn_")
+"""How the names of operators begin that compute their first result in forward; the others are kept for backward, and
+may have no digits that matter, as the mean of values that were normalized before."""
+
 Key = tuple[str, str | None, str | None, str, int]
 """Phase, module, place, operator, and the number of such calls before it that are recorded."""
 
@@ -32,8 +36,11 @@ class RecordedCall:
     site: Site
     key: Key
     results: tuple[Tensor, ...]
-    numbers: tuple[float, ...]
-    """Its arguments that are numbers."""
+    choices: tuple[float, ...]
+    """Its arguments that are numbers, and checksums of those that are tensors of whole numbers, such as indices."""
+    is_gradient_sum: bool
+    """It adds up the gradients of one tensor, as autograd does by itself: in another order, or of fewer, where a cast
+    in one of two steps makes two tensors of it."""
 
 
 def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[RecordedCall]:
@@ -60,7 +67,9 @@ def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[Rec
             return  # another view of what it took
         key = (call.phase, call.module, call.place, call.operator, seen[site[:4]])
         seen[site[:4]] += 1
-        recorded.append(RecordedCall(call, site, key, tuple(map(selected, floats)), _numbers((args, kwargs))))
+        used = floats[:1] if call.phase == "forward" and call.operator.startswith(_SAVING) else floats
+        results = tuple(map(selected, used))
+        recorded.append(RecordedCall(call, site, key, results, _choices((args, kwargs)), _is_gradient_sum(call)))
 
     replay.read_ahead()
     with observe(replay.model, on_call, around=None if around is None else around_site) as observer:
@@ -108,8 +117,28 @@ def _relative_error(result: Tensor, exact: Tensor) -> float:
     return 0.0 if error == 0 else error / norm if norm > 0 else 0.0
 
 
-def _numbers(arguments: object) -> tuple[float, ...]:
-    return tuple(one for one in tree_leaves(arguments) if isinstance(one, int | float))
+def _choices(arguments: object) -> tuple[float, ...]:
+    leaves = tree_leaves(arguments)
+    numbers = [one for one in leaves if isinstance(one, int | float)]
+    whole = [one for one in leaves if isinstance(one, Tensor) and not one.is_floating_point() and not one.is_complex()]
+    return (*numbers, *(number for one in whole for number in _checksum(one)))
+
+
+def _checksum(tensor: Tensor) -> tuple[float, float]:
+    """Two numbers that hardly another tensor of whole numbers has."""
+    values = tensor.detach().reshape(-1).to(torch.int64)
+    order = torch.arange(1, values.numel() + 1, device=values.device)
+    return float(values.sum()), float((values * order % 65_521).sum())
+
+
+def _is_gradient_sum(call: Call) -> bool:
+    """Tell whether autograd itself has made a call that is over; a custom function's backward pass is user's code."""
+    node = torch._C._current_autograd_node()
+    return (
+        call.phase == "backward"
+        and call.operator in ("aten.add", "aten.add_")
+        and not isinstance(node, torch.autograd.function.BackwardCFunction)
+    )
 
 
 def _share_storage(args: Sequence[Any], results: Sequence[Tensor]) -> bool:
