@@ -47,6 +47,30 @@ class CastToFloat(Layers):
         return x
 
 
+class Recurrence(nn.Module):
+    """A recurrence in float32, of which each state depends on the one before in two ways: they are 2**LENGTH in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        state = torch.zeros_like(x[:, 0]).float()
+        decays = torch.sigmoid(self.gate(x)).float()
+        states = []
+        for decay, one in zip(decays.unbind(1), x.float().unbind(1), strict=True):
+            state = decay * state + (1 - decay) * torch.tanh(state + one)
+            states.append(state)
+        return torch.stack(states, 1).to(x.dtype)
+
+
+class Recurrences(nn.Sequential):
+    """The second one casts what the first one has made on very many ways."""
+
+    def __init__(self) -> None:
+        super().__init__(Recurrence(), Recurrence())
+
+
 class WithoutAutocast(Layers):
     """Layers with autocast switched off, as a copied workaround has it."""
 
@@ -157,6 +181,7 @@ class Adapted(nn.Module):
 
 
 INNER = (
+    Recurrences,
     Adapted,
     CastToFloat,
     WithoutAutocast,

@@ -90,6 +90,12 @@ def test_a_change_that_fails_is_told():
     assert failed.startswith("TypeError: no such thing (tests/doctor/test_memory.py, line ")
 
 
+def test_a_recurrence_is_followed_back_once():
+    found = examine_memory(patient(*net("Recurrences", precision="pure_bf16")))
+    assert {one.kind for one in found} == {"float32_cast"}
+    assert {module for one in found for module in one.modules} == {"inner.0", "inner.1"}
+
+
 def test_an_update_with_copies_of_all_is_found():
     copies = ["optimizer.fused=false", "+optimizer.foreach=true"]
     (finding,) = examine_memory(patient(*net("Adapted", *copies), "+model.trained=true", "data.batch_size=2"))

@@ -92,13 +92,22 @@ def _common(names: list[str]) -> str:
     return ".".join(split[0][:common])
 
 
+def _is_without_autocast(origin: TensorOrigin) -> bool:
+    return origin.function is not None and not origin.function.is_autocast
+
+
 def _chain(origin: TensorOrigin) -> Iterator[TensorOrigin]:
-    """The origin, and those before it that are computed with autocast off, too."""
-    yield origin
-    if origin.function is not None and not origin.function.is_autocast:
-        for source in origin.sources:
-            if source.function is not None and not source.function.is_autocast:
-                yield from _chain(source)
+    """The origin, and those before it that are computed with autocast off, too; each once."""
+    seen: set[int] = set()
+    waiting = [origin]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if _is_without_autocast(one):
+            waiting += reversed([source for source in one.sources if _is_without_autocast(source)])
 
 
 def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[Cause, TensorOrigin] | None:
@@ -123,7 +132,14 @@ def _cause(origin: TensorOrigin, *, autocasts: bool) -> tuple[Cause, TensorOrigi
 
 def _is_constant(origin: TensorOrigin) -> bool:
     """Tell whether a tensor is one of the model's own, or computed from none but such that are no parameters."""
-    made = origin.made
-    if made.kind in _CONSTANTS:
-        return True
-    return made.call is not None and all(one.kind != "parameter" and _is_constant(one) for one in made.sources)
+    seen: set[int] = set()
+    waiting = [origin]
+    while waiting:
+        made = waiting.pop().made
+        if made.kind in _CONSTANTS or id(made) in seen:
+            continue
+        seen.add(id(made))
+        if made.call is None or any(one.kind == "parameter" for one in made.sources):
+            return False
+        waiting += made.sources
+    return True
