@@ -170,6 +170,13 @@ class DeepNet(nn.Module):
         return x
 
 
+class Normalized(nn.Sequential):
+    """Normalizes twice, with running statistics that autograd saves."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES), nn.ReLU(), nn.BatchNorm1d(FEATURES))
+
+
 class GrowingResidual(nn.Module):
     """A residual stream that grows until float16 holds it no more."""
 

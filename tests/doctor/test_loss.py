@@ -15,11 +15,13 @@ from ampsweep.doctor.loss.culprits import CulpritSearch
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.loss.fault import Judge, Tolerance, Tolerances
 from ampsweep.doctor.loss.function_calls import CalledFunction
+from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.smallest_set import SetSearch
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import KeptBatches, TakenStep
+from ampsweep.precision import Precision
 from ampsweep.record.diagnosis import Finding
 from ampsweep.report.sentences.findings import told
 from ampsweep.report.sentences.findings.loss import SENTENCES
@@ -115,6 +117,17 @@ def test_the_maximum_is_subtracted_where_that_changes_nothing(name, takes_shift,
     assert found.evidence["takes_shift"] is takes_shift
     assert ("amax" in found.change.code) is takes_shift
     assert ("softmax" in told(found).change) is takes_shift
+
+
+def test_modules_are_measured_alone_and_leave_the_step_as_it_is():
+    one = patient(*DATA, "model=custom", "model._target_=planted_loss.Normalized", "precision=amp_bf16")
+    replay, plain = one.baseline(), one.baseline()
+    found = measure_alone(replay, Precision(one.config.precision, one.device), {})
+    plain.step()
+    assert set(found.errors) == {"", "0", "1", "2", "3"}
+    assert all(0 <= error < 0.02 for error in found.errors.values())
+    theirs = plain.model.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in replay.model.state_dict().items())
 
 
 @pytest.mark.parametrize("mode", ["amp_bf16", "amp_fp16", "pure_bf16"])

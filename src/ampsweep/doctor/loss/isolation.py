@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
@@ -19,7 +20,7 @@ class ModuleErrors:
     """Relative errors of modules' outputs under autocast, each called a second time with the inputs that it got.
 
     The norm of the difference over the norm of the float32 output, over all its tensors; infinite where the second
-    output is not finite. What is left of the first call: its random numbers and its buffers are put back.
+    output is not finite. Of the second call nothing is left: it has copies of buffers, and random numbers are put back.
     """
 
     def __init__(self, replay: Replay, precision: Precision, input_dtypes: Mapping[str, Sequence[torch.dtype]]) -> None:
@@ -63,18 +64,15 @@ class ModuleErrors:
         if self._is_second or not torch.is_grad_enabled():
             return
         name, device = self._names[module], self._replay.device
-        rng, buffers = rng_state(device), {one: one.clone() for one in module.buffers()}
+        rng, buffers = rng_state(device), {key: one.clone() for key, one in module.named_buffers()}
         self._is_second = True
         try:
             with torch.no_grad(), self._precision.autocast():
                 own_args, own_kwargs = self._as_in_arm(name, args, kwargs)
-                again = module(*own_args, **own_kwargs)
+                again = functional_call(module, buffers, own_args, own_kwargs)  # autograd has saved the module's own
         finally:
             self._is_second = False
             restore_rng_state(rng, device)
-            with torch.no_grad():
-                for buffer, value in buffers.items():
-                    buffer.copy_(value)
         error = _relative_error([*tensors_in(again)], [*tensors_in(output)])
         self.errors[name] = max(self.errors.get(name, 0.0), error)
 

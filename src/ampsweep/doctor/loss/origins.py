@@ -116,7 +116,9 @@ class OriginTracer:
                     "reduced_elements": _reduced(inputs, outputs),
                 }
                 for one in outputs:
-                    one.nan_to_num_()
+                    if _has_inf(one) or _has_nan(one):  # autograd takes the version of all others for a change of them
+                        with torch.autograd.grad_mode._unsafe_preserve_version_counter(one):
+                            one.nan_to_num_()
         elif func.overloadpacket.__name__ in _OF_PROBABILITIES and (certain := _num_certain(inputs[0])):
             self._found = _facts(inputs) | {
                 "is_range": False,
