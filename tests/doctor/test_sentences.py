@@ -37,7 +37,7 @@ def test_what_breaks_a_training_comes_first_then_the_price():
     assert [one.kind for one in in_order(findings)] == ["d", "c", "b", "a"]
 
 
-def test_digits_that_an_overflow_took_are_not_said_to_be_lost_by_a_subtraction():
+def test_an_overflow_is_told_as_one():
     facts = {"dtype": "float16", "step": 1, "error": "inf", "float32_error": 2e-6}
     said = told(Finding(complaint="numerics", kind="no_digits_left", operator="aten.exp", evidence=facts))
     assert said.evidence == ["inf or NaN is in it at step 1, where float32 has finite numbers"]

@@ -18,8 +18,8 @@ _MOST_KEPT: Final = 2**14
 """Elements of a result that are kept at most, evenly selected: enough for the norm of an error to 1 %."""
 
 _SAVING: Final = ("aten.native_", "aten._native_", "aten._scaled_dot_product", "aten._fused_rms_norm", "aten.cudnn_")
-"""How the names of operators begin that compute their first result in forward; the others are kept for backward, and
-may have no digits that matter, as the mean of values that were normalized before."""
+"""The beginnings of names of operators that compute their first result in forward; the others are kept for backward,
+and may have no digits that matter, as the mean of values that were normalized before."""
 
 Key = tuple[str, str | None, str | None, str, int]
 """Phase, module, place, operator, and the number of such calls before it that are recorded."""
