@@ -14,6 +14,7 @@ from ampsweep.tracing.calls import UNWRITTEN, Call, Site, Sites, observe
 from ampsweep.tracing.ledger import tensors_in
 
 _NOTHING: Final = 2.0**-100
+"""Differences of values below this are none."""
 _MOST_KEPT: Final = 2**14
 """Elements of a result that are kept at most, evenly selected: enough for the norm of an error to 1 %."""
 
@@ -23,8 +24,6 @@ and may have no digits that matter, as the mean of values that were normalized b
 
 Key = tuple[str, str | None, str | None, str, int]
 """Phase, module, place, operator, and the number of such calls before it that are recorded."""
-
-
 AroundSite = Callable[[Site, Any, Sequence[Any], dict[str, Any]], Any]
 """A function that gets a call of an operator, makes it and returns the result, or another one."""
 
