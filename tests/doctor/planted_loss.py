@@ -177,6 +177,14 @@ class Normalized(nn.Sequential):
         super().__init__(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES), nn.ReLU(), nn.BatchNorm1d(FEATURES))
 
 
+class SpreadEverywhere(nn.Sequential):
+    """Layers each of which leaves the range of float16."""
+
+    def __init__(self, depth=12):
+        super().__init__(*(part for _ in range(depth) for part in (nn.Linear(FEATURES, FEATURES), Spread(1e6))))
+        self.append(nn.Linear(FEATURES, FEATURES))
+
+
 class GrowingResidual(nn.Module):
     """A residual stream that grows until float16 holds it no more."""
 
@@ -402,6 +410,7 @@ PLANTED: tuple[Planted, ...] = (
     _planted("one of 71 modules", _fp16("DeepNet"), "value_overflow", "blocks.5.spread", "aten.mul"),
     _planted("two of 71 modules", _fp16("DeepNet", "+model.culprits=[3,9]"), "value_overflow", "blocks.3.spread"),
     _planted("three of 71 modules", _fp16("DeepNet", "+model.culprits=[2,6,13]"), "value_overflow", "blocks.2.spread"),
+    _planted("every other module", _fp16("SpreadEverywhere"), "whole_model", None),
     _planted(
         "log of a rounded probability",
         (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.LogLoss"),

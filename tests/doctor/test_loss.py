@@ -119,6 +119,12 @@ def test_the_maximum_is_subtracted_where_that_changes_nothing(name, takes_shift,
     assert ("softmax" in told(found).change) is takes_shift
 
 
+def test_gradients_that_vanish_are_told_as_that():
+    facts = {"dtype": "float16", "sign": "vanished_gradients", "step": 1, "loss": 2.0, "vanished_pct": 60.0}
+    said = told(Finding(complaint="loss", kind="coarse_rounding", modules=["inner"], evidence=facts))
+    assert said.headline == "gradients become zero in float16 in inner"
+
+
 def test_modules_are_measured_alone_and_leave_the_step_as_it_is():
     one = patient(*DATA, "model=custom", "model._target_=planted_loss.Normalized", "precision=amp_bf16")
     replay, plain = one.baseline(), one.baseline()

@@ -26,6 +26,9 @@ _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
 _MOST_UNCHANGED: Final = 0.5
 """The share of weights that updates may leave unchanged: half of them."""
+_FEW: Final = 8
+_FEW_SHARE: Final = 0.25
+"""The modules, and the share of all, that may be kept in float32 for a set to be told: of more, another mode is."""
 
 
 def examine_loss(patient: Patient) -> Sequence[Finding]:
@@ -73,7 +76,7 @@ def _under_autocast(case: LossCase) -> Finding:
         return Finding(complaint="loss", kind="unexplained", evidence=evidence)
     search = CulpritSearch(case)
     culprits = search.find()
-    if culprits is None:
+    if culprits is None or len(culprits.kept) > max(_FEW, culprits.num_modules * _FEW_SHARE):
         return _in_another_mode(case, "whole_model", evidence)
     return _of_culprits(case, evidence, culprits, search.calls(culprits))
 

@@ -69,6 +69,8 @@ def _kept(finding: Finding) -> Told:
         "float32_max": _number(facts.get("float32_max_abs")),
         "exp_max": _EXP_MAX.get(str(facts["dtype"])),
     }
+    if finding.kind == "coarse_rounding" and facts["sign"] == "vanished_gradients":
+        headline = "gradients become zero in {dtype}{at}"
     if facts.get("takes_shift"):
         change = "subtract the maximum before exp, or use torch.softmax, which does: the loss stays as it is"
     evidence = [*_shown(finding), *_origin(finding), *_switches(finding), *_set(finding)]
