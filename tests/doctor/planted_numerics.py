@@ -160,7 +160,32 @@ class LargePhase(nn.Module):
         return x + self.frequency(x + 1).sin()
 
 
+class NormedTwice(nn.Module):
+    """The second norm keeps the mean of what is normalized already for backward: nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Sorted(nn.Module):
+    """Sorts rows by a score, which rounding brings into another order, and puts them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.layer = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        order = self.score(x)[:, 0].argsort()
+        return self.layer(x[order])[order.argsort()]
+
+
 INNER = (
+    NormedTwice,
+    Sorted,
     SumWithoutAccumulator,
     FastExp,
     CoarseGradients,
@@ -171,12 +196,13 @@ INNER = (
 )
 
 
-def _net(inner: type[nn.Module], *more: str) -> tuple[str, ...]:
+def net(inner: str, *more: str) -> tuple[str, ...]:
+    """A training of the net around an inner module, in amp_bf16."""
     return (
         "precision=amp_bf16",
         "model=custom",
         "model._target_=planted_numerics.Net",
-        f"+model.inner={inner.__name__}",
+        f"+model.inner={inner}",
         "data=synthetic",
         f"data.in_features={WIDTH}",
         "data.out_features=1",
@@ -187,7 +213,7 @@ def _net(inner: type[nn.Module], *more: str) -> tuple[str, ...]:
 
 
 def _case(name: str, inner: type[nn.Module], kind: str, module: str, operator: str | None = None) -> Planted:
-    return Planted(name, _net(inner), "numerics", kind, module, operator)
+    return Planted(name, net(inner.__name__), "numerics", kind, module, operator)
 
 
 PLANTED = (

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from patients import patient_of
-from planted_numerics import PLANTED
+from planted_numerics import PLANTED, net
 
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.side_by_side.comparison import SideBySide
@@ -46,6 +46,13 @@ def test_a_healthy_training_has_no_finding(workload, mode):
     growth = patient.facts["numerics/error_growth"]
     assert len(growth) > 2
     assert all(0 <= point["error"] < 0.2 for point in growth)
+
+
+@pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16", "pure_bf16"])
+@pytest.mark.parametrize("inner", ["NormedTwice", "Sorted"])
+def test_what_is_no_operators_error_is_no_finding(inner, mode):
+    own = {"precision=amp_bf16": f"precision={mode}", "data.batch_size=32": "data.batch_size=512"}
+    assert examine_numerics(patient_of(*(own.get(one, one) for one in net(inner)))) == []
 
 
 def test_a_forward_pass_without_a_known_error_has_no_growth():
@@ -98,6 +105,8 @@ def test_relative_errors():
     assert relative_error([torch.tensor([math.nan, 4.0])], [torch.tensor([math.inf, 4.0])]) == 0
     assert relative_error([torch.ones(2)], [torch.zeros(2)]) == 0
     assert relative_error([], []) == 0
+    assert relative_error([torch.tensor([1.0, 0.0])], [torch.tensor([1.0, 2e-38])]) == 0
+    assert relative_error([torch.zeros(2)], [torch.full((2,), 2e-38)]) == 0, "a kernel flushes it"
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 65_521, 65_522, 200_000])

@@ -76,3 +76,22 @@ def test_what_the_model_is_called_with_is_looked_at():
     watch.read(1)
     (one,) = [one for one in watch.numerics().magnitudes if one.layer == INPUT_LAYER]
     assert (one.kind, one.max_abs, one.num_elements) == ("activation", 3e5, 8)
+
+
+class WithLoss(nn.Linear):
+    """Returns its loss beside its values, as Hugging Face's models do."""
+
+    def forward(self, features):
+        values = super().forward(features)
+        return {"loss": values.square().mean(), "logits": values}
+
+
+def test_a_loss_is_no_activation_of_the_model():
+    model = WithLoss(4, 2)
+    watch = NumericsWatch(model, Precision("fp32", "cpu"), Looks(1, 1))
+    with watch.look():
+        model(torch.ones(3, 4))["loss"].backward()
+    watch.read(1)
+    of_model = {one.kind: one for one in watch.numerics().magnitudes if one.layer == ""}
+    assert {kind: one.num_elements for kind, one in of_model.items()} == {"activation": 6, "activation_gradient": 6}
+    assert of_model["activation_gradient"].max_abs < 1, "that of a loss is 1"
