@@ -23,6 +23,11 @@ class UserError(ValueError):
     """The user's input is wrong: one clear sentence, exit code 2."""
 
 
+class UnsupportedError(UserError):
+    """The settings ask for what this model or this device cannot have: wrong input of a single run, and the outcome
+    `unsupported` in a sweep, whose other points go on."""
+
+
 def user_error(error: HydraException | OmegaConfBaseException) -> UserError:
     """Turn an error that Hydra or OmegaConf raised while composing a config into one sentence."""
     if isinstance(error, OverrideParseException):

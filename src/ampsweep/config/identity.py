@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep import __version__
-from ampsweep.config.modes import PARALLEL_ARM_KEYS, arm_label, parallel_differences, with_effect
+from ampsweep.config.modes import (
+    ARM_KEYS,
+    EMULATED_CASTS,
+    arm_of,
+    emulates_casts,
+    outside_differences,
+    with_effect,
+)
 from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
@@ -26,6 +33,7 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("optimizer", "capturable"): None,
     ("optimizer", "groups"): [],
     ("optimizer", "each"): {},
+    ("optimizer", "state_dtype"): None,
     ("parallel", "blocks"): [],
     ("parallel", "bucket_cap_mb"): None,
     ("parallel", "find_unused_parameters"): False,
@@ -35,12 +43,15 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("parallel", "reshard_after_forward"): True,
     ("parallel", "strategy"): "single",
     ("parallel", "sync_batchnorm"): False,
+    ("precision", "emulate_precision_casts"): False,
+    ("precision", "fp32_matmul"): None,
     ("precision", "fp32_modules"): [],
     ("seam", "saved_in"): None,
     ("seam", "step"): None,
     ("task", "gradient_penalty"): 0.0,
     ("task", "output"): None,
     ("task", "penalty_of"): "parameters",
+    ("trainer", "accumulate_dtype"): None,
     ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }
@@ -91,7 +102,7 @@ def code_version() -> str:
 def run_directory_name(config: Config) -> str:
     """`<arm>-<model>-s<seed>-<config hash>`, safe as one folder name everywhere; after a seam `<arm>-after-<arm>`."""
     before = saved_in(config)
-    arm = arm_label(config.precision, config.parallel) + ("" if before is None else f"-after-{before}")
+    arm = arm_of(config) + ("" if before is None else f"-after-{before}")
     readable = f"{arm}-{component_name(config.model)}-s{config.seed}"
     readable = hide(readable, beside=resolved_values(config))
     return f"{folder_name(readable)}-{config_hash(config)[:8]}"
@@ -100,9 +111,14 @@ def run_directory_name(config: Config) -> str:
 def _result_settings(config: Config) -> dict[str, Any]:
     settings = {key: value for key, value in resolved_values(config).items() if key not in _NOT_HASHED}
     settings["trainer"] = _without(settings["trainer"], _CADENCE)
-    # Without autocast it has no effect: the baseline is the same run whatever it says.
-    settings["precision"]["fp32_modules"] = with_effect(config.precision).fp32_modules
-    settings["parallel"] = _with_effect(config)
+    # Where they have no effect the baseline is the same run whatever they say.
+    effective = with_effect(config.precision)
+    settings["precision"] |= {"fp32_modules": effective.fp32_modules, "fp32_matmul": effective.fp32_matmul}
+    settings["precision"][EMULATED_CASTS] = emulates_casts(config)
+    settings["parallel"] = {} if config.parallel.strategy == "single" else settings["parallel"]
+    changed = outside_differences(config)
+    for group, keys in ARM_KEYS.items():  # what changes no dtype is the same run, whatever it says
+        settings[group] = _without(settings[group], keys) | {key: changed[key] for key in keys if key in changed}
     _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
@@ -111,19 +127,10 @@ def _result_settings(config: Config) -> dict[str, Any]:
     return settings
 
 
-def _with_effect(config: Config) -> dict[str, Any]:
-    """The settings of `parallel` that have an effect, so that one process is the same run whatever the others say."""
-    parallel = config.parallel
-    if parallel.strategy == "single":
-        return {}
-    arm = parallel_differences(config.precision, parallel)
-    return _without(asdict(parallel), PARALLEL_ARM_KEYS) | arm
-
-
 def _without_arm(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings without what makes the arm."""
     rest = _without(settings, ("precision",))
-    return rest | {"parallel": _without(rest["parallel"], PARALLEL_ARM_KEYS)} if "parallel" in rest else rest
+    return rest | {group: _without(rest[group], keys) for group, keys in ARM_KEYS.items() if group in rest}
 
 
 def _leave_out_later_keys(settings: dict[str, Any]) -> None:

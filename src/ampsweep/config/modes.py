@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from ampsweep.config.schema import ParallelConfig, PrecisionConfig
+from ampsweep.config.schema import Config, PrecisionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,40 @@ _TABLE: Final = (
         summary="Everything in float16. No scaler can help here: GradScaler refuses to unscale float16 gradients.",
         colour="#cc79a7",
     ),
+    Mode(
+        settings=PrecisionConfig(mode="bf16_sr", parameters="bfloat16", dtype="bfloat16"),
+        summary="Everything in bfloat16, and updates rounded stochastically, so that small ones count in the mean.",
+        colour="#60c060",
+        implementation="ampsweep.precision.stochastic_rounding:StochasticRounding",
+    ),
+    Mode(
+        settings=PrecisionConfig(mode="master_bf16", parameters="bfloat16", dtype="bfloat16"),
+        summary="Parameters and gradients in bfloat16; the optimizer updates float32 master weights.",
+        colour="#0072b2",
+        implementation="ampsweep.precision.master_weights:MasterWeights",
+        dtypes={"optimizer_state": "float32"},
+    ),
+    Mode(
+        settings=PrecisionConfig(mode="master_fp16", parameters="float16", dtype="float16", grad_scaler=True),
+        summary="Parameters and gradients in float16 with a GradScaler; the optimizer updates float32 master weights.",
+        colour="#006060",
+        implementation="ampsweep.precision.master_weights:MasterWeights",
+        dtypes={"optimizer_state": "float32"},
+    ),
+    Mode(
+        settings=PrecisionConfig(mode="fp8_tensorwise", autocast=True, dtype="bfloat16"),
+        summary="Linear layers multiply in float8, a scale a tensor (torchao); all else as in amp_bf16.",
+        colour="#c200f2",
+        implementation="ampsweep.precision.float8:Float8",
+        dtypes={"compute": "float8_e4m3fn"},
+    ),
+    Mode(
+        settings=PrecisionConfig(mode="fp8_rowwise", autocast=True, dtype="bfloat16"),
+        summary="Linear layers multiply in float8, a scale a row (torchao); all else as in amp_bf16.",
+        colour="#a6453a",
+        implementation="ampsweep.precision.float8:Float8",
+        dtypes={"compute": "float8_e4m3fn"},
+    ),
 )
 """All modes, in the order in which commands and messages list them. The colours come from the palette of M. Okabe and
 K. Ito, Color Universal Design (2008), which colour-blind readers can tell apart; these suit light and dark grounds."""
@@ -100,8 +134,30 @@ _COUNTS_WITH: Final[Mapping[str, str]] = {
 """Fields without any effect unless another one is true."""
 
 
-PARALLEL_ARM_KEYS: Final = ("reduce_dtype", "mixed_precision")
-"""Keys of `parallel` that are a matter of precision: runs that differ in them are arms, and pair."""
+FP32_MATMULS: Final = ("highest", "high", "medium")
+"""Ways to compute float32 matmuls by torch's names (`torch.set_float32_matmul_precision`), the most precise first."""
+
+EMULATED_CASTS: Final = "emulate_precision_casts"
+"""A field that has an effect in compiled code alone, so that settings of precision by themselves do not tell of it."""
+
+EIGHT_BIT_STATES: Final = ("int8", "float8")
+"""Values of `optimizer.state_dtype` in which torchao's classes keep the state, packed with a scale for each block."""
+
+ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "parallel": ("reduce_dtype", "mixed_precision"),
+    "optimizer": ("state_dtype",),
+    "trainer": ("accumulate_dtype",),
+}
+"""Keys of other groups that are a matter of precision: runs that differ in them are arms, and pair."""
+
+DOTTED_ARM_KEYS: Final = tuple(f"{group}.{key}" for group, keys in ARM_KEYS.items() for key in keys)
+"""The same keys as overrides name them."""
+
+_OF_DTYPES: Final = frozenset(
+    {"mode", "parameters", "autocast", "dtype"}
+    | {key for keys in ARM_KEYS.values() for key in keys if key.endswith("_dtype")}
+)
+"""Fields and keys that the five dtypes of a step tell of."""
 
 
 def mode_of(arm: str) -> Mode | None:
@@ -119,9 +175,23 @@ def report_order(arm: str) -> tuple[int, str]:
     return len(_IN_REPORTS) if mode is None else _IN_REPORTS.index(mode.name), arm
 
 
-def arm_label(precision: PrecisionConfig, parallel: ParallelConfig | None = None) -> str:
+def arm_of(config: Config) -> str:
+    """The canonical name of a training's precision: `arm_label`, then what the keys of `ARM_KEYS` change of it.
+
+    >>> from ampsweep.config.compose import compose_points
+    """
+    compiled = {EMULATED_CASTS: True} if emulates_casts(config) else {}
+    return "+".join([arm_label(config.precision), *_settings(compiled | outside_differences(config))])
+
+
+def emulates_casts(config: Config) -> bool:
+    """Tell whether the training rounds in compiled code where eager code casts: it is compiled, and casts at all."""
+    return config.trainer.compile and with_effect(config.precision).emulate_precision_casts
+
+
+def arm_label(precision: PrecisionConfig) -> str:
     """The canonical name of these settings: the mode, then every field that differs from the mode's settings (from the
-    defaults, if the table has no such mode) and has an effect, then what several processes change of the precision.
+    defaults, if the table has no such mode) and has an effect.
 
     So the baseline of a sweep over `precision=fp32,amp_fp16 precision.init_scale=1024` is the arm `fp32`.
 
@@ -129,19 +199,36 @@ def arm_label(precision: PrecisionConfig, parallel: ParallelConfig | None = None
     'amp_bf16+cache_enabled=false'
     """
     stock = PRECISION_MODES.get(precision.mode, PrecisionConfig(mode=precision.mode))
-    idle = _without_effect(precision)
+    idle = _without_effect(precision) | {EMULATED_CASTS}
     changed = {name: value for name, value in differences(precision, stock).items() if name not in idle}
-    changed |= parallel_differences(precision, parallel or ParallelConfig())
-    return "+".join([precision.mode, *(f"{name}={_text(value)}" for name, value in changed.items())])
+    return "+".join([precision.mode, *_settings(changed)])
 
 
-def parallel_differences(precision: PrecisionConfig, parallel: ParallelConfig) -> dict[str, str]:
-    """Fields of `PARALLEL_ARM_KEYS` that change the dtypes of these settings, with their values."""
-    changed = {}
-    if parallel.strategy != "single" and parallel.reduce_dtype not in (None, precision.parameters):
+def distinctions(arm: str) -> dict[str, str]:
+    """The settings, other than dtypes, that tell an arm from another one: those that its mode sets to another value
+    than the default, and those that its label names.
+
+    >>> distinctions("amp_fp16+init_scale=1024")
+    {'grad_scaler': 'true', 'init_scale': '1024'}
+    """
+    mode, labelled = mode_of(arm), [part.partition("=") for part in arm.split("+")[1:]]
+    stock = {} if mode is None else differences(with_effect(mode.settings), PrecisionConfig(mode=mode.name))
+    told = {name: _text(value) for name, value in stock.items()} | {name: value for name, _, value in labelled}
+    return {name: value for name, value in told.items() if name not in _OF_DTYPES}
+
+
+def outside_differences(config: Config) -> dict[str, str]:
+    """Keys of `ARM_KEYS`, without their groups, that change the dtypes of this training, with their values."""
+    precision, parallel, changed = config.precision, config.parallel, {}
+    own = step_dtypes(precision)
+    if parallel.strategy != "single" and parallel.reduce_dtype not in (None, own.reduction):
         changed["reduce_dtype"] = str(parallel.reduce_dtype)
     if parallel.strategy == "fsdp2" and precision.autocast and parallel.mixed_precision != "policy":
         changed["mixed_precision"] = parallel.mixed_precision
+    if (state := config.optimizer.get("state_dtype")) not in (None, own.optimizer_state):
+        changed["state_dtype"] = str(state)
+    if config.trainer.accumulate_dtype not in (None, own.gradients):
+        changed["accumulate_dtype"] = str(config.trainer.accumulate_dtype)
     return changed
 
 
@@ -151,32 +238,63 @@ def with_effect(precision: PrecisionConfig) -> PrecisionConfig:
     return replace(precision, **{name: getattr(stock, name) for name in _without_effect(precision)})
 
 
+def without_fp32_arithmetic(precision: PrecisionConfig) -> PrecisionConfig:
+    """These settings with float32 arithmetic as every device has it, for steps taken for their sizes only."""
+    return replace(precision, tf32=False, fp32_matmul=None)
+
+
 def differences(precision: PrecisionConfig, stock: PrecisionConfig) -> dict[str, Any]:
     """Fields in which `precision` differs from `stock`, with their values."""
     values = {one.name: getattr(precision, one.name) for one in fields(precision)}
     return {name: value for name, value in values.items() if value != getattr(stock, name)}
 
 
-def step_dtypes(precision: PrecisionConfig, parallel: ParallelConfig | None = None) -> StepDtypes:
-    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters.
+def fp32_matmul(precision: PrecisionConfig) -> str:
+    """The one of `FP32_MATMULS` in which these settings compute float32 matmuls."""
+    asked = with_effect(precision).fp32_matmul
+    return _fp32_matmul_of(precision.tf32) if asked is None else asked
 
-    One process alone reduces nothing: its reduction is what it would be with several. FSDP2 adds micro-batches up in
-    the dtype of the reduction (`FSDPParam.to_accumulated_grad_if_needed` in torch).
-    """
+
+def step_dtypes(precision: PrecisionConfig) -> StepDtypes:
+    """The dtypes that these settings promise for a step: autocast has its own, all else uses that of the parameters."""
     mode, kept = MODES.get(precision.mode), precision.parameters
     told = {
         "compute": precision.dtype if precision.autocast else kept,
         **dict.fromkeys(("parameters", "gradients", "reduction", "optimizer_state"), kept),
     }
-    if parallel is not None and parallel.strategy != "single" and parallel.reduce_dtype is not None:
-        told["reduction"] = parallel.reduce_dtype
-        if parallel.strategy == "fsdp2":
-            told["gradients"] = parallel.reduce_dtype
     return StepDtypes(**(told if mode is None else told | dict(mode.dtypes)))
 
 
+def dtypes_of(config: Config) -> StepDtypes:
+    """The dtypes that a whole training promises for a step: those of its precision, and of the keys of `ARM_KEYS`.
+
+    One process alone reduces nothing: its reduction is what it would be with several. FSDP2 adds micro-batches up in
+    the dtype of the reduction (`FSDPParam.to_accumulated_grad_if_needed` in torch).
+    """
+    own, parallel = step_dtypes(config.precision), config.parallel
+    reduction, gradients = own.reduction, config.trainer.accumulate_dtype or own.gradients
+    if parallel.strategy != "single" and parallel.reduce_dtype is not None:
+        reduction = parallel.reduce_dtype
+        if parallel.strategy == "fsdp2":
+            gradients = parallel.reduce_dtype
+    state = config.optimizer.get("state_dtype") or own.optimizer_state
+    return replace(own, reduction=reduction, gradients=gradients, optimizer_state=state)
+
+
+def _settings(changed: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_text(value)}" for name, value in changed.items()]
+
+
 def _without_effect(precision: PrecisionConfig) -> set[str]:
-    return {name for name, needed in _COUNTS_WITH.items() if not getattr(precision, needed)}
+    idle = {name for name, needed in _COUNTS_WITH.items() if not getattr(precision, needed)}
+    # 16-bit parameters leave no matmul in float32; and what `tf32` says already is said once.
+    if precision.parameters != "float32" or precision.fp32_matmul == _fp32_matmul_of(precision.tf32):
+        idle.add("fp32_matmul")
+    return idle | ({EMULATED_CASTS} if precision.dtype == "float32" else set())
+
+
+def _fp32_matmul_of(tf32: bool) -> str:
+    return "high" if tf32 else "highest"
 
 
 def _text(value: Any) -> str:

@@ -31,10 +31,16 @@ class PrecisionConfig:
     growth_interval: int = 2000
     tf32: bool = False
     """float32 matmuls and convolutions may run in TF32."""
+    fp32_matmul: str | None = None
+    """Arithmetic of float32 matmuls, and of nothing else: highest, high or medium, torch's names for float32, TF32 (or
+    three products of bfloat16) and bfloat16. None: as `tf32` says, high or highest."""
     eval: str = "full"
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
     fp32_modules: list[str] = field(default_factory=list)
     """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
+    emulate_precision_casts: bool = False
+    """Under `trainer.compile`, round wherever the eager step casts to a half precision; otherwise fused operators keep
+    float32 between them. Without `trainer.compile` it has no effect, nor without a half precision."""
 
 
 @dataclass(kw_only=True)
@@ -196,6 +202,9 @@ class OptimizerConfig(ComponentConfig):
     foreach: bool | None = None
     """None, here and for `capturable`: as the class chooses."""
     capturable: bool | None = None
+    state_dtype: str | None = None
+    """dtype in which what is kept for each parameter is stored between steps: float32, bfloat16, int8 or float8. None:
+    that of the parameters or, of modes that say otherwise, theirs."""
     groups: list[Any] = field(default_factory=list)
     """Parameter groups, each with `match` (patterns of parameter names) and the hyperparameters in which it differs;
     the first group that matches takes a parameter."""
@@ -278,6 +287,9 @@ class TrainerConfig:
     """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
+    accumulate_dtype: str | None = None
+    """dtype of the gradients, in which those of micro-batches are added up: float32, bfloat16 or float16. None: that of
+    the parameters."""
     max_grad_norm: float | None = 1.0
     """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it."""
     max_grad_value: float | None = None
@@ -349,6 +361,11 @@ class ReportConfig:
     """The arm that the others are compared with."""
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
+    objective: str = "time"
+    """time or energy: what the recommended arm takes least of, up to the loss that the baseline ends at."""
+    memory_gib: float | None = None
+    """Memory that the recommended arm must fit into: peak of allocated tensor bytes, on the fullest rank. None: that of
+    the device it ran on."""
 
 
 @dataclass(kw_only=True)

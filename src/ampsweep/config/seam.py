@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ampsweep.config.modes import PRECISION_MODES, arm_label, differences
+from ampsweep.config.modes import PRECISION_MODES, arm_of, differences
 from ampsweep.config.schema import Config, PrecisionConfig, SeamConfig
 
 
@@ -21,7 +21,7 @@ def precision_before_seam(config: Config) -> PrecisionConfig | None:
 def saved_in(config: Config) -> str | None:
     """The arm that the checkpoint at the seam is of; None if the run is uninterrupted."""
     before = precision_before_seam(config)
-    return None if before is None else arm_label(before, config.parallel)
+    return None if before is None else arm_of(replace(config, precision=before))
 
 
 def uninterrupted(config: Config) -> Config:

@@ -9,7 +9,7 @@ from typing import Any
 from ampsweep.complaints import COMPLAINTS
 from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import PRECISION_MODES, mode_of
+from ampsweep.config.modes import EIGHT_BIT_STATES, FP32_MATMULS, PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
     OPTIMIZERS,
     Config,
@@ -24,6 +24,8 @@ from ampsweep.config.seam import precision_before_seam
 from ampsweep.redaction import hide
 
 DTYPES = ("float32", "bfloat16", "float16")
+OBJECTIVES = ("time", "energy")
+STATE_DTYPES = ("float32", "bfloat16", *EIGHT_BIT_STATES)
 STRATEGIES = ("single", "ddp", "fsdp2")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
@@ -57,6 +59,8 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _gradient_penalty(config.task, config.trainer, config.parallel.strategy)
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
     yield from _positive("report.margin_pct", config.report.margin_pct)
+    yield from _choice("report.objective", config.report.objective, OBJECTIVES)
+    yield from _positive("report.memory_gib", config.report.memory_gib)
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
@@ -80,11 +84,13 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
     yield from _choice("precision.dtype", precision.dtype, DTYPES)
     yield from _choice("precision.parameters", precision.parameters, DTYPES)
     yield from _choice("precision.eval", precision.eval, ("full", "autocast"))
+    if precision.fp32_matmul is not None:
+        yield from _choice("precision.fp32_matmul", precision.fp32_matmul, FP32_MATMULS)
     if precision.autocast and precision.dtype == "float32":
         yield "precision.autocast=true with precision.dtype=float32: autocast computes in bfloat16 or float16"
     if not precision.autocast and precision.dtype not in (precision.parameters, PRECISION_MODES[precision.mode].dtype):
         yield f"precision.dtype={precision.dtype}: has no effect without precision.autocast=true"
-    if precision.grad_scaler and precision.parameters == "float16":
+    if precision.grad_scaler and step_dtypes(precision).optimizer_state == "float16":
         yield (
             "precision.grad_scaler=true with precision.parameters=float16: a GradScaler cannot unscale float16 "
             "gradients; use amp_fp16, which keeps parameters in float32"
@@ -114,6 +120,9 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     if trainer.warmup_seconds is not None:
         yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
 
+    if trainer.accumulate_dtype is not None:
+        yield from _choice("trainer.accumulate_dtype", trainer.accumulate_dtype, DTYPES)
+
 
 def _parallel(config: Config) -> Iterator[str]:
     parallel = config.parallel
@@ -125,6 +134,11 @@ def _parallel(config: Config) -> Iterator[str]:
         yield from _choice("parallel.reduce_dtype", parallel.reduce_dtype, DTYPES)
     if not all(isinstance(pattern, str) and pattern for pattern in parallel.blocks):
         yield f"parallel.blocks={parallel.blocks}: must be a list of patterns of module names"
+    if parallel.strategy != "single" and config.trainer.accumulate_dtype is not None:
+        yield (
+            f"trainer.accumulate_dtype={config.trainer.accumulate_dtype} with parallel={parallel.strategy}: several "
+            "processes add gradients up in their buffers; use parallel.reduce_dtype"
+        )
     if parallel.strategy == "single":
         if parallel.num_processes not in (None, 1):
             yield f"parallel.num_processes={parallel.num_processes} with parallel=single: use parallel=ddp or fsdp2"
@@ -140,12 +154,37 @@ def _parallel(config: Config) -> Iterator[str]:
     for key in ("sync_batchnorm", "bucket_cap_mb"):
         if parallel.strategy == "fsdp2" and getattr(parallel, key) != getattr(ParallelConfig(), key):
             yield f"parallel.{key} with {here}: only ddp has it"
+    if parallel.strategy == "fsdp2" and isinstance(config.optimizer, dict):
+        yield from _sharded_states(config.optimizer)
     has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast
+    mode = mode_of(config.precision.mode)
+    if has_policy and mode is not None and mode.implementation is not None:
+        yield policy_casts(mode.name)
     if has_policy and config.precision.fp32_modules:
         yield (
             f"precision.fp32_modules={_listed(config.precision.fp32_modules)} with parallel.mixed_precision=policy: "
             "the policy casts whole blocks; use parallel.mixed_precision=autocast"
         )
+
+
+def _sharded_states(optimizer: dict[str, Any]) -> Iterator[str]:
+    each = optimizer.get("each")
+    for key, settings in {"": optimizer, **(each if isinstance(each, dict) else {})}.items():
+        state_dtype = settings.get("state_dtype") if isinstance(settings, dict) else None
+        if state_dtype in EIGHT_BIT_STATES:
+            yield (
+                f"optimizer.{f'each.{key}.' if key else ''}state_dtype={state_dtype} with parallel=fsdp2: shards are "
+                "no whole blocks that share a scale, and so no checkpoint could be read by another number of ranks; "
+                "use parallel=ddp"
+            )
+
+
+def policy_casts(mode: str) -> str:
+    """Say that FSDP2's policy leaves nothing of a mode that casts in its own way."""
+    return (
+        f"precision={mode} with parallel.mixed_precision=policy: the policy does the casts in place of the mode; use "
+        "parallel.mixed_precision=autocast"
+    )
 
 
 def _optimizer(optimizer: Any) -> Iterator[str]:
@@ -187,6 +226,8 @@ def _common_settings(key: str, settings: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}.{name}={value}: must be a number"
     yield from _positive(f"{key}.lr", settings.get("lr"))
     yield from _not_negative(f"{key}.weight_decay", settings.get("weight_decay") or 0.0)
+    if settings.get("state_dtype") is not None:
+        yield from _choice(f"{key}.state_dtype", settings["state_dtype"], STATE_DTYPES)
     for name in ("fused", "foreach", "capturable"):
         value = settings.get(name)
         if value is not None and not isinstance(value, bool):

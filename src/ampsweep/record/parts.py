@@ -38,30 +38,109 @@ class Part:
         return {name: value for name, value in vars(self).items() if value is not None and name != "others"}
 
 
+WhyKept = Literal["output", "size", "fp32_modules", "subclass", "changed", "no_linear"]
+"""The reason why a layer was not converted to float8: it is the output layer; a size is no multiple of 16; it is kept
+in float32; it is a subclass of `nn.Linear`, which may compute otherwise; hooks, another forward or a computed weight
+hang on it; it is no `nn.Linear`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLayer:
+    """A layer with weights to multiply by that was not converted to float8."""
+
+    name: str
+    kind: str
+    """Its class."""
+    why: WhyKept
+
+
+@dataclass(frozen=True)
+class LinearShape:
+    """The work of a linear layer in the forward passes of a step."""
+
+    rows: int
+    """Rows that all its calls together multiply by its weight, such as tokens."""
+    in_features: int
+    out_features: int
+    calls: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float8Layer:
+    """A layer that was converted to float8, and its work in the forward passes of the traced step."""
+
+    name: str
+    in_features: int
+    out_features: int
+    flops: dict[str, int] = field(default_factory=dict)
+    """Floating-point operations by dtype of the operands; none: it was not called."""
+    casts: int = 0
+    """Number of tensors cast to float8: the input and the weight of each call."""
+
+    @property
+    def shape(self) -> LinearShape:
+        """Its work in one figure each."""
+        rows = sum(self.flops.values()) // (2 * self.in_features * self.out_features)
+        return LinearShape(rows, self.in_features, self.out_features, max(self.casts // 2, 1))
+
+
+@dataclass(kw_only=True)
+class Float8Proof(Part):
+    """Evidence on the layers that multiply in float8."""
+
+    recipe: str | None = None
+    """The scaling of torchao's recipe: `tensorwise` or `rowwise`."""
+    emulated: str | None = None
+    """The reason why values are rounded to float8 and multiplied in float32; absent if the device multiplies float8."""
+    arithmetic: str | None = None
+    """`rounded` if a converted layer loses the bits that float8 does not have, else `exact`."""
+    converted: list[Float8Layer] | None = None
+    casts: dict[str, int] | None = None
+    """Number of tensors cast to each float8 dtype in the traced step, backward included."""
+    kept: list[KeptLayer] | None = None
+
+
 @dataclass(kw_only=True)
 class ModeProof(Part):
     """Evidence that the run computed in its mode: its arithmetic, its flags, and the dtypes of a traced step."""
 
     fp32_arithmetic: dict[str, str] | None = None
-    """`matmul` and `convolution` -> `exact` or `rounded`."""
+    """`matmul`, `convolution` and `recurrent` -> `exact` or `rounded`."""
+    fp32_bits: dict[str, int] | None = None
+    """The same -> bits behind the binary point that float32 numbers keep in it: 23, or fewer where it rounds."""
     contradictions: list[str] | None = None
     """Sentences on the evidence that contradicts the mode."""
     optimizer_fused: bool | None = None
+    optimizer_states: dict[str, dict[str, int]] | None = None
+    """`num_tensors` and `num_bytes` that the optimizers keep for parameters, by dtype; 8-bit ones with their scales."""
     num_operators: int | None = None
     flops: dict[str, int] | None = None
     """Floating-point operations of matmuls, convolutions and attention, by dtype of the operands."""
     recomputed_flops: dict[str, int] | None = None
-    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention."""
+    """The part of `flops` computed a second time: by activation checkpointing, and by backward of fused attention;
+    absent where compiled code recomputes, of which nobody knows how much."""
     forward_flops: dict[str, int] | None = None
-    """The part of `flops` done outside backward; this and the next two only with `precision.fp32_modules`."""
+    """The part of `flops` done outside backward; only where parts of the model are counted apart."""
     fp32_module_flops: dict[str, int] | None = None
-    """The part of `forward_flops` done in the modules that are kept in float32."""
+    """The part of `forward_flops` done in the modules of `precision.fp32_modules`."""
     idle_fp32_modules: list[str] | None = None
-    """Patterns none of whose modules was called."""
+    """Patterns of `precision.fp32_modules` none of whose modules was called."""
+    checkpointed_flops: dict[str, int] | None = None
+    """The part of the forward pass's `flops` that ran within `torch.utils.checkpoint`, by dtype."""
+    repeated_flops: dict[str, int] | None = None
+    """The part of `recomputed_flops` that `torch.utils.checkpoint` did again in backward, by dtype."""
+    num_repeated_operators: int | None = None
+    """Operators that it called again in backward."""
+    convolution_flops: dict[str, int] | None = None
+    """The part of the forward pass's `flops` that convolutions did, by dtype, save where their input and weight lie in
+    memory the same in either format."""
+    channels_last_flops: dict[str, int] | None = None
+    """The part of those whose operands, input and weight, lay in memory with the channels last."""
+    float8: Float8Proof | None = None
     outputs: dict[str, int] | None = None
     """Number of new floating-point tensors that operators returned, by dtype."""
     traced: str | None = None
-    """`eager`: the figures of the step are not those of compiled code."""
+    """`compiled`: the step ran as torch.compile has made it; `eager`: operator by operator, whatever the others did."""
     flags: dict[str, Any] | None = None
     """The flags of torch in effect while the step was traced."""
     peak: dict[str, Any] | None = None
@@ -160,7 +239,10 @@ class UnvouchedOperator:
 
 @dataclass(kw_only=True)
 class StepPrediction(Part):
-    """The predicted bytes of a step; `refused` holds the reason if nothing could be predicted."""
+    """The predicted bytes of a step, run eagerly whatever `trainer.compile` says.
+
+    `refused` holds the reason if nothing could be predicted.
+    """
 
     target: str | None = None
     """The device that the prediction is for."""
@@ -176,7 +258,8 @@ class StepPrediction(Part):
     unvouched: list[UnvouchedOperator] | None = None
     """The operators for whose memory the prediction does not vouch; absent where there are none."""
     measured_bytes: int | None = None
-    """The measured peak to compare with: on CUDA the allocator's, on the CPU that of the traced step."""
+    """The measured peak to compare with: on CUDA the allocator's, on the CPU that of the traced step; absent of a
+    compiled run, whose step is another than the predicted one."""
     error_pct: float | None = None
     """The predicted peak minus the measured one, in percent of the measured one."""
 
@@ -228,11 +311,15 @@ class Attempt(Part):
 class RecordedReport(TypedDict, total=False):
     baseline: str
     margin_pct: float
+    objective: str
+    memory_gib: float | None
 
 
 class RecordedTrainer(TypedDict, total=False):
     warmup_steps: int
     memory_limit_gib: float | None
+    channels_last: bool
+    activation_checkpointing: bool
 
 
 class RecordedConfig(TypedDict, total=False):

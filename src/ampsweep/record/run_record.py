@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from ampsweep.record.batch_search import BatchSearch
+from ampsweep.record.compilation import Compilation
 from ampsweep.record.digests import CHANGED, Stretch, is_as_sealed, sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
@@ -95,6 +96,7 @@ class RunRecord:
     """ISO 8601, UTC."""
     environment: dict[str, Any] = field(default_factory=dict)
     proof: ModeProof = field(default_factory=ModeProof)
+    compilation: Compilation = field(default_factory=Compilation)
     contamination: Contamination = field(default_factory=Contamination)
     summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
     """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading: the
