@@ -1,7 +1,7 @@
-"""Torch's process-wide switches that let float32 matmuls and convolutions run in TF32."""
+"""Torch's process-wide switches of arithmetic: float32 matmuls and convolutions, and the casts of compiled code."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -10,28 +10,48 @@ _BACKENDS: Final[Any] = torch.backends  # its switches are properties that type 
 
 
 @contextmanager
-def fp32_arithmetic(*, tf32: bool) -> Iterator[None]:
-    """Let float32 matmuls and convolutions run in TF32 within the context, or never; on leaving restore the switches.
+def fp32_arithmetic(*, matmul: str, tf32: bool) -> Iterator[None]:
+    """Set how float32 matmuls and convolutions are computed within the context; on leaving restore the switches.
 
     cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. torch has older and
     newer switches. Reading an older one, as libraries still do, raises if the two disagree
     (https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"). So the older ones are set, which sets most of
     the newer ones, and then those newer ones that would still follow an inherited value
     (`torch.backends.fp32_precision`).
+
+    Args:
+        matmul: highest, high or medium, as for `torch.set_float32_matmul_precision`. On CUDA the last two are TF32, in
+            oneDNN they are TF32 and bfloat16 where it has such kernels.
+        tf32: let convolutions and recurrent layers run in TF32, on CUDA.
     """
     cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
     newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
     before = [switch.fp32_precision for switch in newer]
-    matmul, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
-    _set_older("high" if tf32 else "highest", tf32)
+    matmul_before, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
+    _set_older(matmul, tf32)
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     mkldnn.conv.fp32_precision = mkldnn.rnn.fp32_precision = "ieee"
     try:
         yield
     finally:
-        _set_older(matmul, convolution_tf32)
+        _set_older(matmul_before, convolution_tf32)
         for switch, value in zip(newer, before, strict=True):
             switch.fp32_precision = value
+
+
+def emulated_casts(wanted: bool) -> AbstractContextManager[None]:
+    """Let what is compiled within the context round wherever eager code casts to a half precision, if that is wanted.
+
+    Otherwise the compiler fuses operators and keeps what is between them in float32, which is nearer to exact
+    arithmetic and other than eager. The switch is `torch._inductor.config.emulate_precision_casts`, whose module is
+    documented but private by its name; it is imported only where the switch is wanted.
+    """
+    if not wanted:
+        return nullcontext()
+    from torch._inductor import config
+
+    patched: AbstractContextManager[None] = config.patch(emulate_precision_casts=True)
+    return patched
 
 
 def _set_older(matmul: str, convolution_tf32: bool) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+FP32_MODULES: Final = "precision.fp32_modules"
+"""The name of these modules as a region of a trace."""
 _HALF: Final = (torch.float16, torch.bfloat16)
 _MOST_NAMES: Final = 8
 """The most names that the sentence about a wrong pattern lists."""

@@ -1,24 +1,55 @@
 """A precision mode as one object that a training loop calls at the same places in every mode."""
 
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from ampsweep.config.modes import MODES, PRECISION_MODES
+from ampsweep.config.modes import (
+    EIGHT_BIT_STATES,
+    MODES,
+    PRECISION_MODES,
+    fp32_matmul,
+    step_dtypes,
+    with_effect,
+)
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.precision.flags import fp32_arithmetic
-from ampsweep.precision.fp32_modules import Fp32Modules, find_modules, uncover
+from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
+from ampsweep.precision.float8_layers import restore_layers
+from ampsweep.precision.float32_update import Build, Float32Update, Keeping
+from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
+from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
+from ampsweep.record.parts import ModeProof
 
 _NOTHING: Final = nullcontext()
 _in_force: list["Precision"] = []
 """The modes whose flags are set, the innermost last. It is of the process, as the switches are: backward passes run a
 checkpoint's forward again in threads of their own."""
+
+
+class StepWork(Protocol):
+    """The protocol of what a traced step tells of its work, by dtype (see `ampsweep.tracing.step.TracedStep`)."""
+
+    @property
+    def forward_flops(self) -> dict[str, int]:
+        """Floating-point operations outside backward, by the dtype of their operands."""
+
+    @property
+    def region_flops(self) -> Mapping[str, dict[str, int]]:
+        """The parts of them in each region."""
+
+    @property
+    def casts(self) -> dict[str, int]:
+        """Number of tensors cast to a dtype."""
+
+    @property
+    def region_casts(self) -> Mapping[str, dict[str, int]]:
+        """The parts of them in each region, outside backward."""
 
 
 class Precision:
@@ -49,6 +80,8 @@ class Precision:
         ValueError: there is no such mode, or its settings are impossible on this device or on any.
     """
 
+    keeping = Keeping.NEAREST
+    """The way in which parameters narrower than float32 are kept from one update to the next."""
     casts_by_policy = False
     """True if FSDP2 casts parameters as it gathers them, in place of autocast."""
 
@@ -78,6 +111,8 @@ class Precision:
             growth_interval=mode.growth_interval,
             enabled=mode.grad_scaler,
         )
+        self.emulated: str | None = None
+        """`why_emulated` of the device; a prediction, on a device that only has sizes, puts that of its target here."""
         self.fp32_modules: Fp32Modules | None = None
         """The modules kept in float32; None where autocast is off, or nothing is named."""
         if mode.autocast and mode.fp32_modules:
@@ -91,6 +126,8 @@ class Precision:
         """True if several losses of a forward pass go backward together, as DDP's engine wants one backward pass."""
         self._one = torch.ones((), device=self.device)
         self._begun: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._converted_from: dict[nn.Parameter, Tensor] = {}
+        """float32 values of parameters, from their conversion until master weights are made of them."""
 
     @classmethod
     def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
@@ -103,7 +140,8 @@ class Precision:
 
         Inside, `ampsweep.precision.gradients` is this mode's.
         """
-        with fp32_arithmetic(tf32=self.config.tf32):
+        arithmetic = fp32_arithmetic(matmul=fp32_matmul(self.config), tf32=self.config.tf32)
+        with arithmetic, emulated_casts(with_effect(self.config).emulate_precision_casts):
             _in_force.append(self)
             try:
                 yield
@@ -117,20 +155,112 @@ class Precision:
         Raises:
             ValueError: a pattern of `precision.fp32_modules` matches no module.
         """
-        self.cover(model)
+        self.adapt(model)
         return cast_floating_point(model.to(device=self.device), self.parameters_dtype)
 
-    def cover(self, model: nn.Module) -> None:
-        """Keep the modules of `precision.fp32_modules`, and no others, out of autocast; part of `convert`.
+    def adapt(self, model: nn.Module) -> None:
+        """Fit the modules of `model` to the mode, in place of what another has made of them; part of `convert`.
+
+        The modules of `precision.fp32_modules`, and no others, are kept out of autocast. The names of parameters and
+        buffers stay as they are.
 
         Raises:
-            ValueError: a pattern matches no module, in any mode.
+            ValueError: a pattern of `precision.fp32_modules` matches no module, in any mode, or the mode does not fit
+                the model.
         """
+        restore_layers(model)
         if self.fp32_modules is not None:
             self.fp32_modules.cover(model)
         else:
             find_modules(model, self.config.fp32_modules)
             uncover(model)
+
+    @classmethod
+    def misfit(cls, config: PrecisionConfig, model: nn.Module) -> str | None:
+        """One sentence saying why these settings do not fit a model, which may be on the meta device, or None.
+
+        Raises:
+            ValueError: a package that the mode needs is missing, or a setting is wrong for the model.
+        """
+        return None
+
+    @classmethod
+    def why_emulated(cls, config: PrecisionConfig, device: Abilities) -> str | None:
+        """The reason why a device with these abilities computes the mode in another format, or None if it does not.
+
+        Time and memory of an emulation tell nothing of the mode's.
+        """
+        return None
+
+    @property
+    def region(self) -> Callable[[], str | None] | None:
+        """A function that names the part of the model that is running, whose work `prove_step` wants counted apart."""
+        kept = self.fp32_modules
+        return None if kept is None else lambda: FP32_MODULES if kept.running else None
+
+    def prove(self) -> ModeProof:
+        """Test how the mode's own arithmetic computes on the device; empty for modes of torch's own arithmetic."""
+        return ModeProof()
+
+    def prove_step(self, work: StepWork) -> ModeProof:
+        """Collect what a traced step tells of the parts that compute apart from the others."""
+        if self.fp32_modules is None:
+            return ModeProof()
+        return ModeProof(
+            forward_flops=work.forward_flops,
+            fp32_module_flops=work.region_flops.get(FP32_MODULES, {}),
+            idle_fp32_modules=self.fp32_modules.idle_patterns or None,
+        )
+
+    def optimizer(
+        self,
+        build: Build,
+        parameters: Iterable[nn.Parameter],
+        *,
+        state_dtype: str | None = None,
+        device: torch.device | None = None,
+    ) -> torch.optim.Optimizer:
+        """Build an optimizer of these parameters of a converted model.
+
+        It is `build(parameters)` itself where the update takes parameters, gradients and state as they are. Otherwise
+        its update computes in float32, and `build` gets parameters that stand for them in float32, in their order.
+
+        >>> precision = Precision("pure_bf16", device="cpu")
+        >>> model = precision.convert(nn.Linear(4, 1))
+        >>> adamw = precision.optimizer(torch.optim.AdamW, model.parameters(), state_dtype="float32")
+
+        Args:
+            state_dtype: float32 or bfloat16, in which the state is kept, or another, which the class takes care of
+                itself; None: as the mode has it.
+            device: the device whose memory and kernels count, where parameters only stand for those on it.
+
+        Raises:
+            ValueError: the class cannot be updated so, see `Float32Update`.
+        """
+        parameters = [*parameters]
+        if self._takes_as_they_are(parameters, state_dtype):
+            return build(parameters)
+        wanted = state_dtype or step_dtypes(self.config).optimizer_state
+        return Float32Update(
+            parameters,
+            build,
+            self.keeping,
+            state_dtype=getattr(torch, wanted) if wanted in ("float32", "bfloat16", "float16") else torch.float32,
+            values={one: self._converted_from.pop(one) for one in parameters if one in self._converted_from},
+            device=device,
+            seed=torch.initial_seed(),
+        )
+
+    def _takes_as_they_are(self, parameters: Sequence[nn.Parameter], state_dtype: str | None) -> bool:
+        """Tell whether an optimizer of torch's updates these parameters as the mode wants it."""
+        real = [one for one in parameters if one.is_floating_point()]
+        if state_dtype in EIGHT_BIT_STATES and self.keeping is not Keeping.MASTER:
+            return True  # torchao's classes compute in float32 themselves, and can round stochastically
+        if self.keeping is not Keeping.NEAREST and any(one.dtype != torch.float32 for one in real):
+            return False
+        if any(one.grad_dtype not in (None, one.dtype) for one in real):
+            return False
+        return state_dtype is None or all(state_dtype in (_name(one.dtype), *EIGHT_BIT_STATES) for one in real)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for the forward pass and the loss; the backward pass belongs outside it."""
@@ -189,7 +319,7 @@ class Precision:
             optimizer.step()
             return
         if optimizer not in self._begun:
-            _begin_momentum(optimizer)
+            begin_momentum(optimizer)
             self._begun.add(optimizer)
         self.scaler.step(optimizer)
 
@@ -253,6 +383,10 @@ def cast_floating_point(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return cast
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def precision_class(mode: str | PrecisionConfig) -> type[Precision]:
     """Find the class that computes a mode, given by name or settings: the mode's own class, else `Precision`."""
     entry = MODES.get(mode if isinstance(mode, str) else mode.mode)
@@ -267,18 +401,11 @@ def unsupported_reason(config: PrecisionConfig, device: torch.device) -> str | N
     return precision_class(config).missing_ability(config, abilities_of(device))
 
 
-def _begin_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Give a fused SGD zero momentum, of each gradient's size, where it has no momentum yet.
+def why_emulated(config: PrecisionConfig, device: torch.device) -> str | None:
+    """The reason why `device` computes a mode in another format, or None; see `Precision.why_emulated`."""
+    return precision_class(config).why_emulated(config, abilities_of(device))
 
-    torch allocates the momentum uninitialized and leaves it to the first step's kernel to fill it. That kernel does
-    nothing if the scaler has found a non-finite gradient, and the next step then uses whatever the memory held
-    (`_fused_sgd` in torch/optim/sgd.py, torch 2.13). With zeros the first applied step makes the momentum equal to the
-    gradient, as torch's own first step does.
-    """
-    if not isinstance(optimizer, torch.optim.SGD):
-        return
-    for group in optimizer.param_groups:
-        if group["fused"] and group["momentum"] and not group["dampening"]:
-            for parameter in group["params"]:
-                if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
-                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter.grad)
+
+def misfit(config: PrecisionConfig, model: nn.Module) -> str | None:
+    """One sentence saying why these settings do not fit a model, or None; see `Precision.misfit`."""
+    return precision_class(config).misfit(config, model)

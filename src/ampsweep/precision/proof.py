@@ -1,119 +1,108 @@
 """Proof that a run computed as its precision mode promises: by its arithmetic, its flags and the dtypes of a step."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Final
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-from ampsweep.config.modes import step_dtypes
+from ampsweep.config.modes import EIGHT_BIT_STATES, fp32_matmul, step_dtypes
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.record.parts import ModeProof
-
-Arithmetic = Literal["exact", "rounded"]
-
-_LOW_BIT: Final = 2.0**-12
-"""The last bit of 1 + 2**-12: float32 keeps 23 bits behind the binary point, TF32 and float16 keep 10, bfloat16 7."""
+from ampsweep.record.parts import Float8Proof, ModeProof
+from ampsweep.text import listed
 
 _ROUNDING_FLAGS: Final = ("tf32", "bf16")
 """Values of torch's `fp32_precision` switches that let float32 operands lose bits."""
 
+_BITS: Final = {"high": range(10, 18), "medium": range(10)}
+"""Bits behind the point that rounded matmuls may keep: TF32's 10 to the 16 of three products of bfloat16; bfloat16's 7,
+or those of a coarser format."""
+
 _WORK: Final = "of the matmul and convolution operations ran in"
 
-_CONVOLUTIONS: Final = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
 
-
-def has_convolutions(model: nn.Module) -> bool:
-    """Tell whether a model has a convolution among its layers."""
-    return any(isinstance(module, _CONVOLUTIONS) for module in model.modules())
-
-
-def prove_arithmetic(
-    device: torch.device,
-    *,
-    convolutions: bool,
-    matmul: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
-    conv2d: Callable[..., Tensor] = F.conv2d,
-) -> dict[str, str]:
-    """Test how float32 matmuls and convolutions on `device` compute now: 1 + 2**-12 times 1 gives itself (exact) or 1.
-
-    Flags are no proof: `NVIDIA_TF32_OVERRIDE` and `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE` bypass them, and so can a library.
-    Call it with the mode's flags set and outside autocast; it waits for the device, once.
-
-    Args:
-        convolutions: test convolutions too; false for a model without any, which then need not load cuDNN.
-        matmul: the function that multiplies two float32 matrices.
-        conv2d: the function that convolves, with the signature of `torch.nn.functional.conv2d`.
-    """
-    # cuBLAS takes TF32 kernels for large matrices only: from a side of 512 on, with CUDA 12.8 on an H100
-    # (torch/_inductor/template_heuristics/triton.py). Elsewhere a small one does, and costs a millisecond.
-    side = 1024 if device.type == "cuda" else 256
-    matrix = torch.full((side, side), 1 + _LOW_BIT, dtype=torch.float32, device=device)
-    identity = torch.eye(side, dtype=torch.float32, device=device)
-    proof: dict[str, str] = {"matmul": _compare(matmul(matrix, identity), matrix)}
-    if convolutions:
-        channels = side // 8
-        image = torch.full((4, channels, 32, 32), 1 + _LOW_BIT, dtype=torch.float32, device=device)
-        kernel = torch.zeros((channels, channels, 3, 3), dtype=torch.float32, device=device)
-        kernel[:, :, 1, 1] = torch.eye(channels, device=device)
-        proof["convolution"] = _compare(conv2d(image, kernel, padding=1), image)
-    return proof
-
-
-def _compare(result: Tensor, exact: Tensor) -> Arithmetic:
-    """Tell exact from rounded results; transforms (Winograd, FFT) change float32's last bits, not those TF32 lacks."""
-    return "exact" if float((result - exact).abs().max()) < _LOW_BIT / 2 else "rounded"
-
-
-def contradictions(precision: PrecisionConfig, proof: ModeProof) -> list[str]:
+def contradictions(precision: PrecisionConfig, proof: ModeProof, state_dtype: str | None = None) -> list[str]:
     """Sentences on the facts in the `proof` of a run that contradict its settings; absent facts contradict nothing.
 
     Args:
         precision: the settings; their fields count, not the mode they started from.
-        proof: the evidence, with `fp32_arithmetic` as `prove_arithmetic` returns it.
+        proof: the evidence.
+        state_dtype: dtype that the optimizer's states are promised in; None: no matter.
     """
-    found = [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
+    found = [*_state_contradictions(state_dtype, proof)]
+    found += [*_census_contradictions(precision, proof), *_fp32_module_contradictions(proof)]
+    found += [*_float8_contradictions(proof.float8, proof), *_repetition_contradictions(proof)]
     if precision.parameters == "float32":  # otherwise nothing is promised of float32 arithmetic
-        found += _arithmetic_contradictions(precision.tf32, proof.fp32_arithmetic or {})
-        found += _flag_contradictions(precision.tf32, proof.flags or {})
+        found += [*_arithmetic_contradictions(precision, proof), *_flag_contradictions(precision, proof)]
     return found
 
 
-def _arithmetic_contradictions(tf32: bool, arithmetic: Mapping[str, str]) -> Iterator[str]:
-    rounded = [f"a {kind}" for kind, how in arithmetic.items() if how == "rounded"]
-    if rounded and not tf32:
-        yield f"{' and '.join(rounded)} in float32 lost bits, as TF32 does, although precision.tf32=false"
-    # Not each of them: cuDNN may prefer a float32 kernel where TF32 is allowed.
-    if arithmetic and not rounded and tf32:
-        yield f"a {' and a '.join(arithmetic)} in float32 kept every bit, although precision.tf32=true"
+def _state_contradictions(promised: str | None, proof: ModeProof) -> Iterator[str]:
+    """Sentences on states of the optimizer that are to be in 8 bits, of which only those of large parameters are."""
+    kept = proof.optimizer_states
+    if promised in EIGHT_BIT_STATES and kept and promised not in kept:
+        yield f"the optimizer's states are kept in {' and '.join(sorted(kept))}, and none in {promised}"
 
 
-def _flag_contradictions(tf32: bool, flags: Mapping[str, Any]) -> Iterator[str]:
-    switches = {name: value for name, value in flags.items() if name.endswith("fp32_precision")}
-    wrong = [f"{name} is {value}" for name, value in switches.items() if (value in _ROUNDING_FLAGS) != tf32]
-    if wrong:
-        yield f"{', '.join(wrong)} during training, although precision.tf32={str(tf32).lower()}"
+def _arithmetic_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
+    arithmetic = proof.fp32_arithmetic or {}
+    for setting in dict.fromkeys(_setting_of(precision, kind) for kind in arithmetic):
+        kinds = {kind: how for kind, how in arithmetic.items() if _setting_of(precision, kind) == setting}
+        rounded = [f"a {kind}" for kind, how in kinds.items() if how == "rounded"]
+        may_round = any(_may_round(precision, kind) for kind in kinds)
+        if rounded and not may_round:
+            yield f"{' and '.join(rounded)} in float32 lost bits, as TF32 does, although {setting}"
+        # Not each of them: cuDNN may prefer a float32 kernel where TF32 is allowed.
+        if not rounded and may_round:
+            yield f"a {' and a '.join(kinds)} in float32 kept every bit, although {setting}"
+    bits, asked = (proof.fp32_bits or {}).get("matmul"), fp32_matmul(precision)
+    if bits is not None and arithmetic.get("matmul") == "rounded" and bits not in _BITS.get(asked, (bits,)):
+        yield f"a matmul in float32 kept {bits} bits behind the point, although {_setting_of(precision, 'matmul')}"
+
+
+def _flag_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
+    wrong: dict[str, list[str]] = {}
+    for name, value in (proof.flags or {}).items():
+        kind = "matmul" if "matmul" in name else "convolution"
+        if name.endswith("fp32_precision") and (value in _ROUNDING_FLAGS) != _may_round(precision, kind):
+            wrong.setdefault(_setting_of(precision, kind), []).append(f"{name} is {value}")
+    for setting, told in wrong.items():
+        yield f"{', '.join(told)} during training, although {setting}"
+
+
+def _may_round(precision: PrecisionConfig, kind: str) -> bool:
+    return fp32_matmul(precision) != "highest" if kind == "matmul" else precision.tf32
+
+
+def _setting_of(precision: PrecisionConfig, kind: str) -> str:
+    """The key, with its value, that says how a kind of float32 arithmetic is computed."""
+    if kind == "matmul" and precision.fp32_matmul is not None:
+        return f"precision.fp32_matmul={precision.fp32_matmul}"
+    return f"precision.tf32={str(precision.tf32).lower()}"
 
 
 def _census_contradictions(precision: PrecisionConfig, proof: ModeProof) -> Iterator[str]:
     """Sentences on the dtypes of operations that contradict the mode.
 
     A 16-bit mode promises most of the operations, not all: torch's unfused attention computes in float32 inside. A
-    model without matmuls and convolutions contradicts nothing. Where modules are kept in float32 the forward pass of
-    the others is judged: backward computes in the dtypes that forward did.
+    model without matmuls and convolutions contradicts nothing. Where parts of the model compute apart, in float32 or in
+    float8, the forward pass of the others is judged: backward computes in the dtypes that forward did. In compiled code
+    parts cannot be told apart, except by float8 itself.
     """
+    is_compiled = proof.traced == "compiled"
+    is_mixed = precision.fp32_modules or (proof.float8 is not None and proof.float8.emulated)
+    if is_compiled and precision.autocast and is_mixed:
+        return
     promised, flops = step_dtypes(precision).compute, proof.flops or {}
-    if proof.fp32_module_flops is not None:
-        apart = proof.fp32_module_flops
-        flops = {dtype: count - apart.get(dtype, 0) for dtype, count in (proof.forward_flops or {}).items()}
+    if proof.forward_flops is not None:
+        layers = () if proof.float8 is None else proof.float8.converted or ()
+        apart = Counter(proof.fp32_module_flops or {})
+        for layer in layers:
+            apart.update(layer.flops)
+        flops = {dtype: count - apart[dtype] for dtype, count in proof.forward_flops.items()}
+    if promised.startswith("float8_"):
+        if is_compiled:
+            flops = {dtype: count for dtype, count in flops.items() if not dtype.startswith("float8_")}
+        promised = precision.dtype  # of everything but the converted layers, which are judged by themselves
     total = sum(flops.values())
     if total == 0:
         return
@@ -135,6 +124,55 @@ def _fp32_module_contradictions(proof: ModeProof) -> Iterator[str]:
             yield f"{share} {_WORK} {dtype} within precision.fp32_modules, which compute in float32"
     for pattern in proof.idle_fp32_modules or ():
         yield f"no module of precision.fp32_modules=[{pattern}] was called: what it holds is computed elsewhere"
+
+
+def _repetition_contradictions(proof: ModeProof) -> Iterator[str]:
+    """Sentences on activations that a checkpoint recomputed in another dtype than the forward pass computed them in.
+
+    It may do less again than it did, and where a backward pass is differentiated it does all of it several times.
+    """
+    first, again = proof.checkpointed_flops or {}, proof.repeated_flops or {}
+    all_first, all_again = max(sum(first.values()), 1), sum(again.values())
+    for dtype, count in again.items():
+        if count > ceil(all_again / all_first) * first.get(dtype, 0):
+            told, before = _percent(count, all_again), _percent(first.get(dtype, 0), all_first)
+            yield f"{told} of the operations that were recomputed in backward ran in {dtype}, and {before} in forward"
+
+
+def _float8_contradictions(float8: Float8Proof | None, proof: ModeProof) -> Iterator[str]:
+    """Sentences on converted layers that did not multiply in float8, in the forward pass or in backward.
+
+    In backward a layer multiplies twice as often as in forward, and casts twice as often. Emulated products are of
+    float32 operands, which its casts prove to have been rounded to float8.
+    """
+    if float8 is None:
+        return
+    if float8.arithmetic == "exact":
+        yield "a product of float8 layers kept a bit that float8 does not have"
+    layers = float8.converted or ()
+    if proof.traced == "compiled":  # in whose code there are no layers
+        if layers and not float8.emulated and not _float8_part(proof.flops or {}):
+            yield "nothing of the compiled step computed in float8"
+        return
+    if idle := [layer.name for layer in layers if not layer.flops]:
+        yield f"converted to float8 and not called in the traced step: {listed(idle)}"
+    called = [layer for layer in layers if layer.flops]
+    if wrong := [layer.name for layer in called if not (layer.casts if float8.emulated else _is_float8(layer.flops))]:
+        yield f"converted to float8 and computed in another dtype: {listed(wrong)}"
+    if float8.emulated:
+        forward, total = sum(layer.casts for layer in layers), sum((float8.casts or {}).values())
+    else:
+        forward, total = sum(_float8_part(layer.flops) for layer in layers), _float8_part(proof.flops or {})
+    if total < 3 * forward:
+        yield "backward of the float8 layers did not compute in float8"
+
+
+def _is_float8(flops: Mapping[str, int]) -> bool:
+    return _float8_part(flops) == sum(flops.values())
+
+
+def _float8_part(counts: Mapping[str, int]) -> int:
+    return sum(count for dtype, count in counts.items() if dtype.startswith("float8_"))
 
 
 def _percent(part: int, total: int) -> str:

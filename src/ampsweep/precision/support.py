@@ -4,17 +4,26 @@ Which kernels a model needs is known only when it calls them: those without the 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 
+from ampsweep.config.modes import step_dtypes, with_effect
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.precision.arithmetic import FLOAT32_BITS, matmul_bits
 from ampsweep.text import first_line
 
+_KERNELS: Final = {"high": "TF32 or bfloat16 kernels", "medium": "bfloat16 kernels"}
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
 _NO_PRIMITIVE: Final = re.compile(r"could not create a primitive(?: descriptor)?\b[^.]*")
 """oneDNN's error where it has no implementation; it does not say for which dtype."""
+
+
+class ModeUnavailableError(ValueError):
+    """Raised where a mode cannot compute a model on this machine, and another may; the text is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +35,22 @@ class Abilities:
     tf32: bool
     bfloat16: bool
     autocast: bool
+    matmul_bits: Callable[[str], int]
+    """Bits behind the binary point that float32 matmuls keep under a setting of `precision.fp32_matmul`."""
+    capability: tuple[int, int] | None = None
+    """Compute capability of an NVIDIA GPU: (9, 0) is an H100."""
 
 
 def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
     """One sentence saying why a device with these abilities cannot run these settings, or None when it can."""
-    if config.grad_scaler and config.parameters == "float16":
+    if config.grad_scaler and step_dtypes(config).optimizer_state == "float16":
         return "a GradScaler cannot unscale float16 gradients; use amp_fp16"
     if config.fp32_modules and config.parameters != "float32":
         return f"fp32_modules needs parameters in float32, not in {config.parameters}; use amp_bf16 or amp_fp16"
     if config.tf32 and not device.tf32:
         return f"tf32 needs an NVIDIA GPU of compute capability 8.0 or later; this device is {device.name}"
+    if (reason := _missing_matmul(config, device)) is not None:
+        return reason
     if "bfloat16" in (config.parameters, config.dtype if config.autocast else "") and not device.bfloat16:
         return f"{device.name} has no bfloat16 arithmetic; use amp_fp16"
     if config.autocast and not device.autocast:
@@ -47,11 +62,41 @@ def abilities_of(device: torch.device) -> Abilities:
     """Find the abilities of a device of this machine."""
     autocast = torch.amp.is_autocast_available(device.type)
     if device.type != "cuda":
-        return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast)
+        of_matmuls = partial(matmul_bits, device)
+        return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast, matmul_bits=of_matmuls)
     with torch.cuda.device(device):
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    tf32 = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
-    return Abilities(torch.cuda.get_device_name(device), tf32=tf32, bfloat16=bfloat16, autocast=autocast)
+    capability = None if torch.version.hip else torch.cuda.get_device_capability(device)
+    tf32 = capability is not None and capability >= (8, 0)
+    return Abilities(
+        torch.cuda.get_device_name(device),
+        tf32=tf32,
+        bfloat16=bfloat16,
+        autocast=autocast,
+        matmul_bits=partial(cuda_matmul_bits, tf32),
+        capability=capability,
+    )
+
+
+def cuda_matmul_bits(tf32: bool, setting: str) -> int:
+    """Bits that float32 matmuls keep on a CUDA device with or without TF32: `medium` means TF32 there, as `high` does.
+
+    The source is the note in the documentation of `torch.set_float32_matmul_precision`.
+    """
+    return 10 if tf32 and setting != "highest" else FLOAT32_BITS
+
+
+def _missing_matmul(config: PrecisionConfig, device: Abilities) -> str | None:
+    """One sentence saying why `precision.fp32_matmul` would change nothing; nothing is asked of a device without it."""
+    asked = with_effect(config).fp32_matmul
+    if asked in (None, "highest"):
+        return None
+    bits, without = device.matmul_bits(asked), f"{device.name} has no {_KERNELS[asked]} for float32 matmuls"
+    if bits == device.matmul_bits("highest"):
+        return f"fp32_matmul={asked} would round nothing: {without}"
+    if asked == "medium" and bits == device.matmul_bits("high"):
+        return f"fp32_matmul=medium would round as high does: {without}"
+    return None
 
 
 def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str) -> str | None:

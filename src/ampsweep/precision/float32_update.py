@@ -1,0 +1,330 @@
+"""Optimizers whose update computes in float32, whatever dtypes parameters, gradients and state are kept in."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampsweep.precision.fused_momentum import begin_momentum
+from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
+from ampsweep.precision.rounding import RoundingNoise, round_stochastically_
+
+MASTER_WEIGHT: Final = "master_weight"
+"""The key of a master weight in an optimizer's state."""
+
+ELEMENTWISE: Final = (
+    torch.optim.ASGD,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.SGD,
+)
+"""torch's optimizers that update each element of a parameter by itself, so that any part of it can be updated alone."""
+
+_OF_A_SCALER: Final = ("grad_scale", "found_inf")
+_SHARE: Final = 16
+"""A round has this part of the elements, so that what is cast for it takes at most a byte a parameter."""
+_SMALLEST_ROUND: Final = 2**16
+_LARGEST_ROUND: Final[Mapping[str, int]] = {"cpu": 2**20}
+"""Elements of a round at most, by type of device: on a CPU what is cast is to stay in its caches."""
+_LARGEST_ELSEWHERE: Final = 2**26
+
+Build = Callable[[Sequence[nn.Parameter]], Optimizer]
+
+
+class Keeping(Enum):
+    """The way in which parameters narrower than float32 are kept from one update to the next."""
+
+    NEAREST = "rounded to nearest"
+    STOCHASTIC = "rounded stochastically"
+    MASTER = "rounded to nearest from float32 master weights, which are kept beside them"
+
+
+class Float32Update(Optimizer):
+    """An optimizer of any class, whose update is taken in float32 on a part of the elements after the other.
+
+    What is kept in half precision is cast for the update, and rounded after it. All else sees an ordinary optimizer of
+    the model's parameters: its groups have these, its state has what the class keeps for each, and master weights.
+
+    Args:
+        parameters: the model's, floating-point and dense.
+        build: builds the optimizer of the class, of parameters that stand for these in float32, in their order.
+        keeping: how parameters in half precision are kept.
+        state_dtype: float32 or bfloat16, in which tensors of a parameter's shape are kept; bfloat16 is rounded as the
+            parameters are, and where these are not rounded, stochastically: rounded to nearest, a second moment with
+            beta2=0.999 would not decay, as the change of a step is less than half the distance of two numbers.
+        values: float32 values that parameters were rounded from, where they are known; those master weights begin with.
+        device: the device that the parameters are on, or stand for those on.
+        seed: of stochastic rounding.
+
+    Raises:
+        ValueError: the class does not update each element by itself, and more is wanted than master weights; or a
+            parameter is sharded, or does not lie densely in memory.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        build: Build,
+        keeping: Keeping,
+        *,
+        state_dtype: torch.dtype = torch.float32,
+        values: Mapping[nn.Parameter, Tensor] | None = None,
+        device: torch.device | None = None,
+        seed: int = 0,
+    ) -> None:
+        for parameter in parameters:
+            if hasattr(parameter, "device_mesh"):
+                raise ValueError("an update in float32 does not take sharded parameters")
+            if not is_dense(parameter):
+                raise ValueError("an update in float32 takes parameters that lie densely in memory")
+        self._keeping, self._state_dtype, self._seed = keeping, state_dtype, seed
+        rounds_to_nearest = keeping is Keeping.NEAREST and any(one.dtype in HALF for one in parameters)
+        self._draws = keeping is Keeping.STOCHASTIC or (state_dtype in HALF and not rounds_to_nearest)
+        stand_ins = [self._stand_in(parameter, values or {}) for parameter in parameters]
+        self.inner = build(stand_ins)
+        """The optimizer of the class; between updates it has no parameters, unless it takes them whole."""
+        self.is_whole = type(self.inner) not in ELEMENTWISE
+        """True if the class takes whole parameters only."""
+        if self.is_whole and (keeping is not Keeping.MASTER or state_dtype != torch.float32):
+            wanted = "another dtype of state or gradients than the parameters'"
+            if keeping is Keeping.STOCHASTIC:
+                wanted = "stochastic rounding"
+            elif keeping is Keeping.MASTER:
+                wanted = f"state in {_name(state_dtype)}"
+            raise ValueError(
+                f"{wanted} needs a class that updates each element by itself, which {type(self.inner).__name__} is not "
+                f"known to do; torch's {', '.join(one.__name__ for one in ELEMENTWISE)} do"
+            )
+        of = dict(zip(stand_ins, parameters, strict=True))
+        self._stand_ins = {of[one]: one for one in stand_ins} if self.is_whole else {}
+        groups = [{**group, "params": [of[one] for one in group["params"]]} for group in self.inner.param_groups]
+        super().__init__(groups, self.inner.defaults)
+        self.param_groups[0].setdefault("num_updates", 0)
+        self._step_supports_amp_scaling = getattr(self.inner, "_step_supports_amp_scaling", False)
+        for one, parameter in of.items():
+            if keeping is Keeping.MASTER and one is not parameter:
+                self.state[parameter][MASTER_WEIGHT] = one.detach()
+        largest = _LARGEST_ROUND.get((device or parameters[0].device).type, _LARGEST_ELSEWHERE)
+        share = sum(parameter.numel() for parameter in parameters) // _SHARE
+        self._rounds = [*rounds_of(self.param_groups, min(max(share, _SMALLEST_ROUND), largest))]
+        if not self.is_whole:
+            self._let_go()
+
+    def _stand_in(self, parameter: nn.Parameter, values: Mapping[nn.Parameter, Tensor]) -> nn.Parameter:
+        """The parameter as the class sees it: in float32, with memory of its own only if it is a master weight."""
+        if parameter.dtype not in HALF:
+            return parameter
+        if self._keeping is Keeping.MASTER:
+            return nn.Parameter(values[parameter] if parameter in values else parameter.detach().float())
+        return nn.Parameter(torch.empty((), device=parameter.device).expand(parameter.shape))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take the step."""
+        self.param_groups[0]["num_updates"] += 1
+        for own, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner.update((key, value) for key, value in own.items() if key != "params")
+        for name in _OF_A_SCALER:
+            if hasattr(self, name):
+                setattr(self.inner, name, getattr(self, name))
+        try:
+            if self.is_whole:
+                self._update_whole()
+            else:
+                self._update_in_rounds()
+        finally:
+            for name in _OF_A_SCALER:
+                if hasattr(self.inner, name):
+                    delattr(self.inner, name)
+
+    def _update_whole(self) -> None:
+        for parameter, stand_in in self._stand_ins.items():
+            gradient = parameter.grad
+            stand_in.grad = None if gradient is None else gradient.to(stand_in.dtype)
+        self.inner.step()
+        for parameter, stand_in in self._stand_ins.items():
+            if stand_in is not parameter:
+                parameter.copy_(stand_in)
+                stand_in.grad = None
+            self.state[parameter].update(self.inner.state[stand_in])
+
+    def _update_in_rounds(self) -> None:
+        scratch = Scratch(max((sum(piece.size for piece in one) for one in self._rounds), default=0))
+        number, noise = self.param_groups[0]["num_updates"], None
+        if self._draws and self._rounds:
+            noise = RoundingNoise(self._rounds[0][0].parameter.device, self._seed, number)
+        try:
+            for pieces in self._rounds:
+                self._update([piece for piece in pieces if piece.parameter.grad is not None], scratch, noise)
+        finally:
+            self._let_go()
+
+    def _update(self, pieces: Sequence[Piece], scratch: Scratch, noise: RoundingNoise | None) -> None:
+        if not pieces:
+            return
+        kept = [piece.of(self._kept(piece.parameter)) for piece in pieces]
+        works = scratch.in_float32("parameters", pieces, kept)
+        gradients = [piece.of(gradient_of(piece.parameter)) for piece in pieces]
+        gradients = scratch.in_float32("gradients", pieces, gradients)
+        stored = [self._stored(piece) for piece in pieces]
+        loaded = _loaded(pieces, stored, scratch)
+        for work, gradient in zip(works, gradients, strict=True):
+            work.grad = gradient
+        for group in self.inner.param_groups:
+            group["params"] = []
+        for piece, work in zip(pieces, works, strict=True):
+            self.inner.param_groups[piece.group]["params"].append(work)
+        given = [{**piece.counts, **parts} for piece, parts in zip(pieces, loaded, strict=True)]
+        self.inner.state = defaultdict(dict, zip(works, given, strict=True))
+        if hasattr(self.inner, "found_inf"):
+            begin_momentum(self.inner)
+        self.inner.step()
+        numbers = None if noise is None else noise.numbers(sum(piece.size for piece in pieces))
+        is_master = self._keeping is Keeping.MASTER
+        to_store = [piece.of(piece.parameter.detach()) for piece in pieces] if is_master else kept
+        narrow = [(to, work) for to, work in zip(to_store, works, strict=True) if to.dtype in HALF]
+        _store(narrow, numbers if self._keeping is Keeping.STOCHASTIC else None)
+        states = [self.inner.state[work] for work in works]
+        for piece, state, to, parts, work in zip(pieces, states, stored, loaded, works, strict=True):
+            self._find_new(piece, state, to, parts, work)
+        for key in dict.fromkeys(key for to in stored for key in to):
+            values = [
+                (to[key], s[key], of.get(key)) for to, s, of in zip(stored, states, loaded, strict=True) if key in to
+            ]
+            _store([(to, now) for to, now, given in values if to.dtype in HALF or now is not given], numbers)
+
+    def _kept(self, parameter: nn.Parameter) -> Tensor:
+        """The tensor that a parameter's update begins with."""
+        master: Tensor | None = self.state[parameter].get(MASTER_WEIGHT)
+        return parameter.detach() if master is None else master
+
+    def _stored(self, piece: Piece) -> dict[str, Tensor]:
+        """The piece's parts of its parameter's state, as they are stored."""
+        if not piece.is_begun:  # other pieces of the parameter may have made place for it
+            return {}
+        of = self.state[piece.parameter].items()
+        return {key: piece.of(value) for key, value in of if key != MASTER_WEIGHT and is_of(piece.parameter, value)}
+
+    def _find_new(
+        self,
+        piece: Piece,
+        state: Mapping[str, Any],
+        stored: dict[str, Tensor],
+        loaded: dict[str, Tensor],
+        work: Tensor,
+    ) -> None:
+        """Keep the counts that a piece's update has left, and give what is new in its state a place."""
+        parameter, kept, piece.is_begun = piece.parameter, self.state[piece.parameter], True
+        for key, value in state.items():
+            if not isinstance(value, Tensor) or value.dim() == 0 or value.shape != work.shape:
+                piece.counts[key] = value
+                if piece.begin == 0:
+                    kept[key] = value
+            elif key not in stored:
+                dtype = self._state_dtype if value.dtype == torch.float32 else value.dtype
+                if dtype == value.dtype and piece.is_whole:
+                    kept[key] = value
+                    loaded[key] = value
+                elif key not in kept:
+                    kept[key] = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+                stored[key] = piece.of(kept[key])
+
+    def _let_go(self) -> None:
+        """Hold nothing that was cast for the update."""
+        for group in self.inner.param_groups:
+            group["params"] = []
+        self.inner.state = defaultdict(dict)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state of this class or of the inner one: whatever dtype it comes in, it is kept in its own.
+
+        A parameter without a master weight in it goes on from its own value.
+        """
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        masters = {p: state[MASTER_WEIGHT] for p, state in self.state.items() if MASTER_WEIGHT in state}
+        num_updates = self.param_groups[0]["num_updates"]
+        super().load_state_dict({**state_dict, "state": {}})
+        self.param_groups[0].setdefault("num_updates", num_updates)
+        parameters = [one for group in self.param_groups for one in group["params"]]
+        saved = dict(zip(parameters, (state_dict["state"].get(number, {}) for number in numbers), strict=True))
+        for parameter, state in saved.items():
+            if (master := masters.get(parameter)) is not None:
+                self.state[parameter][MASTER_WEIGHT] = master.copy_(state.get(MASTER_WEIGHT, parameter.detach()))
+            self.state[parameter].update(self._loaded(parameter, state))
+        for pieces in self._rounds:
+            for piece in pieces:
+                of = {key: value for key, value in self.state[piece.parameter].items() if key != MASTER_WEIGHT}
+                piece.is_begun = bool(of)
+                piece.counts = {k: copy.deepcopy(v) for k, v in of.items() if not is_of(piece.parameter, v)}
+        if self.is_whole:
+            self._load_whole(state_dict, saved)
+
+    def _loaded(self, parameter: nn.Parameter, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for key, value in state.items():
+            if key == MASTER_WEIGHT:
+                continue
+            if not is_of(parameter, value):
+                yield key, copy.deepcopy(value)
+                continue
+            dtype = self._state_dtype if value.is_floating_point() else value.dtype
+            yield key, torch.empty_like(parameter, dtype=dtype, requires_grad=False).copy_(value)
+
+    def _load_whole(self, state_dict: Mapping[str, Any], saved: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
+        without = [{k: v for k, v in state.items() if k != MASTER_WEIGHT} for state in saved.values()]
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        states = {number: state for number, state in zip(numbers, without, strict=True) if state}
+        groups = [
+            {**own, "params": group["params"]}
+            for own, group in zip(self.inner.state_dict()["param_groups"], state_dict["param_groups"], strict=True)
+        ]
+        self.inner.load_state_dict({"state": states, "param_groups": groups})
+        for parameter, stand_in in self._stand_ins.items():
+            self.state[parameter].update(self.inner.state[stand_in])
+
+
+def class_of(optimizer: Optimizer) -> type[Optimizer]:
+    """The class that the user has chosen: that of the optimizer, or of the one whose update is taken in float32."""
+    return type(optimizer.inner if isinstance(optimizer, Float32Update) else optimizer)
+
+
+def _loaded(pieces: Sequence[Piece], stored: Sequence[dict[str, Tensor]], scratch: Scratch) -> list[dict[str, Tensor]]:
+    """The stored parts of each piece's state in float32."""
+    loaded: list[dict[str, Tensor]] = [{} for _ in stored]
+    for key in dict.fromkeys(key for one in stored for key in one):
+        having = [number for number, one in enumerate(stored) if key in one]
+        of = [pieces[number] for number in having]
+        parts = scratch.in_float32(key, of, [stored[number][key] for number in having])
+        for number, part in zip(having, parts, strict=True):
+            loaded[number][key] = part
+    return loaded
+
+
+def _store(pairs: Sequence[tuple[Tensor, Tensor]], numbers: Iterator[Tensor] | None) -> None:
+    """Copy the second tensor of each pair to the first: those in half precision rounded stochastically by the next of
+    `numbers`, or to nearest where there are none."""
+    narrow = [] if numbers is None else [(to, value) for to, value in pairs if to.dtype in HALF]
+    if numbers is None or not narrow:
+        copy_all(pairs)
+        return
+    values = [flat(value) for _, value in narrow]
+    block = values[0] if len(values) == 1 else torch.cat(values)
+    round_stochastically_(block, next(numbers)[: block.numel()])
+    rounded = torch.split(block, [value.numel() for value in values])
+    copy_all([(flat(to), one) for (to, _), one in zip(narrow, rounded, strict=True)])
+    copy_all([(to, value) for to, value in pairs if to.dtype not in HALF])
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,156 @@
+"""Modes whose linear layers multiply in float8, by torchao's conversion."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ampsweep.config.schema import PrecisionConfig
+from ampsweep.precision.float8_layers import ALIGNMENT, Float8Layers, plan_layers
+from ampsweep.precision.precision import Precision, StepWork
+from ampsweep.precision.support import Abilities, ModeUnavailableError, abilities_of
+from ampsweep.precision.torchao_import import import_torchao, require_torchao
+from ampsweep.record.parts import Float8Layer, Float8Proof, ModeProof
+
+_LOST_BIT: Final = 2.0**-5
+"""The last bit of 1 + 2**-5: bfloat16 keeps 7 bits behind the binary point, float8_e4m3fn 3."""
+_E4M3_MAX: Final = 448.0
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    name: str
+    """torchao's name, of `torchao.float8.Float8LinearRecipeName`."""
+    capability: tuple[int, int]
+    """The least compute capability of an NVIDIA GPU whose kernels multiply so (torchao's documentation)."""
+
+
+_RECIPES: Final[Mapping[str, _Recipe]] = {
+    "fp8_tensorwise": _Recipe("tensorwise", (8, 9)),
+    "fp8_rowwise": _Recipe("rowwise", (9, 0)),
+}
+
+
+class Float8(Precision):
+    """bfloat16 autocast in which linear layers multiply in float8: forward, and for both gradients.
+
+    Input, weight and gradient are scaled as they come (dynamic scaling), rounded to float8 and multiplied, with sums in
+    float32 and results in bfloat16. A device whose kernels do not multiply float8 rounds to it and multiplies in
+    float32. Without autocast, as in an evaluation, the layers compute as they were. `plan_layers` chooses them.
+    """
+
+    def __init__(self, mode: str | PrecisionConfig, device: torch.device | str) -> None:
+        super().__init__(mode, device)
+        self._recipe = _RECIPES[self.config.mode]
+        self._layers = Float8Layers(self.device.type)
+        self.emulated = self.why_emulated(self.config, abilities_of(self.device))
+        self._arithmetic: str | None = None
+
+    @classmethod
+    def missing_ability(cls, config: PrecisionConfig, device: Abilities) -> str | None:
+        """Refuse settings that are not float8's, too."""
+        stock = ("float32", True, "bfloat16", False)
+        if (config.parameters, config.autocast, config.dtype, config.grad_scaler) != stock:
+            return (
+                f"{config.mode} computes under bfloat16 autocast with parameters in float32 and no scaler; leave "
+                "precision.parameters, autocast, dtype and grad_scaler as they are"
+            )
+        return super().missing_ability(config, device)
+
+    @classmethod
+    def misfit(cls, config: PrecisionConfig, model: nn.Module) -> str | None:
+        """Say that a model has no layer to convert."""
+        require_torchao(f"precision={config.mode}")
+        plan = plan_layers(model, config.fp32_modules)
+        if plan.converted:
+            return None
+        num_linear = sum(layer.why != "no_linear" for layer in plan.kept)
+        has = f"of its {num_linear} linear layers none" if num_linear else "it has no linear layer that"
+        return (
+            f"no layer of the model multiplies in float8: {has} has sizes that are multiples of {ALIGNMENT} and is not "
+            "the output layer"
+        )
+
+    @classmethod
+    def why_emulated(cls, config: PrecisionConfig, device: Abilities) -> str | None:
+        needed = _RECIPES[config.mode].capability
+        if device.capability is not None and device.capability >= needed:
+            return None
+        return (
+            f"{device.name} has no float8 kernels for {config.mode}, which need an NVIDIA GPU of compute capability "
+            f"{needed[0]}.{needed[1]} or later"
+        )
+
+    @property
+    def recipe(self) -> str:
+        """The scaling of torchao's recipe, `tensorwise` or `rowwise`."""
+        return self._recipe.name
+
+    @property
+    def converted(self) -> Collection[str]:
+        """Names of the layers that were converted."""
+        return self._layers.sizes.keys()
+
+    def adapt(self, model: nn.Module) -> None:
+        super().adapt(model)
+        if reason := self.misfit(self.config, model):
+            raise ModeUnavailableError(reason)
+        self._layers.convert(model, plan_layers(model, self.config.fp32_modules), self._convert)
+
+    def _convert(self, model: nn.Module, chosen: Callable[..., bool]) -> nn.Module:
+        torchao = import_torchao("torchao.float8", f"precision={self.config.mode}")
+        recipe = torchao.Float8LinearConfig.from_recipe_name(self._recipe.name)
+        config = replace(recipe, emulate=self.emulated is not None)
+        converted: nn.Module = torchao.convert_to_float8_training(model, module_filter_fn=chosen, config=config)
+        return converted
+
+    @property
+    def region(self) -> Callable[[], str | None]:
+        in_float32 = super().region
+        return lambda: self._layers.running or (None if in_float32 is None else in_float32())
+
+    def prove(self) -> ModeProof:
+        """Multiply 1 + 2**-5 beside float8's largest number by 1, in a converted layer: float8 loses the last bit."""
+        layer: Any = nn.Linear(ALIGNMENT, ALIGNMENT, bias=False, device=self.device)
+        layer = self._convert(layer, lambda module, _: module is layer)
+        values = torch.zeros(ALIGNMENT, ALIGNMENT, device=self.device, dtype=torch.bfloat16)
+        values[:, 0], values[:, 1] = _E4M3_MAX, 1 + _LOST_BIT  # the first one makes the scale 1
+        with torch.no_grad():
+            layer.weight.copy_(torch.eye(ALIGNMENT))
+            results = layer(values)[:, 1]
+        self._arithmetic = "rounded" if bool((results == 1).all()) else "exact"
+        return ModeProof(float8=self._proof())
+
+    def prove_step(self, work: StepWork) -> ModeProof:
+        converted = [
+            Float8Layer(
+                name=name,
+                in_features=in_features,
+                out_features=out_features,
+                flops=work.region_flops.get(name, {}),
+                casts=sum(_in_float8(work.region_casts.get(name, {})).values()),
+            )
+            for name, (in_features, out_features) in self._layers.sizes.items()
+        ]
+        float8 = self._proof() | Float8Proof(converted=converted, casts=_in_float8(work.casts))
+        return super().prove_step(work) | ModeProof(forward_flops=work.forward_flops, float8=float8)
+
+    def _proof(self) -> Float8Proof:
+        return Float8Proof(
+            recipe=self._recipe.name,
+            emulated=self.emulated,
+            arithmetic=self._arithmetic,
+            kept=self._layers.kept,
+        )
+
+
+def recipe_of(config: PrecisionConfig) -> str | None:
+    """The scaling of the settings' recipe, `tensorwise` or `rowwise`; None for a mode that is not float8."""
+    found = _RECIPES.get(config.mode)
+    return None if found is None else found.name
+
+
+def _in_float8(counts: Mapping[str, int]) -> dict[str, int]:
+    return {dtype: count for dtype, count in counts.items() if dtype.startswith("float8_")}

@@ -1,0 +1,159 @@
+"""The linear layers of a model that multiply in float8, by torchao's conversion, and the reasons why others do not."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ampsweep.precision.fp32_modules import find_modules
+from ampsweep.record.parts import KeptLayer, WhyKept
+
+ALIGNMENT: Final = 16
+"""The float8 kernels (`torch._scaled_mm`) take sizes that are multiples of it."""
+
+
+@dataclass(frozen=True)
+class Float8Plan:
+    """The layers of a model to be converted, and those with weights to multiply by that are not, by name."""
+
+    converted: dict[str, nn.Linear]
+    kept: list[KeptLayer]
+
+
+def plan_layers(model: nn.Module, fp32_patterns: Sequence[str]) -> Float8Plan:
+    """Choose the layers of `model` to convert: every `nn.Linear` but those that `KeptLayer.why` tells of.
+
+    torchao's documentation and torchtitan's training configurations leave out the output layer, whose rounding goes
+    into the loss directly, and sizes that the kernels do not take. The output layer is the last `nn.Linear` in the
+    order of definition, unless layers of its size stand at the same place of other blocks (`blocks.0.projection`,
+    `blocks.1.projection`), and every one whose weight is an embedding's, too.
+
+    Raises:
+        ValueError: a pattern matches no module.
+    """
+    matched = [module for found in find_modules(model, fp32_patterns).values() for module in found]
+    in_float32 = {inner for module in matched for inner in module.modules()}
+    output = _output_layer(model)
+    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding)}
+    plan = Float8Plan({}, [])
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            if any(one.dim() > 1 for one in module.parameters(recurse=False)):
+                plan.kept.append(KeptLayer(name=name, kind=type(module).__name__, why="no_linear"))
+            continue
+        is_output = module is output or id(module.weight) in embeddings
+        why = "fp32_modules" if module in in_float32 else "output" if is_output else _why_kept(module)
+        if why is None:
+            plan.converted[name] = module
+        else:
+            plan.kept.append(KeptLayer(name=name, kind=type(module).__name__, why=why))
+    return plan
+
+
+def _why_kept(layer: nn.Linear) -> WhyKept | None:
+    if type(layer) is not nn.Linear:
+        return "subclass"
+    if layer.in_features % ALIGNMENT or layer.out_features % ALIGNMENT:
+        return "size"
+    # A conversion makes a new module of the same parameters: what else hangs on the old one would be lost. Modules have
+    # no public list of their hooks; each kind is an attribute with this ending.
+    hooks = any(value for key, value in vars(layer).items() if key.endswith("_hooks"))
+    is_changed = hooks or "forward" in vars(layer) or not isinstance(layer.weight, nn.Parameter)
+    return "changed" if is_changed else None
+
+
+def _output_layer(model: nn.Module) -> nn.Linear | None:
+    linears = [(name, one) for name, one in model.named_modules() if isinstance(one, nn.Linear)]
+    if not linears:
+        return None
+    places = Counter(_place(name, one) for name, one in linears)
+    name, last = linears[-1]
+    is_repeated = places[_place(name, last)] > 1 and bool(re.search("[^0-9.]", name))
+    return None if is_repeated else last
+
+
+def _place(name: str, layer: nn.Linear) -> tuple[str, int, int]:
+    """The name with its numbers left out, and the sizes: equal for the same layer of several blocks."""
+    return re.sub(r"\b\d+\b", "#", name), layer.in_features, layer.out_features
+
+
+class Float8Layers:
+    """The converted layers of one model.
+
+    Args:
+        device_type: the type of device whose autocast decides whether they multiply in float8.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self.device_type = device_type
+        self.running: str | None = None
+        """Name of the layer whose forward is running outside compiled code."""
+        self.sizes: dict[str, tuple[int, int]] = {}
+        """Features that go into each layer, and that come out."""
+        self.kept: list[KeptLayer] = []
+
+    def convert(
+        self, model: nn.Module, plan: Float8Plan, conversion: Callable[[nn.Module, Callable[..., bool]], nn.Module]
+    ) -> None:
+        """Convert the layers of a plan in place; parameters stay the same objects, and keep their names.
+
+        Args:
+            model: the model of the plan.
+            plan: the choice of layers.
+            conversion: torchao's, of a model and a filter of module and name.
+        """
+        chosen, before = {*plan.converted.values()}, {*model.modules()}
+        conversion(model, lambda module, _: module in chosen)
+        self.sizes, self.kept = {}, plan.kept
+        for name, module in model.named_modules():
+            if module not in before and isinstance(module, nn.Linear):
+                self.sizes[name] = module.in_features, module.out_features
+                module.forward = _UnderAutocast(name, module, self)  # type: ignore[method-assign]
+
+
+class _UnderAutocast:
+    """The forward of a converted layer: in float8 under autocast, else as it was.
+
+    torchao's layer asks CUDA's autocast on every device, by a function that torch calls outdated. Here it gets its
+    input in autocast's dtype, which it would give to itself on CUDA, and finds autocast off.
+    """
+
+    def __init__(self, name: str, layer: nn.Linear, layers: Float8Layers) -> None:
+        self._name, self._layer, self._layers = name, layer, layers
+
+    def __call__(self, input: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._call(input)
+        self._layers.running = self._name
+        try:
+            return self._call(input)
+        finally:
+            self._layers.running = None
+
+    def _call(self, input: Tensor) -> Tensor:
+        device_type = self._layers.device_type
+        if not torch.is_autocast_enabled(device_type):
+            return nn.Linear.forward(self._layer, input)
+        dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
+            output: Tensor = type(self._layer).forward(self._layer, input.to(dtype))
+        return output
+
+
+def restore_layers(model: nn.Module) -> None:
+    """Make every converted layer of `model` an `nn.Linear` again, in place; parameters stay the same objects."""
+    for parent in [*model.modules()]:
+        for name, child in [*parent.named_children()]:
+            if isinstance(vars(child).get("forward"), _UnderAutocast):
+                setattr(parent, name, _plain(child))
+
+
+def _plain(converted: Any) -> nn.Linear:
+    with torch.device("meta"):
+        layer = nn.Linear(converted.in_features, converted.out_features, bias=False)
+    layer.weight, layer.bias = converted.weight, converted.bias
+    return layer.train(converted.training)

@@ -1,0 +1,70 @@
+"""The one place that imports torchao, an optional package that says things on import which are no concern of a user."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Final
+
+from ampsweep.precision.support import ModeUnavailableError
+
+_IDLE_WORDS: Final = {
+    "torchao": "Failed to load ",
+    "torchao.kernel.intmm": "Warning: Detected no triton",
+    "torch.utils._pytree": "<enum '",
+}
+"""Beginnings of warnings by logger. torchao 0.18 tries every C++ extension in its wheel and Triton, and goes on without
+those that are for another torch or Python; it registers enumerations in a way that torch 2.13 calls outdated."""
+
+
+class MissingTorchaoError(ModeUnavailableError):
+    """Raised where torchao is needed and not installed; the text is a sentence for the user."""
+
+
+def require_torchao(needed_by: str) -> None:
+    """Refuse what needs torchao where it is not installed, without importing it.
+
+    Args:
+        needed_by: the setting that needs it, as the user writes it.
+
+    Raises:
+        MissingTorchaoError: it is not installed.
+    """
+    if find_spec("torchao") is None:
+        raise MissingTorchaoError(f"{needed_by} needs the optional package torchao: pip install -e '.[modes]'")
+
+
+def import_torchao(module: str, needed_by: str) -> ModuleType:
+    """Import a module of torchao; what it logs of extensions that it does without is left out.
+
+    Raises:
+        MissingTorchaoError: torchao is not installed.
+    """
+    require_torchao(needed_by)
+    with _without_idle_words():
+        return import_module(module)
+
+
+@contextmanager
+def _without_idle_words() -> Iterator[None]:
+    filters = {logging.getLogger(name): _Without(beginning) for name, beginning in _IDLE_WORDS.items()}
+    for logger, one in filters.items():
+        logger.addFilter(one)
+    try:
+        yield
+    finally:
+        for logger, one in filters.items():
+            logger.removeFilter(one)
+
+
+class _Without(logging.Filter):
+    """Drops the messages that begin in this way."""
+
+    def __init__(self, beginning: str) -> None:
+        super().__init__()
+        self._beginning = beginning
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(self._beginning)
