@@ -18,7 +18,7 @@ class ComputePeak:
     source: str
 
 
-def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> ComputePeak | None:
+def dense_peak(device_name: str, flops: Mapping[str, int]) -> ComputePeak | None:
     """The peak of a device for a mix of matrix arithmetic.
 
     The parts of the mix take their times one after another, so that the peak of the mix is
@@ -26,8 +26,7 @@ def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Com
 
     Args:
         device_name: the name that the driver gives.
-        flops: operations by dtype name of their operands.
-        tf32: whether float32 operands are multiplied in TF32.
+        flops: operations by dtype name of their operands; those of float32 operands in TF32 by `tf32`.
 
     Returns:
         None without operations, and where the table lacks the device (as every CPU) or a dtype on it.
@@ -38,7 +37,7 @@ def dense_peak(device_name: str, flops: Mapping[str, int], *, tf32: bool) -> Com
     by_dtype: dict[str, float] = {}
     seconds = 0.0
     for dtype, count in flops.items():
-        arithmetic = "tf32" if tf32 and dtype == "float32" else "float8" if dtype.startswith("float8_") else dtype
+        arithmetic = "float8" if dtype.startswith("float8_") else dtype
         tflops_per_sec = row.of(arithmetic)
         if tflops_per_sec is None:
             return None

@@ -18,10 +18,10 @@ class Efficiency:
     refused together with all later ones, and the proof says so.
     """
 
-    def __init__(self, device: torch.device, model_flops: Mapping[str, int], *, tf32: bool) -> None:
-        """`model_flops`: operations of a step by dtype name; `tf32`: whether float32 is multiplied in TF32."""
+    def __init__(self, device: torch.device, model_flops: Mapping[str, int]) -> None:
+        """`model_flops`: operations of a step by their arithmetic: the name of a dtype, or `tf32`."""
         self._num_operations = sum(model_flops.values())
-        self._peak = dense_peak(device_name(device), model_flops, tf32=tf32)
+        self._peak = dense_peak(device_name(device), model_flops)
         self._refused: str | None = None
 
     def figures(self, step_ms: float) -> dict[str, float]:

@@ -57,16 +57,22 @@ class MemoryMonitor:
             with measure_host_peak() as self._host_peak:
                 yield
             return
+        with self.one_compiled_step():
+            yield
+
+    @contextmanager
+    def one_compiled_step(self) -> Iterator[None]:
+        """Do the same for a step that is profiled, whose profile has the peak on a host."""
         self._count_anew()
         yield
         if self._allocator is not None:
             self._step_peak = self._counted().allocated_peak
 
     def of_step(self, traced: TracedStep) -> MemoryUse:
-        """Bytes of the step that was traced inside `one_step`, for the run record.
+        """Bytes of the step that was traced inside `one_step`, or profiled inside `one_compiled_step`, for the record.
 
         The allocator's own peak covers, on cuda and xpu, everything that this process has on the device; on the CPU
-        only what the step used and allocated; elsewhere it is absent.
+        only what the step used and allocated, which of a profiled step is the peak itself; elsewhere it is absent.
         """
         allocated = self._step_peak
         if self._host_peak is not None and self._host_peak.peak_bytes is not None:
@@ -75,7 +81,7 @@ class MemoryMonitor:
             peak_bytes=traced.peak_bytes,
             peak=traced.peak,
             end_of_forward=traced.end_of_forward,
-            kept=traced.kept,
+            kept=traced.kept or None,
             allocator_peak_bytes=allocated,
             unattributed_bytes=None if allocated is None else allocated - traced.peak_bytes,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -10,7 +11,7 @@ from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsweep.tracing.host_memory import mark_delivery, mark_reading
+from ampsweep.tracing.host_memory import is_measuring, mark_delivery, mark_reading
 from ampsweep.tracing.ledger import Ledger, tensors_in
 from ampsweep.tracing.resized_storages import following_resizes
 
@@ -36,6 +37,8 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.is_feeding = False
         """True while operators only build data or read batches."""
+        self.is_blind = False
+        """True while operators stand for compiled kernels."""
         self._resizes: AbstractContextManager[None]
 
     def __enter__(self) -> Self:
@@ -55,11 +58,11 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def looks_away(self) -> bool:
         """Tell whether nothing counts that operators take or make now."""
-        return self.is_feeding and self.ledger.is_host
+        return self.is_blind or (self.is_feeding and self.ledger.is_host)
 
     def is_view_of_host(self, operator: Any) -> bool:
         """Tell whether an operator uses no byte: it only makes a view, of memory that counts as far as it is used."""
-        return self.ledger.is_host and getattr(operator, "is_view", False)
+        return self.ledger.is_host and _only_makes_views(operator)
 
     def hold_inputs(self, operator: Any, tensors: Sequence[Tensor]) -> None:
         """Note what an operator takes that is not known yet: it was there from the beginning.
@@ -99,14 +102,19 @@ def feeding() -> Iterator[None]:
 
 
 def fed(read: Callable[..., Any], *args: Any) -> Any:
-    """Read a batch by `read(*args)`; under a counter of storages what counts is the batch alone."""
+    """Read a batch by `read(*args)`; where storages are counted, or a profiler runs, what counts is the batch alone."""
     if not StorageCounter._entered:
-        return read(*args)
+        return _read_profiled(read, *args) if is_measuring() else read(*args)
     with feeding():
-        mark_reading()
-        batch = _own_tensors(read(*args), {})
-        mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
+        batch = _read_profiled(lambda: _own_tensors(read(*args), {}))
     note_delivery(batch)
+    return batch
+
+
+def _read_profiled(read: Callable[..., Any], *args: Any) -> Any:
+    mark_reading()
+    batch = read(*args)
+    mark_delivery(sum(tensor.nbytes for tensor in {id(found): found for found in tensors_in(batch)}.values()))
     return batch
 
 
@@ -165,3 +173,16 @@ def _changed(batch: dict[Any, Any], values: dict[Any, Any]) -> Any:
     copied = batch.copy()
     copied.update(values)
     return copied
+
+
+@cache
+def _only_makes_views(operator: Any) -> bool:
+    """Tell whether every result of an operator is a view of an argument.
+
+    Operators that are made of others, such as `to` and `reshape`, return a view or a copy. A mode sees them where a
+    tensor subclass calls them, below the place where they are taken apart. torch tells of a view in public, but not of
+    what an operator is made of.
+    """
+    if not getattr(operator, "is_view", False):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")

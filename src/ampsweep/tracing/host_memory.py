@@ -37,7 +37,7 @@ def measure_host_peak() -> Iterator[HostPeak]:
     if is_measuring():
         yield found
         return
-    with _quiet(), profile(profile_memory=True) as profiled:
+    with quiet_profiler(), profile(profile_memory=True) as profiled:
         yield found
     found.peak_bytes = _peak(profiled)
 
@@ -60,6 +60,16 @@ def mark_delivery(num_bytes: int) -> None:
     if is_measuring():
         with record_function(f"{_DELIVERED}{num_bytes}"):
             pass
+
+
+def is_reading(name: str) -> bool:
+    """Tell whether an event of a profile is the mark of `mark_reading`."""
+    return name == _READING
+
+
+def delivered_bytes(name: str) -> int | None:
+    """The bytes of the batch, if an event of a profile is the mark of `mark_delivery`."""
+    return int(name.removeprefix(_DELIVERED)) if name.startswith(_DELIVERED) else None
 
 
 def peak_resident_bytes() -> int:
@@ -92,10 +102,9 @@ def _peak(profiled: profile) -> int:
     events: list[Any] = profiled.kineto_results.events()
     for event in sorted(events, key=lambda event: event.start_ns()):
         name = event.name()
-        if name == _READING:
+        if is_reading(name):
             read = 0
-        elif name.startswith(_DELIVERED):
-            num_bytes = int(name.removeprefix(_DELIVERED))
+        elif (num_bytes := delivered_bytes(name)) is not None:
             made = min(max(read or 0, 0), num_bytes)
             allocated += num_bytes - elsewhere
             read, elsewhere = None, num_bytes - made
@@ -108,7 +117,7 @@ def _peak(profiled: profile) -> int:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_profiler() -> Iterator[None]:
     """Silence the profiler's library, which announces its start and stop on stderr (torch 2.13).
 
     It reads its log level when it is first used.

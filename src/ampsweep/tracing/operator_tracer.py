@@ -1,21 +1,19 @@
 """The dispatch mode that sees every operator of a traced step."""
 
-import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import checkpoint
 from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.custom_functions import RecordedForward
 from ampsweep.tracing.feeding import StorageCounter
-from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.ledger import Ledger, tensors_in
+from ampsweep.tracing.operation_census import OperationCensus
 
 _PARAMETERS: Final = ({"parameters"}, {"communication"})
 """The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""
@@ -39,19 +37,16 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         """
         return False
 
-    def __init__(self, ledger: Ledger, scratch: Scratch | None, is_apart: Callable[[], bool] | None = None) -> None:
+    def __init__(self, ledger: Ledger, scratch: Scratch | None, region: Callable[[], str | None] | None = None) -> None:
         super().__init__(ledger)
-        self._scratch, self._is_apart = scratch, is_apart
-        self._formulas, self._recomputations = formulas(), recomputations()
+        self._scratch, self._region, self.census = scratch, region, OperationCensus()
         self._phase = ModuleTracker()
         self.recorded = RecordedForward()
         self._in_backward = False
         self.num_operators = 0
-        self.flops: Counter[torch.dtype] = Counter()
-        self.recomputed_flops: Counter[torch.dtype] = Counter()
-        self.forward_flops: Counter[torch.dtype] = Counter()
-        self.flops_apart: Counter[torch.dtype] = Counter()
         self.outputs: Counter[torch.dtype] = Counter()
+        self.casts: Counter[torch.dtype] = Counter()
+        self.region_casts: dict[str, Counter[torch.dtype]] = defaultdict(Counter)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -71,21 +66,20 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         self.num_operators += 1
         operator = getattr(func, "overloadpacket", func)
-        formula = self._formulas.get(operator)
-        if formula is not None:
-            flops = formula(*args, **(kwargs or {}), out_val=result)
-            self.flops[inputs[0].dtype] += flops
-            if not self._in_backward:
-                self.forward_flops[inputs[0].dtype] += flops
-                if self._is_apart is not None and self._is_apart():
-                    self.flops_apart[inputs[0].dtype] += flops
-            if self._in_backward and self.recorded and _is_recomputation():
-                self.recomputed_flops[inputs[0].dtype] += flops
-            elif operator in self._recomputations:
-                self.recomputed_flops[inputs[0].dtype] += self._recomputations[operator](*args, **(kwargs or {}))
+        region = None if self._region is None or self._in_backward else self._region()
+        self.census.add(
+            *(operator, args, kwargs or {}, result, inputs[0].dtype if inputs else None),
+            in_backward=self._in_backward,
+            records=self._in_backward and bool(self.recorded),
+            region=region,
+        )
         for tensor in () if is_view else tensors_in(result):
             if self.ledger.create(tensor, self._category(operator, inputs, tensor)) and tensor.is_floating_point():
                 self.outputs[tensor.dtype] += 1
+                if inputs and tensor.dtype != inputs[0].dtype:
+                    self.casts[tensor.dtype] += 1
+                    if region is not None:
+                        self.region_casts[region][tensor.dtype] += 1
         self.note_exchange(func, inputs, result)
         if self._scratch is not None and (num_bytes := self._scratch(operator, args, result)):
             self.ledger.scratch(num_bytes)
@@ -100,14 +94,3 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         if not sources & _DERIVED_FROM_PARAMETERS:
             return "other"
         return "autocast_weights" if is_cast and sources in _PARAMETERS else "activations"
-
-
-def _is_recomputation() -> bool:
-    """Tell whether torch.utils.checkpoint calls the current operator of backward to recompute an activation.
-
-    Autograd's own operators run without recording; those that record (a gradient of a gradient) are not called there.
-    """
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
-        frame = frame.f_back
-    return frame is not None

@@ -32,26 +32,46 @@ class TracedStep:
     """Bytes by category that the step allocated and did not free: new optimizer state, its loss, and leaks."""
     held_bytes: int
     """Bytes of tensors that the step used but did not make."""
-    num_operators: int
-    """Operators dispatched, including views."""
+    num_operators: int | None
+    """Operators dispatched, including views; None of a compiled step, whose kernels are no operators."""
     flops: dict[str, int]
     """Operations of matrix multiplications, convolutions and attention by the dtype of their operands."""
-    recomputed_flops: dict[str, int]
-    """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention."""
+    recomputed_flops: dict[str, int] | None
+    """The part of `flops` done a second time: by activation checkpointing, and by backward of fused attention.
+    None of a compiled step with activation checkpointing, where the two cannot be told apart."""
     outputs: dict[str, int]
     """Number of new floating-point tensors that operators returned, by dtype."""
     forward_flops: dict[str, int] = field(default_factory=dict)
     """The part of `flops` done outside backward."""
-    flops_apart: dict[str, int] = field(default_factory=dict)
-    """The part of `forward_flops` done apart (see `trace_step`)."""
+    region_flops: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The parts of `forward_flops` done in each region (see `trace_step`)."""
+    checkpointed_flops: dict[str, int] = field(default_factory=dict)
+    """The part of `forward_flops` done within `torch.utils.checkpoint`."""
+    repeated_flops: dict[str, int] = field(default_factory=dict)
+    """The part of `recomputed_flops` that it did again in backward."""
+    num_repeated: int = 0
+    """Operators that it called again in backward."""
+    convolution_flops: dict[str, int] | None = None
+    """The part of `model_flops` done by convolutions; None where that is not known, of compiled code."""
+    forward_convolution_flops: dict[str, int] = field(default_factory=dict)
+    """The part of `forward_flops` done by convolutions, save where input and weight lie the same in either format."""
+    channels_last_flops: dict[str, int] = field(default_factory=dict)
+    """The part of those whose operands, input and weight, lay in memory with the channels last."""
+    casts: dict[str, int] = field(default_factory=dict)
+    """The part of `outputs` in another dtype than the operator's first operand."""
+    region_casts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The parts of `casts` made in each region outside backward."""
+    is_compiled: bool = False
+    """It ran compiled, as the training's steps do (see `profile_step`)."""
 
     def __post_init__(self) -> None:
         assert sum(self.peak.values()) == self.peak_bytes
 
     @property
     def model_flops(self) -> dict[str, int]:
-        """Operations of the model itself by dtype, without those done a second time."""
-        return {dtype: count - self.recomputed_flops.get(dtype, 0) for dtype, count in self.flops.items()}
+        """Operations of the model itself by dtype, without those done a second time; empty where they are unknown."""
+        again = self.recomputed_flops
+        return {} if again is None else {dtype: count - again.get(dtype, 0) for dtype, count in self.flops.items()}
 
 
 class Trace:
@@ -101,7 +121,7 @@ def trace_step(
     fake: FakeTensorMode | None = None,
     is_host: bool | None = None,
     scratch: Scratch | None = None,
-    is_apart: Callable[[], bool] | None = None,
+    region: Callable[[], str | None] | None = None,
 ) -> Iterator[Trace]:
     """Trace the optimizer step taken inside; it computes bitwise the same as without a trace.
 
@@ -126,7 +146,7 @@ def trace_step(
         fake: the mode whose tensors are on the device, and
         is_host: whether that is a host (see `Ledger`).
         scratch: bytes of kernels' own memory, as far as known; it appears in the trace's lives only.
-        is_apart: tells of an operator that is called now whether its operations are counted apart, too.
+        region: names the part of the model that is running now, whose work is counted apart, too; None: none is.
     """
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
@@ -141,16 +161,17 @@ def trace_step(
         _hold_gradient(ledger, parameter)
     _hold_state(ledger, optimizers)
     accumulated = partial(_on_accumulation, ledger)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, is_apart)
+    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch, region)
     try:
         # Compiled code is invisible to a dispatch mode, and torch.compile gives up for good on what it meets in one.
         with ExitStack() as hooks, torch.compiler.set_stance("force_eager"), mode.recorded.following(), mode:
             watched = _Watched(accumulated, hooks)
             for parameter in parameters:
                 watched.add(parameter)
-            if dist.is_available() and dist.is_initialized():
-                for optimizer in optimizers:
-                    hooks.callback(optimizer.register_step_pre_hook(partial(_exchange_gradients, ledger)).remove)
+            is_shared = dist.is_available() and dist.is_initialized()
+            replaced = _exchange_gradients if is_shared else _hold_gradients
+            for optimizer in optimizers:
+                hooks.callback(optimizer.register_step_pre_hook(partial(replaced, ledger)).remove)
             if is_sharded:
                 hooks.callback(register_module_forward_hook(watched.add_gathered).remove)
             yield trace
@@ -208,6 +229,13 @@ def _hold_gradient(ledger: Ledger, parameter: Tensor) -> None:
         _hold_all(ledger, plain_tensors_in(parameter.grad), "gradients")
 
 
+def _hold_gradients(ledger: Ledger, optimizer: Optimizer, *_: object) -> None:
+    """Hold the gradients that an optimizer steps with, which may be others than backward has left."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _hold_gradient(ledger, parameter)
+
+
 def _on_accumulation(ledger: Ledger, parameter: Tensor) -> None:
     ledger.mark()  # a backward pass that reaches parameters is the training's own
     _hold_gradient(ledger, parameter)
@@ -226,6 +254,7 @@ def _hold_state(ledger: Ledger, optimizers: tuple[Optimizer, ...]) -> None:
 
 
 def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:
+    census = operators.census
     return TracedStep(
         peak_bytes=ledger.peak_bytes,
         peak=ledger.at_peak(),
@@ -233,11 +262,19 @@ def _traced(ledger: Ledger, operators: OperatorTracer) -> TracedStep:
         kept=ledger.kept(),
         held_bytes=ledger.held_bytes,
         num_operators=operators.num_operators,
-        flops=_by_name(operators.flops),
-        recomputed_flops=_by_name(operators.recomputed_flops),
-        forward_flops=_by_name(operators.forward_flops),
-        flops_apart=_by_name(operators.flops_apart),
         outputs=_by_name(operators.outputs),
+        flops=_by_name(census.flops),
+        recomputed_flops=_by_name(census.recomputed),
+        forward_flops=_by_name(census.forward),
+        region_flops={name: _by_name(counts) for name, counts in census.regions.items()},
+        checkpointed_flops=_by_name(census.checkpointed),
+        repeated_flops=_by_name(census.repeated),
+        num_repeated=census.num_repeated,
+        convolution_flops=_by_name(census.convolutions),
+        forward_convolution_flops=_by_name(census.forward_convolutions),
+        channels_last_flops=_by_name(census.channels_last),
+        casts=_by_name(operators.casts),
+        region_casts={name: _by_name(counts) for name, counts in operators.region_casts.items()},
     )
 
 
