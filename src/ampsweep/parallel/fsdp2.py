@@ -10,14 +10,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig
+from ampsweep.config.value_checks import policy_casts
 from ampsweep.parallel.blocks import blocks_of, roots_of
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.measured_collectives import measure_collectives
 from ampsweep.parallel.ranks import Ranks
 from ampsweep.precision import Precision
 from ampsweep.precision.cast_by_policy import CastByPolicy
-from ampsweep.precision.precision import cast_floating_point
+from ampsweep.precision.precision import cast_floating_point, precision_class
 
 
 class Sharded(Ranks):
@@ -36,10 +38,12 @@ class Sharded(Ranks):
 
     def precision(self, config: PrecisionConfig, device: torch.device) -> Precision:
         has_policy = config.autocast and self._config.mixed_precision == "policy"
+        if has_policy and precision_class(config) is not Precision:
+            raise UnsupportedError(policy_casts(config.mode))
         return CastByPolicy(config, device) if has_policy else Precision(config, device)
 
     def distribute(self, model: nn.Module, precision: Precision, *, in_parts: bool = False) -> nn.Module:
-        precision.cover(model)
+        precision.adapt(model)
         model = cast_floating_point(model, precision.parameters_dtype)
         shard(model, self._config, precision, init_device_mesh(self.device.type, (self.world_size,)), in_parts=in_parts)
         model.to(self.device)  # buffers, and what is in no part

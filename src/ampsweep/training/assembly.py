@@ -61,6 +61,7 @@ def assemble_trainer(
         samples_per_step=built.data.batch_size * num_batches,
         tokens_per_step=None if tokens is None else tokens * num_batches,
         is_fused=any(map(is_fused, built.optimizers.values())),
+        is_compiled=config.trainer.compile,
         num_optimizer_steps=sum(len(turn.optimizers) for turn in built.turns),
         snapshot=snapshot,
         waits=built.parallel.waits,

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ampsweep.training.packed_states import fault_of_parts
+
 _MAX: Final = 2**53
 _COUNTS: Final = ("step", "next_batch", "applied_steps")
 _TEXTS: Final = ("config_hash", "model_name", "arm")
@@ -43,6 +45,8 @@ def fault_for(optimizers: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, 
         for number, parameter in zip(ids, names[name], strict=True):
             for key, value in one["state"]["state"].get(number, {}).items():
                 shape = shapes[parameter]
+                if (fault := fault_of_parts(value, shape)) is not None:
+                    return f"its optimizer's {key} of {parameter} {fault}"
                 is_known = key in _OF_PARAMETER_SIZE and _is_torchs(one["class"])
                 if is_known and isinstance(value, Tensor) and tuple(value.shape) != shape:
                     return f"its optimizer's {key} has shape {tuple(value.shape)}, its parameter {shape}"

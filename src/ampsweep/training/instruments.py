@@ -5,11 +5,12 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
 
+from ampsweep.metrics import MEASURED
 from ampsweep.monitors.compilation import CompilationWatch
 from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.efficiency import Efficiency
@@ -22,9 +23,19 @@ from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock, Stopwatch
 from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
+from ampsweep.precision.arithmetic import flops_by_arithmetic
+from ampsweep.record.compilation import Compilation
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
 from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.profiled_step import StepProfile, profile_step
 from ampsweep.tracing.step import Trace, TracedStep, trace_step
+from ampsweep.training.packed_states import census
+
+_OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
+"""The figures of a process that its record says are missing, where it emulates its mode."""
+
+_MOST_PROFILES: Final = 5
+"""Steps that are profiled at most until there is one in which nothing was compiled and an optimizer took its step."""
 
 
 class Instruments:
@@ -37,6 +48,7 @@ class Instruments:
             after `warmup_steps`.
         is_fused: an optimizer's kernels are fused; with a scaler only the device then knows which steps were applied.
         num_optimizer_steps: steps of optimizers in a step.
+        is_compiled: the training's steps run compiled, and so does the step that is looked into: it is profiled.
         snapshot: records memory until a step has been traced.
         waits: the time in which a step waits for other ranks; None where there are none.
     """
@@ -54,6 +66,7 @@ class Instruments:
         tokens_per_step: int | None,
         is_fused: bool,
         num_optimizer_steps: int = 1,
+        is_compiled: bool = False,
         snapshot: MemorySnapshot | None = None,
         waits: Waits | None = None,
     ) -> None:
@@ -72,6 +85,8 @@ class Instruments:
         self._growth = self._memory.growth()
         self._sampler, self._others = DeviceSampler(device), UseDuringRun(device)
         self._compilations = CompilationWatch()
+        self._num_profiles_left = _MOST_PROFILES if is_compiled else 0
+        self._is_compiled = is_compiled
         self._energy = EnergyMeter(partial(read_energy_j, device), samples_per_step)
         self._scale: ScaleMonitor | None = None
         if scaler.grad_scaler:
@@ -88,6 +103,7 @@ class Instruments:
         self.data_wait_s = 0.0
         """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
         self._snapshot = snapshot
+        self._emulated = precision.emulated
         self._traced: TracedStep | None = None
         self._unreported: TracedStep | None = None
         self._efficiency: Efficiency | None = None
@@ -96,6 +112,7 @@ class Instruments:
     def __enter__(self) -> Self:
         """Begin sampling the device."""
         self._sampler.__enter__()
+        self._compilations.begin()
         if self._snapshot is not None:
             self._snapshot.begin()
         self._warmup_began_s = perf_counter()
@@ -120,7 +137,10 @@ class Instruments:
             self.own_time.reset()
         self.data_wait_s = 0.0
         if self._traced is None and self._trace_is_due():
-            return self._traced_step()
+            if not self._is_compiled:
+                return self._traced_step()
+            if self._num_profiles_left:
+                return self._profiled_step()
         return self._timed_step
 
     def _begin_among_ranks(self) -> None:
@@ -133,7 +153,7 @@ class Instruments:
         began_s = perf_counter()
         if self._compilations.compiled:
             self._clock.mark_warmup()
-            self._compilations.compiled = False
+            self._settle_compilations()
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
         self._num_steps_seen += 1
@@ -150,17 +170,45 @@ class Instruments:
                 yield
                 self._clock.end(waits=None if self._waits is None else ())
             del unfreed
-            self._clock.mark_traced()
             self._after_trace(trace.result)
-            self._num_steps_seen += 1
-            self._warmup_began_s = perf_counter()  # the device had little to do until now
-            self._look_at_warmup(self._warmup_began_s, is_traced=True)
+            self._end_traced_step()
+
+    @contextmanager
+    def _profiled_step(self) -> Iterator[None]:
+        """Enclose a step that runs as all others do, compiled; only another one can be looked into if it compiles."""
+        unfreed = self.scale_values()
+        with self.aside():
+            with self._memory.one_compiled_step(), self._profile() as profiled:
+                self._clock.begin()
+                yield
+                self._clock.end(waits=None if self._waits is None else ())
+            del unfreed
+            self._num_profiles_left -= 1
+            if profiled.result is not None:
+                self._after_trace(profiled.result)
+            self._end_traced_step()
+
+    def _end_traced_step(self) -> None:
+        self._settle_compilations()
+        self._clock.mark_traced()
+        self._num_steps_seen += 1
+        self._warmup_began_s = perf_counter()  # the device had little to do until now
+        self._look_at_warmup(self._warmup_began_s, is_traced=True)
+
+    def _settle_compilations(self) -> None:
+        """Put what was compiled down to the current step."""
+        if self._compilations.compiled:
+            self._compilations.settle(self._num_steps_seen + 1, is_warmup=self._num_left_out is None)
+
+    def _profile(self) -> AbstractContextManager[StepProfile]:
+        device = self._precision.device
+        on_device = [] if device.type == "cpu" else resident(self._data)
+        compiled = lambda: self._compilations.compiled  # noqa: E731
+        return profile_step(self._model, *self._optimizers, device=device, data=on_device, is_void=compiled)
 
     def _trace(self) -> AbstractContextManager[Trace]:
         on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
-        kept = self._precision.fp32_modules
-        is_apart = None if kept is None else lambda: kept.running
-        return trace_step(self._model, *self._optimizers, data=on_device, is_apart=is_apart)
+        return trace_step(self._model, *self._optimizers, data=on_device, region=self._precision.region)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -171,7 +219,7 @@ class Instruments:
         self._sampler.pause()
         self._others.pause()
         yield
-        self._compilations.compiled = False  # what was compiled for an evaluation took no time of a step
+        self._compilations.settle(None)  # what was compiled for an evaluation took no time of a step
         if self._growth is not None:
             self._growth.begin()  # nor did what was allocated for it
         if self._num_left_out is not None:
@@ -227,13 +275,13 @@ class Instruments:
         if rows and self._unreported is not None:
             rows[-1] |= self._memory.row(self._unreported)
             self._unreported = None
-        return rows
+        return [self._told(row) for row in rows]
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
-        return times | self._sampler.summary() | self._memory.summary(self._traced)
+        return self._told(times | self._sampler.summary() | self._memory.summary(self._traced))
 
     @property
     def num_steps_seen(self) -> int:
@@ -250,6 +298,8 @@ class Instruments:
 
         It is complete when the instruments have been closed.
         """
+        if self._emulated is not None:
+            return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
         found = self._sampler.absent()
         if self._num_steps_seen and self._clock.mean_steady_s is None:
             found["perf/step_ms"] = self._why_untimed()
@@ -259,23 +309,33 @@ class Instruments:
         """Bytes of the traced step, by category and as the allocator counts them; empty before that step."""
         return MemoryUse() if self._traced is None else self._memory.of_step(self._traced)
 
-    def proof(self) -> ModeProof:
-        """The traced step's operations by dtype, the flags in effect after it and the peak it is compared with.
+    def compilation(self) -> Compilation:
+        """The compilations of this process during the training; complete when the instruments have been closed."""
+        return self._compilations.found()
 
-        `eager` marks the figures as those of the eager step, not of compiled code.
-        """
+    def proof(self) -> ModeProof:
+        """The traced step's operations by dtype, the flags in effect after it and the peak it is compared with."""
         if self._traced is None or self._efficiency is None:
             return ModeProof()
-        traced, kept = self._traced, self._precision.fp32_modules
-        return ModeProof(
-            forward_flops=None if kept is None else traced.forward_flops,
-            fp32_module_flops=None if kept is None else traced.flops_apart,
-            idle_fp32_modules=None if kept is None else kept.idle_patterns or None,
+        traced = self._traced
+        of_parts = self._precision.prove_step(traced)
+        if traced.is_compiled:  # there are no modules in its code: nothing is known of the parts that compute apart
+            of_parts = ModeProof(float8=of_parts.float8)
+        if not traced.is_compiled:
+            of_parts |= ModeProof(
+                checkpointed_flops=traced.checkpointed_flops,
+                repeated_flops=traced.repeated_flops,
+                num_repeated_operators=traced.num_repeated,
+                convolution_flops=traced.forward_convolution_flops,
+                channels_last_flops=traced.channels_last_flops,
+            )
+        return of_parts | ModeProof(
             num_operators=traced.num_operators,
             flops=traced.flops,
             recomputed_flops=traced.recomputed_flops,
-            outputs=traced.outputs,
-            traced="eager",
+            outputs=traced.outputs or None,
+            optimizer_states=census(self._optimizers) or None,
+            traced="compiled" if traced.is_compiled else "eager",
             flags=self._flags,
             peak=self._efficiency.proof(),
         )
@@ -326,8 +386,8 @@ class Instruments:
     def _after_trace(self, traced: TracedStep) -> None:
         self._traced = self._unreported = traced
         self._flags = effective_flags(self._precision.device)
-        tf32 = self._precision.config.tf32
-        self._efficiency = Efficiency(self._precision.device, traced.model_flops, tf32=tf32)
+        flops = flops_by_arithmetic(self._precision.config, traced.model_flops, traced.convolution_flops)
+        self._efficiency = Efficiency(self._precision.device, flops)
         if self._snapshot is not None:
             self._snapshot.save()
 
@@ -349,6 +409,12 @@ class Instruments:
             return "each step after warm-up was traced, compiled something or made the allocator grow"
         seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
         return f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
+
+    def _told(self, figures: dict[str, float]) -> dict[str, float]:
+        """The figures that tell of the mode: of an emulated one not those of the process, which does other work."""
+        if self._emulated is None:
+            return figures
+        return {key: value for key, value in figures.items() if not key.startswith(MEASURED)}
 
     def _look_for_growth(self) -> None:
         if self._growth is not None:

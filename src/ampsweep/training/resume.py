@@ -1,20 +1,26 @@
 """Saving and restoring of a trainer's state for checkpoints, random number generators included."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ampsweep.config.modes import EIGHT_BIT_STATES
 from ampsweep.data.base import Stateful
 from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
 from ampsweep.record import LAST
+from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
 from ampsweep.training.checkpoint import Checkpoint, OneFile, Storage
 from ampsweep.training.checkpoint_faults import names_of
 from ampsweep.training.found_checkpoint import FoundCheckpoint
+from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
 from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.trainer import Trainer
 
@@ -42,10 +48,7 @@ def take_checkpoint(
             model_name=model_name,
             arm=arm,
             model=trainer.model.state_dict(),
-            optimizers={
-                name: {"class": class_name(one), "state": one.state_dict(), "parameters": _names(one, trainer.model)}
-                for name, one in trainer.optimizers.items()
-            },
+            optimizers={name: _saved(one, trainer.model) for name, one in trainer.optimizers.items()},
             scaler=trainer.precision.state_dict(),
             scale_monitor=trainer.instruments.state_dict(),
             rng=rng_state(trainer.precision.device),
@@ -56,6 +59,11 @@ def take_checkpoint(
         batch_size=trainer.data.batch_size,
         file_name=file_name,
     )
+
+
+def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    state = in_parts(optimizer.state_dict())
+    return {"class": class_name(optimizer), "state": state, "parameters": _names(optimizer, model)}
 
 
 def storage_of(parallel: Parallel) -> Storage:
@@ -76,10 +84,13 @@ def resume(trainer: Trainer, found: FoundCheckpoint) -> list[str]:
         CheckpointError: its place in the data is none of this training's.
     """
     restored = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, trainer.precision.device)
-    checkpoint = restored.checkpoint
-    notes = restored.notes + _converted("parameters", checkpoint.model.values(), trainer.model.state_dict().values())
+    checkpoint = _with_master_weights(restored.checkpoint, trainer.model)
+    own = trainer.model.state_dict() | _master_weights(trainer)
+    notes = restored.notes + _converted("parameters", checkpoint.model.values(), own.values())
     trainer.model.load_state_dict(checkpoint.model)
     notes += _load_optimizers(trainer, checkpoint.optimizers)
+    for name, weight in _master_weights(trainer).items():  # also where the optimizer starts fresh
+        weight.copy_(checkpoint.model[name])
     note = trainer.precision.load_state_dict(checkpoint.scaler)
     notes += [] if note is None else [note]
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
@@ -92,6 +103,42 @@ def resume(trainer: Trainer, found: FoundCheckpoint) -> list[str]:
     return notes
 
 
+def _with_master_weights(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
+    """The same checkpoint with the master weights in it in place of the parameters that were rounded from them.
+
+    No optimizer of it has any then: a training that keeps master weights takes them from the parameters, any other has
+    them for its parameters.
+    """
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    weights: dict[str, Tensor] = {}
+    optimizers = {}
+    for name, saved in checkpoint.optimizers.items():
+        numbers = [number for group in saved["state"]["param_groups"] for number in group["params"]]
+        names = dict(zip(numbers, names_of(saved, trained), strict=True))
+        states = dict(saved["state"]["state"])
+        for number, state in states.items():
+            if number in names and MASTER_WEIGHT in state:
+                states[number] = {key: value for key, value in state.items() if key != MASTER_WEIGHT}
+                weights[names[number]] = state[MASTER_WEIGHT]
+        optimizers[name] = saved | {"state": saved["state"] | {"state": states}}
+    if not weights:
+        return checkpoint
+    values = copy.copy(checkpoint.model)  # of its own class, with the versions of its modules
+    values.update(weights)
+    return replace(checkpoint, model=values, optimizers=optimizers)
+
+
+def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
+    """The master weights of a training, by the names of their parameters."""
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    return {
+        names[parameter]: state[MASTER_WEIGHT]  # type: ignore[index]  # keys of a state are parameters
+        for optimizer in trainer.optimizers.values()
+        for parameter, state in optimizer.state.items()
+        if MASTER_WEIGHT in state
+    }
+
+
 def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Load the optimizers' states; yield a sentence about each that starts fresh."""
     trained = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
@@ -99,11 +146,11 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         kind = class_name(optimizer)
         if name not in saved:
             yield f"the checkpoint has no optimizer with the name {name}; {kind} starts fresh"
-        elif saved[name]["class"] != kind:
+        elif update_of(saved[name]["class"]) != update_of(kind):
             yield f"the checkpoint's {saved[name]['class']} state is ignored; {kind} starts fresh"
         else:
             names = names_of(saved[name], trained)
-            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name]["state"], names)
+            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name], names)
             yield from _converted(f"{kind}'s state", _moments(saved[name]["state"]), _moments(optimizer.state_dict()))
 
 
@@ -116,42 +163,47 @@ def _moments(state: dict[str, Any]) -> list[Any]:
 
 def _converted(what: str, saved: Iterable[Any], own: Iterable[Any]) -> list[str]:
     """Say so if floating-point tensors of a checkpoint are loaded into another dtype."""
-    before, now = (
-        {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
-        for values in (saved, own)
-    )
+    before, now = dtypes_of(saved), dtypes_of(own)
     if before == now or not before or not now:
         return []
-    is_exact = all(torch.promote_types(one, other) == other for one in before for other in now)
+    is_exact = all(_holds(other, one) for one in before for other in now)
     how = "exact, with no more digits than were saved" if is_exact else "rounded"
-    return [f"the checkpoint's {what} in {_named(before)} became {_named(now)}: {how}"]
+    return [f"the checkpoint's {what} in {' and '.join(sorted(before))} became {' and '.join(sorted(now))}: {how}"]
 
 
-def _named(dtypes: Iterable[torch.dtype]) -> str:
-    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+def _holds(dtype: str, other: str) -> bool:
+    """Tell whether each number of the other dtype is one of this; scales make float32 numbers of 8 bits."""
+    if dtype in EIGHT_BIT_STATES:
+        return False
+    wide: torch.dtype = getattr(torch, dtype)
+    return torch.promote_types(torch.float32 if other in EIGHT_BIT_STATES else getattr(torch, other), wide) == wide
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], state: dict[str, Any], saved: list[str]) -> None:
+def _load_optimizer(
+    optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any], names: list[str]
+) -> None:
     """Load the optimizer's state of each parameter, wherever it is grouped now.
 
     Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. Whatever else is in a
     group is state (a count of steps, an estimate that the class keeps there); it goes on if the parameters are grouped
-    as they were.
+    as they were, and by the same class.
 
     Args:
-        own, saved: names of the parameters, in the order of the optimizer and of `state`.
+        own, names: names of the parameters, in the order of the optimizer and of the saved one.
     """
+    state = saved["state"]
     ids = [one for group in state["param_groups"] for one in group["params"]]
-    of_parameter = {name: state["state"][one] for name, one in zip(saved, ids, strict=True) if one in state["state"]}
+    of_parameter = {name: state["state"][one] for name, one in zip(names, ids, strict=True) if one in state["state"]}
     groups = optimizer.state_dict()["param_groups"]
-    if [len(group["params"]) for group in groups] == [len(group["params"]) for group in state["param_groups"]]:
-        arguments = parameters_of(type(optimizer))
+    lengths, lengths_before = ([len(group["params"]) for group in one] for one in (groups, state["param_groups"]))
+    if saved["class"] == class_name(optimizer) and lengths == lengths_before:
+        arguments = parameters_of(class_of(optimizer))
         for group, before in zip(groups, state["param_groups"], strict=True):
             group |= {key: value for key, value in before.items() if key not in arguments and key != "params"}
     numbers = [one for group in groups for one in group["params"]]
     states = {one: of_parameter[name] for one, name in zip(numbers, own, strict=True) if name in of_parameter}
     states |= {key: value for key, value in state["state"].items() if isinstance(key, str)}  # of the whole optimizer
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    load_parts(optimizer, {"state": states, "param_groups": groups})
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:

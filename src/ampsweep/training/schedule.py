@@ -53,13 +53,13 @@ class Schedule:
             index = torch.as_tensor(applied_steps, device=self._tables[0].device).clamp(max=self.num_steps - 1)
             for group, table, waits in zip(self._groups(), self._tables, self._waits, strict=True):
                 if waits:
-                    group["lr"] = float(table[index])
+                    _put(group, float(table[index]))
                 else:
                     torch.take(table, index, out=group["lr"])
             return
         assert isinstance(applied_steps, int), "the host knows the number of applied steps"
         for group, rate in zip(self._groups(), self._rates(applied_steps), strict=True):
-            group["lr"] = rate
+            _put(group, rate)
 
     def learning_rate(self) -> float | Tensor | None:
         """Learning rate of the first group: a number, or a 0-dim tensor on the device if it is kept there.
@@ -67,7 +67,10 @@ class Schedule:
         None for an optimizer that has none, as it makes its own.
         """
         value: float | Tensor | None = self._optimizers[0].param_groups[0].get("lr")
-        return value.detach() if isinstance(value, Tensor) else value
+        if not isinstance(value, Tensor):
+            return value
+        is_on_device = bool(self._tables) and not self._waits[0]
+        return value.detach() if is_on_device or not value.is_cpu else float(value)
 
     def values(self) -> dict[str, float | Tensor]:
         """The learning rate by its metric key; empty for an optimizer that makes its own."""
@@ -77,3 +80,11 @@ class Schedule:
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self._optimizers:
             yield from optimizer.param_groups
+
+
+def _put(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group: one that its optimizer keeps in a tensor, as compiled steps do, is filled."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

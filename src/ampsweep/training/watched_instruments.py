@@ -47,6 +47,7 @@ class WatchedInstruments(Instruments):
             # The host knows the time of its own calls; a device may take longer for what they ask of it.
             more_s = perf_counter() - began_s - mean_s if has_queue and mean_s is not None else 0.0
             looks.looked(max(self.watch.own_time.seconds, more_s))
+            self._settle_compilations()
             self._clock.mark_traced()
             self._num_steps_seen += 1
             self._look_at_warmup(perf_counter(), is_traced=True)

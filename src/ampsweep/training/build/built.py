@@ -9,13 +9,15 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.schema import Config, component_name
 from ampsweep.data.base import Data, for_rank
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.parallel.fitting import check_fit
 from ampsweep.precision import Precision
+from ampsweep.precision.support import ModeUnavailableError
 from ampsweep.tasks.base import HasTurns, Task, turns_of
+from ampsweep.text import first_line
 from ampsweep.tracing.feeding import feeding
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.build.optimizer import build_optimizers
@@ -23,6 +25,9 @@ from ampsweep.training.turns import TrainedTurn, trained_parts, trained_turns
 
 _SEEDS_APART: Final = 1_000_003
 """Between the seeds of two ranks, so that the next seed of a sweep is not another rank's."""
+
+_ENABLE_CHECKPOINTING: Final = ("gradient_checkpointing_enable", "activation_checkpointing_enable")
+"""Methods by which a model is told to recompute activations; the second is the newer name."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def build(config: Config, device: torch.device, data: Data, parallel: Parallel =
     precision = parallel.precision(config.precision, device)
     seed_everything(config.seed)
     model = build_model(config)
-    cover_modules(precision, model)
+    adapt_model(precision, model)
     task: Task = build_component("task", config.task)
     try:
         check_fit(model, config.parallel, config.precision, device.type, in_parts=isinstance(task, HasTurns))
@@ -61,14 +66,17 @@ def build(config: Config, device: torch.device, data: Data, parallel: Parallel =
     return replace(built, parallel=parallel)
 
 
-def cover_modules(precision: Precision, model: nn.Module) -> None:
-    """Keep the modules that `precision.fp32_modules` names out of autocast.
+def adapt_model(precision: Precision, model: nn.Module) -> None:
+    """Fit the modules of the model to its precision, before anything holds its parts.
 
     Raises:
-        UserError: it names none of the model's.
+        UnsupportedError: the mode cannot compute this model here.
+        UserError: a setting of the precision is wrong for the model.
     """
     try:
-        precision.cover(model)
+        precision.adapt(model)
+    except ModeUnavailableError as error:
+        raise UnsupportedError(str(error)) from error
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -91,7 +99,9 @@ def build_around(
     if config.trainer.compile:
         _compile(model, task)
     turns = turns_of(task)
-    optimizers = build_optimizers(config.optimizer, model, trained_parts(turns), device=device)
+    if config.trainer.accumulate_dtype is not None:
+        _accumulate_in(model, getattr(torch, config.trainer.accumulate_dtype))
+    optimizers = build_optimizers(config.optimizer, model, trained_parts(turns), precision, device=device)
     num_steps = steps_of(config, data, len(turns))
     return Built(model, data, task, precision, optimizers, trained_turns(turns, optimizers), num_steps)
 
@@ -109,20 +119,45 @@ def build_model(config: Config) -> nn.Module:
             "first batch; give it its sizes"
         )
     if config.trainer.activation_checkpointing:
-        enable = getattr(model, "gradient_checkpointing_enable", None)
-        if enable is None:
-            name = type(model).__name__
-            raise UserError(f"trainer.activation_checkpointing=true: {name} has no gradient_checkpointing_enable()")
-        enable()
+        _enable_checkpointing(model)
     if config.trainer.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
+def _enable_checkpointing(model: nn.Module) -> None:
+    """Have the model recompute activations, by the method that Hugging Face's models have for it, of either name.
+
+    Raises:
+        UserError: it has no such method, or the method refuses.
+    """
+    asked = "trainer.activation_checkpointing=true"
+    found = [enable for name in _ENABLE_CHECKPOINTING if (enable := getattr(model, name, None)) is not None]
+    if not found:
+        names = " or ".join(f"{name}()" for name in _ENABLE_CHECKPOINTING)
+        raise UserError(f"{asked}: {type(model).__name__} has no {names}")
+    try:
+        found[-1]()
+    except ValueError as error:
+        raise UserError(f"{asked}: {first_line(str(error))}") from error
+
+
+def _accumulate_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let gradients be of this dtype, in which backward passes add them up."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.is_floating_point():
+            parameter.grad_dtype = dtype
+
+
 def _compile(model: nn.Module, task: Task) -> None:
     """Compile the model, or the models of which it consists where the task calls these."""
     for part in model.children() if isinstance(task, HasTurns) else [model]:
-        part.compile()
+        is_torchs = str(getattr(part.forward, "__module__", "")).startswith("torch.nn.")
+        if is_torchs and type(part).compile is nn.Module.compile:
+            # torch.compile takes torch's own modules in where they are called, but compiles none that is called first.
+            part.forward = torch.compile(part.forward)
+        else:
+            part.compile()
 
 
 def build_data(config: Config, device: torch.device) -> Data:

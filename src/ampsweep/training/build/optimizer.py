@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -11,9 +11,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_capturable_supported_devices
 
-from ampsweep.config.errors import UserError
-from ampsweep.config.schema import component_name
+from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.modes import without_fp32_arithmetic
+from ampsweep.config.schema import PrecisionConfig, component_name
+from ampsweep.precision import Precision
+from ampsweep.precision.float32_update import Keeping, class_of
 from ampsweep.text import one_line
+from ampsweep.training.build.eight_bit_states import (
+    EIGHT_BITS,
+    check_compiler,
+    check_sizes,
+    eight_bit_arguments,
+    eight_bit_class,
+    is_torchaos,
+)
 from ampsweep.training.build.fused_kernels import (
     has_fused_kernels,
     has_fused_kernels_for_shards,
@@ -21,7 +32,7 @@ from ampsweep.training.build.fused_kernels import (
 )
 from ampsweep.training.build.instantiate import build_component, locate, parameters_of
 
-_NOT_ARGUMENTS: Final = ("name", "groups", "each")
+_NOT_ARGUMENTS: Final = ("name", "groups", "each", "state_dtype")
 _OWN_DEFAULT: Final = ("lr", "weight_decay", "fused", "foreach", "capturable")
 """Keys whose null leaves the value to the class."""
 _HALF: Final = frozenset({torch.bfloat16, torch.float16})
@@ -33,6 +44,7 @@ def build_optimizers(
     config: Mapping[str, Any],
     model: nn.Module,
     trains: Mapping[str, Sequence[str]],
+    precision: Precision,
     *,
     device: torch.device | None = None,
 ) -> dict[str, Optimizer]:
@@ -41,6 +53,7 @@ def build_optimizers(
     Args:
         config: `optimizer.*` of a config: `_target_`, its arguments, and the keys of `OptimizerConfig`.
         trains: patterns (as of `fnmatch`) of parameter names for each optimizer's name.
+        precision: the mode that has converted the model.
         device: the device whose kernels are to be chosen, where parameters only stand for those on it.
 
     Raises:
@@ -48,7 +61,9 @@ def build_optimizers(
             trained by no optimizer or by two.
     """
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    return _build(config, parameters, trains, device)
+    optimizers = _build(config, parameters, trains, precision, device)
+    _check_sizes(config, model, trains)
+    return optimizers
 
 
 def rehearse_optimizers(
@@ -56,8 +71,8 @@ def rehearse_optimizers(
     model: nn.Module,
     trains: Mapping[str, Sequence[str]],
     *,
+    precision: PrecisionConfig,
     device: torch.device,
-    dtype: torch.dtype,
     part_of: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Optimizer]:
     """Build the optimizers on the CPU, over tiny parameters with the names of the model's, and let each take a step.
@@ -70,18 +85,19 @@ def rehearse_optimizers(
     Raises:
         UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
     """
-    tiny = {}
+    on_cpu, tiny = Precision(without_fp32_arithmetic(precision), "cpu"), {}
     for name, one in model.named_parameters():
         if one.requires_grad:
-            values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, dtype))
+            values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, on_cpu.parameters_dtype))
             tiny[name] = nn.Parameter(values if part_of is None else part_of(values))
     for parameter in tiny.values():
         parameter.grad = torch.full_like(parameter, 0.5)
     with torch.random.fork_rng(devices=[]):
         try:
-            optimizers = _build(config, tiny, trains, device, rehearses=True)
+            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True)
+            _check_sizes(config, model, trains)
         except UserError:  # the class may speak of sizes, which are those of the model's own parameters
-            build_optimizers(config, model, trains, device=device)
+            build_optimizers(config, model, trains, on_cpu, device=device)
             raise
         for name, optimizer in optimizers.items():
             try:
@@ -106,7 +122,7 @@ def is_fused(optimizer: Optimizer) -> bool:
 
 def class_name(optimizer: Optimizer) -> str:
     """The name of the optimizer's class: torch's own have no module before it, all others have theirs."""
-    own = type(optimizer)
+    own = class_of(optimizer)
     is_torchs = getattr(torch.optim, own.__name__, None) is own
     return own.__name__ if is_torchs else f"{own.__module__}.{own.__qualname__}"
 
@@ -125,7 +141,7 @@ def settings_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     own: dict[str, Any] = (config.get("each") or {}).get(name, {})
     common = dict(config)
     if own.get("_target_", config["_target_"]) != config["_target_"]:
-        common = {key: config[key] for key in (*_OWN_DEFAULT, "groups") if key in config}
+        common = {key: config[key] for key in (*_OWN_DEFAULT, "groups", "state_dtype") if key in config}
     return common | own
 
 
@@ -133,6 +149,7 @@ def _build(
     config: Mapping[str, Any],
     parameters: Mapping[str, nn.Parameter],
     trains: Mapping[str, Sequence[str]],
+    precision: Precision,
     device: torch.device | None,
     *,
     rehearses: bool = False,
@@ -152,7 +169,7 @@ def _build(
         mine = {one: parameters[one] for one in names}
         if "groups" in own.get(name, {}):
             _check_patterns(key, settings["groups"], mine)
-        found[name] = _OneOptimizer(key, settings, mine, device, rehearses).build()
+        found[name] = _OneOptimizer(key, settings, mine, precision, device, rehearses).build()
     return found
 
 
@@ -183,6 +200,20 @@ def _described(trains: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{name} for {' '.join(patterns)}" for name, patterns in trains.items())
 
 
+def _check_sizes(config: Mapping[str, Any], model: nn.Module, trains: Mapping[str, Sequence[str]]) -> None:
+    """Refuse an optimizer that is to keep its states in 8 bits, and would keep none so.
+
+    Raises:
+        UnsupportedError: all its parameters are too small.
+    """
+    for name, patterns in trains.items():
+        settings = settings_of(config, name)
+        if settings.get("state_dtype") in EIGHT_BITS:
+            key = f"optimizer.each.{name}" if name in (config.get("each") or {}) else "optimizer"
+            named = [(one, parameter) for one, parameter in model.named_parameters() if parameter.requires_grad]
+            check_sizes(key, settings, [parameter for one, parameter in named if _matches(one, patterns)])
+
+
 def _check_patterns(key: str, groups: Sequence[Mapping[str, Any]], parameters: Iterable[str]) -> None:
     """Refuse a pattern that matches no parameter, and a group whose parameters earlier groups have taken."""
     left = list(parameters)
@@ -211,23 +242,40 @@ class _OneOptimizer:
     key: str
     settings: Mapping[str, Any]
     parameters: Mapping[str, nn.Parameter]
+    precision: Precision
     device: torch.device | None
     rehearses: bool
     """No kernels are chosen: parameters of one device stand for those of another."""
 
     def build(self) -> Optimizer:
+        state_dtype = self.settings.get("state_dtype")
+        try:
+            return self.precision.optimizer(
+                self._of, self.parameters.values(), state_dtype=state_dtype, device=self.device
+            )
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise UnsupportedError(f"{self.key}={self._name()}: {error}") from error
+
+    def _of(self, parameters: Sequence[nn.Parameter]) -> Optimizer:
+        """Build the class's optimizer of parameters that are, or stand for, those of the model."""
+        return replace(self, parameters=dict(zip(self.parameters, parameters, strict=True)))._build()
+
+    def _build(self) -> Optimizer:
         target = locate(self.key, dict(self.settings))
+        if self.settings.get("state_dtype") in EIGHT_BITS or is_torchaos(target):
+            target = self._eight_bit_class(target)
         arguments = self._arguments(target)
         groups = self._groups(arguments.get("betas"))
         own = {key for group in groups if isinstance(group, dict) for key in group}
-        named = {"_target_": self.settings["_target_"], "name": self._name()}
-        optimizer = build_component(self.key, named | arguments, groups)
+        optimizer = self._made(self.key, target, groups, arguments)
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             raise UserError(f"{self.key}._target_={self.settings['_target_']} gave a {kind}, not a torch Optimizer")
         self._check_hyperparameters(optimizer, own)
         if self.rehearses:
-            self._check_values(target, named | arguments)
+            self._check_values(target, arguments)
         self._check_parameters(optimizer)
         if _needs_closure(optimizer):
             raise UserError(
@@ -239,12 +287,33 @@ class _OneOptimizer:
     def _name(self) -> str:
         return component_name(dict(self.settings))
 
-    def _arguments(self, target: Callable[..., Any]) -> dict[str, Any]:
+    def _eight_bit_class(self, target: Any) -> type[Optimizer]:
+        device = self.device or next(iter(self.parameters.values())).device
+        state_dtype = self.settings.get("state_dtype")
+        if self.rehearses:
+            asked = f"{self.key}={self._name()}" if state_dtype is None else f"{self.key}.state_dtype={state_dtype}"
+            check_compiler(asked, device)
+        return eight_bit_class(self.key, target, state_dtype, None if self.rehearses else device)
+
+    def _made(self, key: str, target: Any, groups: list[Any], arguments: dict[str, Any]) -> Any:
+        if not is_torchaos(target):
+            named = {"_target_": self.settings["_target_"], "name": self._name()}
+            return build_component(key, named | arguments, groups)
+        try:
+            return target(groups, **arguments)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{key}={self._name()}: {one_line(error)}") from error
+
+    def _arguments(self, target: Any) -> dict[str, Any]:
         given = {key: value for key, value in self.settings.items() if key not in ("_target_", *_NOT_ARGUMENTS)}
         for key in _OWN_DEFAULT:
             if given.get(key, ...) is None:
                 del given[key]
         taken = parameters_of(target)
+        if is_torchaos(target):
+            given = _with_pair(given, taken["betas"].default)
+            rounds = self.precision.keeping is Keeping.STOCHASTIC
+            return eight_bit_arguments(self.key, target, given, stochastic_rounding=rounds)
         for key in _KERNELS:
             if key in given and not (key in taken or _takes_any(taken)):
                 raise UserError(f"{self.key}.{key}={str(given[key]).lower()}: {self._name()} has no such argument")
@@ -311,16 +380,16 @@ class _OneOptimizer:
                 f"allowed are {', '.join(sorted(known))}"
             )
 
-    def _check_values(self, target: Callable[..., Any], component: dict[str, Any]) -> None:
+    def _check_values(self, target: Any, arguments: Mapping[str, Any]) -> None:
         """Build an optimizer for each group alone: classes check the values that are common, not those of groups."""
         left, taken = dict(self.parameters), parameters_of(target)
-        betas = component.get("betas")
+        betas = arguments.get("betas")
         for number, group in enumerate(self.settings.get("groups") or ()):
             mine = [left.pop(name) for name in _matching(left, group["match"])]
             own = _with_pair({key: value for key, value in group.items() if key != "match"}, betas)
             own = {key: value for key, value in own.items() if key in taken or _takes_any(taken)}
             if mine:
-                build_component(f"{self.key}.groups[{number}]", component | own, mine)
+                self._made(f"{self.key}.groups[{number}]", target, mine, {**arguments, **own})
 
     def _check_parameters(self, optimizer: Optimizer) -> None:
         taken = {one for group in optimizer.param_groups for one in group["params"]}
