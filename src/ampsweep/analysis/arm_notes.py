@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ampsweep.analysis.causes import causes
+from ampsweep.analysis.float8_summary import Float8Summary, float8_summary
 from ampsweep.analysis.pairing import Pair, Unpaired
 from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
 from ampsweep.text import first_line
@@ -17,8 +18,14 @@ NoteKind = Literal[
     "disproved",
     "contaminated",
     "not timed",
+    "graph breaks",
+    "recompiled",
+    "not compiled",
+    "float8",
     "not paired",
     "unusable figure",
+    "no channels last",
+    "nothing recomputed",
     "repeats",
     "several pair keys",
     "other device",
@@ -39,11 +46,14 @@ class ArmNote:
     metric: str | None = None
     num_runs: int | None = None
     """Runs of one seed that are repeats of each other."""
+    num_breaks: int | None = None
+    """Breaks of a compiled run's graph; `cause` is the first."""
     num_apart: int | None = None
     """Pairs, of `num_pairs`, whose runs trained on different devices."""
     num_pairs: int | None = None
     num_runs_on: tuple[tuple[TrainedOn, int], ...] = ()
     """Number of the arm's paired runs by where they trained."""
+    float8: Float8Summary | None = None
     baseline: str | None = None
     num_baseline_runs_on: tuple[tuple[TrainedOn, int], ...] = ()
 
@@ -117,11 +127,40 @@ def _of_run(run: Run, unpaired: Unpaired | None) -> list[ArmNote]:
         notes.append(ArmNote(kind="contaminated", cause=run.contamination))
     elif run.measured and (why := record.absent.get(STEP_MS)) is not None:
         notes.append(ArmNote(kind="not timed", cause=why))
+    if run.measured:
+        notes += _of_compilation(run)
+    if run.measured and (float8 := float8_summary(record.proof.float8)) is not None:
+        notes.append(ArmNote(kind="float8", float8=float8))
     if run.measured and unpaired is not None:
         notes.append(ArmNote(kind="not paired", unpaired=unpaired))
+    notes += [ArmNote(kind=kind) for kind in without_effect(run)]
     for key, value in run.wrong_figures().items():
         notes.append(ArmNote(kind="unusable figure", metric=key, cause=value))
     return notes
+
+
+def without_effect(run: Run) -> Iterator[NoteKind]:
+    """The kinds of notes on settings of the trainer that changed nothing in the step that was traced."""
+    proof, trainer = run.record.proof, run.record.config.get("trainer", {})
+    # Of older records, which have neither, nothing is known.
+    if trainer.get("channels_last") and proof.channels_last_flops == {}:
+        yield "no channels last"
+    if trainer.get("activation_checkpointing") and proof.num_repeated_operators == 0:
+        yield "nothing recomputed"
+
+
+def _of_compilation(run: Run) -> Iterator[ArmNote]:
+    """Notes on compiled code that is less than it seems: in pieces, compiled again while it was timed, or none."""
+    found = run.record.compilation
+    if run.record.proof.traced == "compiled" and not found.num_graphs:
+        yield ArmNote(kind="not compiled")
+    if found.graph_breaks:
+        first = found.graph_breaks[0]
+        cause = first.reason if first.place is None else f"{first.place}: {first.reason}"
+        yield ArmNote(kind="graph breaks", num_breaks=len(found.graph_breaks), cause=cause)
+    late = [one for one in found.recompilations or () if not one.in_warmup]
+    if late:
+        yield ArmNote(kind="recompiled", cause=late[0].reason)
 
 
 def _unique(seeds: Sequence[int]) -> tuple[int, ...]:

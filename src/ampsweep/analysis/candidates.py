@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.costs import Cost, CostKind, Ranking, cost_of
+from ampsweep.analysis.goal import Goal
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.runs import Run
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.statistics import MIN_PAIRS
+from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.text import first_line
-
-MAX_SPEED_DOUBT: Final = 1.1
-"""Factor of the baseline's speed within which a speed must be known to lie if the two are not resolved."""
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 
-RefusalKind = Literal["unsupported", "disproved", "diverged", "mostly failing", "worse"]
-OpenKind = Literal["cut short", "too few pairs", "speed not known", "no final loss", "parity open", "too small"]
+RefusalKind = Literal["unsupported", "disproved", "diverged", "mostly failing", "emulated", "worse", "over memory"]
+OpenKind = Literal[
+    "cut short", "too few pairs", "speed not known", "energy not known", "no final loss", "parity open", "too small"
+]
 """The first thing that is missing to judge an arm by; `too small` concerns the workload."""
 
 
@@ -39,6 +41,9 @@ class Refusal:
     """Number of the arm's runs, of which `num_such` have that `outcome`."""
     parity: Parity | None = None
     """The parity of the metric that is worse."""
+    peak_bytes: float | None = None
+    """The largest peak of its runs, on the fullest rank, where that is over the memory given (`limit_bytes`)."""
+    limit_bytes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +72,37 @@ class Candidate:
     refusal: Refusal | None
     too_few_pairs: TooFewPairs | None
     """The reason why nothing is concluded; None for an arm with three completed pairs."""
+    time_to_loss: TimeToLoss | None
 
     @property
     def arm(self) -> str:
         return self.figures.arm
 
     @property
-    def speed_is_known(self) -> bool:
-        """True if its speed is resolved from the baseline's, or known to be about the same."""
-        speedup = self.figures.speedup
-        return speedup is not None and _is_known(speedup)
+    def is_judged(self) -> bool:
+        """True if it is not refused and three pairs completed."""
+        return self.refusal is None and self.too_few_pairs is None
 
     @property
-    def open(self) -> OpenKind | None:
-        """The first thing that is missing to judge the arm by; None if nothing is."""
-        if self.too_few_pairs is not None:
-            return "cut short" if "cut short" in self.figures.statuses else "too few pairs"
-        if not self.speed_is_known:
-            return "speed not known"
+    def open_parity(self) -> OpenKind | None:
+        """The first thing that is missing to judge its learning by; None if nothing is."""
         if self.judgements.parity == "not measured":
             return "no final loss"
         return None if all(one.not_worse for one in self.judgements.parities) else "parity open"
+
+    def cost(self, kind: CostKind) -> Cost:
+        """Its cost beside the baseline's."""
+        return cost_of(kind, self.pairs, self.time_to_loss)
+
+    def open(self, ranking: Ranking) -> OpenKind | None:
+        """The first thing that is missing to judge the arm by; None if nothing is."""
+        if self.too_few_pairs is not None:
+            return "cut short" if "cut short" in self.figures.statuses else "too few pairs"
+        cost = self.cost(ranking.cost)
+        if cost.is_known or cost.is_more:
+            return self.open_parity
+        missing: OpenKind = "speed not known" if ranking.objective == "time" else "energy not known"
+        return (self.open_parity or missing) if ranking.is_to_loss else missing
 
 
 def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | None:
@@ -105,21 +120,27 @@ def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | 
     )
 
 
-def refusal(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Refusal | None:
+def refusal(
+    runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
+) -> Refusal | None:
     """Find the first reason to refuse the arm of `runs`; None if there is none.
 
     - every run is `unsupported`;
     - the proof of a run contradicts its mode;
     - a run diverged with a seed (and all else) with which the baseline did not;
     - more than half of the runs ended out of memory or failed;
-    - a final metric is worse than the baseline's by more than the margin.
+    - its device emulates the mode, so that it has neither speed nor memory;
+    - a final metric is worse than the baseline's by more than the margin;
+    - a run needed more than the memory given.
     """
     return (
         _unsupported(runs)
         or _disproved(runs)
         or _diverged(runs, baseline_runs)
         or _mostly(runs, "oom", "failed")
+        or _emulated(runs)
         or next((Refusal(kind="worse", parity=one) for one in parities if one.verdict == "worse"), None)
+        or over_memory(runs, goal)
     )
 
 
@@ -128,11 +149,13 @@ def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
     return _unsupported(runs) or _mostly(runs, "disproved", "diverged", "oom", "failed")
 
 
-def _is_known(speedup: Estimate) -> bool:
-    if speedup.exact or speedup.resolves(1.0):
-        return True
-    ends = speedup.interval
-    return ends is not None and ends[0] >= 1 / MAX_SPEED_DOUBT and ends[1] <= MAX_SPEED_DOUBT
+def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
+    """Refuse an arm any of whose runs needed more than the memory given; a run without a peak tells nothing."""
+    limit = goal.memory_bytes
+    peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
+    if limit is None or not peaks or max(peaks) <= limit:
+        return None
+    return Refusal(kind="over memory", peak_bytes=max(peaks), limit_bytes=limit)
 
 
 def _failures(arm: ArmComparison) -> dict[str, int]:
@@ -172,6 +195,11 @@ def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
             cause = None if outcome == "oom" else _error(found[0])
             return Refusal(kind="mostly failing", outcome=outcome, num_such=len(found), num_runs=len(runs), cause=cause)
     return None
+
+
+def _emulated(runs: Sequence[Run]) -> Refusal | None:
+    found = [run.emulated for run in runs if run.measured]
+    return Refusal(kind="emulated", cause=found[0]) if found and all(found) else None
 
 
 def _error(run: Run) -> str | None:

@@ -2,11 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
+from ampsweep.analysis.goal import Goal
 from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
 from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
@@ -85,6 +86,8 @@ class Comparison:
     seams: tuple[SeamComparison, ...]
     """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[ComparisonNote, ...]
+    goal: Goal = field(default_factory=Goal)
+    """The goal that arms are recommended for."""
     series: tuple[SizeSeries, ...] = ()
     """Workloads that differ in one size of the model or its batches."""
     file_problems: tuple[FileProblem, ...] = ()
@@ -111,6 +114,7 @@ def compare(
     *,
     baseline: str,
     margin_pct: float,
+    goal: Goal | None = None,
     curves: Curves | None = None,
     series: AllSeries | None = None,
     file_problems: Sequence[FileProblem] = (),
@@ -122,6 +126,7 @@ def compare(
             once; predicted runs are left out. Both are noted.
         baseline: label of the arm the others are compared with.
         margin_pct: loss gap, in percent of the baseline's loss, that each gap is held against.
+        goal: the goal that an arm is recommended for; None: least time, in whatever memory.
         curves: run directory, as in `records`, -> `loss_curves.loss_curves` of its history; of a run without them, or
             without any at all, no time to a loss is known.
         series: run directory -> metric key -> values of its history, of at least `SEAM_KEYS`; without them no jump at a
@@ -146,8 +151,11 @@ def compare(
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
+        goal=goal or Goal(),
         workloads=tuple(
-            _compare_workload(workload, pairing.of(workload.runs), unpaired, baseline, margin_pct, curves or {})
+            _compare_workload(
+                workload, pairing.of(workload.runs), unpaired, baseline, margin_pct, goal or Goal(), curves or {}
+            )
             for workload in workloads
         ),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
@@ -167,6 +175,7 @@ def _compare_workload(
     unpaired: Mapping[Path, Unpaired],
     baseline: str,
     margin_pct: float,
+    goal: Goal,
     curves: Curves,
 ) -> WorkloadComparison:
     baseline_runs = [run for run in workload.runs if run.arm == baseline]
@@ -180,7 +189,9 @@ def _compare_workload(
         )
         for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
     )
-    verdict = reach_verdict(arms, workload.runs, pairs, baseline=baseline, margin_pct=margin_pct, curves=curves)
+    verdict = reach_verdict(
+        arms, workload.runs, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves
+    )
     return WorkloadComparison(
         title=workload.title,
         facts=workload.facts,

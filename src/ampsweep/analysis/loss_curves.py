@@ -50,6 +50,11 @@ class LossCurve:
         """The last loss of the curve."""
         return float(self.losses[-1])
 
+    @property
+    def end(self) -> tuple[float, float | None]:
+        """Seconds and joules of the whole curve."""
+        return float(self.seconds[-1]), None if self.joules is None else float(self.joules[-1])
+
     def reach(self, target: float) -> tuple[float, float | None] | None:
         """Seconds and joules until the loss is first at `target` or below, on a straight line between two moments."""
         below = np.flatnonzero(self.losses <= target)

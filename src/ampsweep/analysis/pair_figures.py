@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.runs import ENERGY_OF_SAMPLE, PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import geometric_mean
 from ampsweep.text import GIB
 
@@ -28,6 +28,12 @@ Figures = dict[str, tuple[float, float]]
 def times_of(pairs: Iterable[Pair]) -> Figures:
     """Step times in ms of the uncontaminated runs."""
     known = _known((pair.pair_key, pair.speed_figures(STEP_MS)) for pair in pairs)
+    return {key: both for key, both in known.items() if min(both) > 0}
+
+
+def energies_of(pairs: Iterable[Pair]) -> Figures:
+    """Joules a training sample of the uncontaminated runs."""
+    known = _known((pair.pair_key, pair.speed_figures(ENERGY_OF_SAMPLE)) for pair in pairs)
     return {key: both for key, both in known.items() if min(both) > 0}
 
 

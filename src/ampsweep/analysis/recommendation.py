@@ -1,32 +1,41 @@
 """The recommendation of an arm to train in, or the facts that are missing to decide on one.
 
 The rule:
-1. An arm is refused for the reasons that `candidates.refusal` lists.
-2. An arm is undecided while it has fewer than three completed pairs, while its speed is neither resolved from the
+1. An arm is refused for the reasons that `candidates.refusal` lists, among them a peak over the memory given. The
+   baseline may be over it too: it is not recommended then, and the others are compared with it all the same.
+2. Arms are ranked by the time (or the energy, as the goal has it) that they take to the loss that the baseline ends at,
+   the margin included, where every arm that is not refused, has three completed pairs and is known not to be worse (of
+   none such: every one with three pairs) has reached that loss in all of its pairs and its ratio to the baseline is
+   resolved or known to within 10%. An arm that did not reach it, though its whole run took more than the baseline's way
+   there, keeps no one from this: it takes more. Else arms are ranked by the time of a step (the energy of a sample).
+3. An arm is undecided while it has fewer than three completed pairs, while its cost is neither resolved from the
    baseline's nor known to be within 10% of it, or while a final metric may still be worse than the baseline's by more
    than the margin. All others are eligible, and so is the baseline.
-3. Of several arms the fastest is found, and those that it does not beat by 2% in a way that their pairs resolve (the
-   95% interval of their own ratio leaves out 1) count as equally fast. Of these the one with the smallest peak memory
-   is chosen, or where others need at most 2% more, the nearest of them to the baseline.
-4. The eligible arm so chosen is recommended, unless an undecided arm might be chosen in its place: then nothing is
+4. Of several arms the one of least cost is found, and those that it does not beat by 2% in a way that their pairs
+   resolve (the 95% interval of their own ratio leaves out 1) count as no worse. Of these the one with the smallest peak
+   memory is chosen, or where others need at most 2% more, the nearest of them to the baseline.
+5. The eligible arm so chosen is recommended, unless an undecided arm might be chosen in its place: then nothing is
    decidable yet, and the steps that would decide it are given.
-5. Of a workload too small to judge speed by, nothing is recommended.
+6. Of a workload too small to judge speed by, nothing is recommended; nor by an energy that no arm's device counted.
 
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate, OpenKind, Refusal
-from ampsweep.analysis.runs import STEP_MS
+from ampsweep.analysis.costs import Ranking, ranking
+from ampsweep.analysis.goal import Goal
 from ampsweep.analysis.statistics import mean_ratio
 from ampsweep.analysis.step_limits import SmallStep
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
-UndecidedKind = Literal["no baseline run", "baseline refused", "no other arm", "too small", "rivals"]
+UndecidedKind = Literal[
+    "no baseline run", "baseline refused", "no other arm", "too small", "no energy", "over memory", "rivals"
+]
 
 MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
@@ -58,6 +67,9 @@ class Recommendation:
     """The sign that the workload is too small to judge speed by."""
     standings: tuple[ArmStanding, ...] = ()
     """The baseline's first; none where it did not run."""
+    ranking: Ranking | None = None
+    """The cost that arms were ranked by; None where nothing could be."""
+    goal: Goal = field(default_factory=Goal)
 
 
 def recommend(
@@ -66,6 +78,7 @@ def recommend(
     *,
     baseline_refusal: Refusal | None,
     small_step: SmallStep | None,
+    goal: Goal,
 ) -> Recommendation:
     """Apply the rule above to one workload.
 
@@ -74,22 +87,27 @@ def recommend(
         candidates: the other arms, in the order of tables.
         baseline_refusal: why the baseline would be refused if it were another arm.
         small_step: the sign that the figures of the workload do not tell about speed.
+        goal: the cost that is to be little, and the memory given.
     """
-    chosen: Candidate | None = None
+    chosen: _Option | None = None
     rivals: list[Candidate] = []
     undecided: UndecidedKind | None = None
-    if baseline_refusal is not None:
+    ranked = _ranking(candidates, goal)
+    if baseline_refusal is not None and baseline_refusal.kind != "over memory":
         undecided = "baseline refused"
     elif not candidates:
         undecided = "no other arm"
     elif small_step is not None:
         undecided = "too small"
+    elif goal.objective == "energy" and not any(one.cost(ranked.cost).by_pair for one in candidates):
+        undecided = "no energy"
     else:
-        chosen = _choose(baseline, [one for one in candidates if _is_eligible(one)])
-        rivals = [one for one in candidates if _is_open(one) and _might_be_chosen(one, chosen, baseline)]
-        undecided = "rivals" if rivals else None
-    leader = chosen.arm if chosen else baseline.arm
-    arm = leader if undecided is None else None
+        others = [option for one in candidates if _is_eligible(one, ranked) and (option := _option(one, ranked))]
+        options = [_baseline_option(baseline, candidates, ranked), *others] if baseline_refusal is None else others
+        chosen = _choose(options) if options else None
+        rivals = [one for one in candidates if _is_open(one, ranked) and _might_be_chosen(one, chosen, ranked)]
+        undecided = "rivals" if rivals else "over memory" if chosen is None else None
+    arm = chosen.arm if chosen is not None and undecided is None else None
     reference = ArmStanding(
         arm=baseline.arm,
         standing="refused" if baseline_refusal else "recommended" if arm == baseline.arm else "eligible",
@@ -99,66 +117,96 @@ def recommend(
         baseline=baseline.arm,
         arm=arm,
         undecided=undecided,
-        leader=leader if rivals else None,
+        leader=chosen.arm if chosen is not None and rivals else None,
         rivals=tuple(one.arm for one in rivals),
         small_step=small_step,
-        standings=(reference, *(_standing(one, arm, small_step) for one in candidates)),
+        standings=(reference, *(_standing(one, arm, small_step, ranked) for one in candidates)),
+        ranking=ranked if undecided in (None, "rivals") else None,
+        goal=goal,
     )
 
 
-def _is_eligible(one: Candidate) -> bool:
-    return one.refusal is None and one.open is None
+@dataclass(frozen=True)
+class _Option:
+    """An arm that may be chosen."""
+
+    arm: str
+    is_baseline: bool
+    gain: float
+    """Cost of the baseline over its own."""
+    cost: Mapping[str, float]
+    """Its own by pair key."""
+    peak_bytes: float | None
 
 
-def _is_open(one: Candidate) -> bool:
-    return one.refusal is None and one.open is not None
+def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
+    """Part 2 of the rule."""
+    judged = [one for one in candidates if one.is_judged]
+    settled = [one for one in judged if one.open_parity is None]
+    return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
 
 
-def _choose(baseline: ArmComparison, candidates: Sequence[Candidate]) -> Candidate | None:
-    """Part 3 of the rule; None is the baseline."""
-    options: list[Candidate | None] = [None, *candidates]
-    fastest = max(options, key=lambda one: 1.0 if one is None or not one.figures.speedup else one.figures.speedup.value)
-    fast = [one for one in options if one is fastest or not _beats(fastest, one)]
-    peaks = [(baseline if one is None else one.figures).peak_memory_bytes for one in fast]
-    known = [peak for peak in peaks if peak is not None]
-    if len(known) < len(peaks):
-        return fast[0]
+def _is_eligible(one: Candidate, ranked: Ranking) -> bool:
+    return one.refusal is None and one.open(ranked) is None
+
+
+def _is_open(one: Candidate, ranked: Ranking) -> bool:
+    return one.refusal is None and one.open(ranked) is not None
+
+
+def _option(one: Candidate, ranked: Ranking) -> _Option | None:
+    """The option of an arm with a cost; one that did not reach the loss in time has none, and is not chosen."""
+    cost = one.cost(ranked.cost)
+    if cost.gain is None:
+        return None
+    own = {key: arm for key, (_, arm) in cost.by_pair.items()}
+    return _Option(one.arm, False, cost.gain.value, own, one.figures.peak_memory_bytes)
+
+
+def _baseline_option(baseline: ArmComparison, candidates: Sequence[Candidate], ranked: Ranking) -> _Option:
+    cost = {key: both[0] for one in candidates for key, both in one.cost(ranked.cost).by_pair.items()}
+    return _Option(baseline.arm, True, 1.0, cost, baseline.peak_memory_bytes)
+
+
+def _choose(options: Sequence[_Option]) -> _Option:
+    """Part 4 of the rule."""
+    best = max(options, key=lambda one: one.gain)
+    as_good = [one for one in options if one is best or not _beats(best, one)]
+    known = [one.peak_bytes for one in as_good if one.peak_bytes is not None]
+    if len(known) < len(as_good):
+        return as_good[0]
     enough = (1 + MIN_DIFFERENCE) * min(known)
-    return next(one for one, peak in zip(fast, known, strict=True) if peak <= enough)
+    return next(one for one, peak in zip(as_good, known, strict=True) if peak <= enough)
 
 
-def _beats(one: Candidate | None, other: Candidate | None) -> bool:
-    """Tell whether `one` is faster by enough, in the pairs that both arms have with the baseline (None)."""
-    mine, theirs = _speedups(one), _speedups(other)
-    keys = [key for key in mine or theirs if (not mine or key in mine) and (not theirs or key in theirs)]
-    if not keys:
+def _beats(one: _Option, other: _Option) -> bool:
+    """Tell whether `one` costs less by enough, in the pairs that both have."""
+    both = [(other.cost[key], cost) for key, cost in one.cost.items() if key in other.cost]
+    if not both:
         return False
-    ratio = mean_ratio([(mine.get(key, 1.0), theirs.get(key, 1.0)) for key in keys])
+    ratio = mean_ratio(both)
     return ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
 
 
-def _speedups(one: Candidate | None) -> Mapping[str, float]:
-    """Speedup over the baseline by pair key; empty for the baseline itself."""
-    figures = {pair.pair_key: pair.speed_figures(STEP_MS) for pair in (one.pairs if one else ())}
-    return {key: both[0] / both[1] for key, both in figures.items() if both is not None and min(both) > 0}
-
-
-def _might_be_chosen(one: Candidate, chosen: Candidate | None, baseline: ArmComparison) -> bool:
+def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) -> bool:
     """Tell whether an undecided arm might take the place of the chosen one, by its facts so far."""
-    speedup = one.figures.speedup
-    if speedup is None or not (speedup.interval or speedup.exact):
-        return chosen is None
-    if not one.speed_is_known:
-        best = chosen.figures.speedup if chosen else None
-        return (speedup.high or speedup.value) > (1 + MIN_DIFFERENCE) * (best.value if best else 1.0)
-    return _choose(baseline, [one] if chosen is None else [chosen, one]) is one
+    if chosen is None:
+        return True
+    cost = one.cost(ranked.cost)
+    most = cost.gain or cost.gain_at_most
+    if most is None or not (most.interval or most.exact):
+        return chosen.is_baseline
+    option = _option(one, ranked)
+    if option is None or not cost.is_known:
+        return (most.high or most.value) > (1 + MIN_DIFFERENCE) * chosen.gain
+    return _choose([chosen, option]) is option
 
 
-def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | None) -> ArmStanding:
+def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | None, ranked: Ranking) -> ArmStanding:
     if one.refusal is not None:
         return ArmStanding(arm=one.arm, standing="refused", refusal=one.refusal)
-    if one.open is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", open=one.open)
+    if (missing := one.open(ranked)) is not None:
+        return ArmStanding(arm=one.arm, standing="undecided", open=missing)
     if small_step is not None:
         return ArmStanding(arm=one.arm, standing="undecided", open="too small")
     return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from ampsweep.config.modes import PARALLEL_ARM_KEYS
+from ampsweep.config.modes import DOTTED_ARM_KEYS
 from ampsweep.record import RunRecord
 from ampsweep.record.parts import UnvouchedOperator
 from ampsweep.text import GIB
@@ -17,6 +17,7 @@ Scalar = str | int | float | bool | None
 
 STEP_MS: Final = "perf/step_ms"
 PEAK_MEMORY: Final = "memory/peak_allocated_gib"
+ENERGY_OF_SAMPLE: Final = "device/energy_per_sample_j"
 VAL_LOSS: Final = "val/loss"
 VAL_ACCURACY: Final = "val/accuracy"
 
@@ -34,7 +35,7 @@ _ARM_OR_SEED: Final = frozenset({"precision_mode", "dtype", "seed", "saved_in"})
 _NOT_WORKLOAD: Final = frozenset(
     {"precision", "seed", "tracking", "report", "predict", "name", "device", "resume", "into", "dry_run", "output_dir"}
     | {"trainer.log_every", "trainer.eval_every", "trainer.checkpoint_every", "seam.saved_in"}
-    | {"parallel.num_processes", *(f"parallel.{key}" for key in PARALLEL_ARM_KEYS)}
+    | {"parallel.num_processes", *DOTTED_ARM_KEYS}
 )
 """Parts of the config that are the arm, the seed or no part of what is computed; the identity has the real device, and
 the real number of ranks."""
@@ -95,6 +96,14 @@ class Run:
         return tuple(self.record.proof.contradictions or ())
 
     @property
+    def emulated(self) -> str | None:
+        """The reason why its device emulated its mode, so that only what it learned may be compared; None: it did not.
+
+        Its memory has what an emulation needs, and its record no figures of the process.
+        """
+        return None if self.record.proof.float8 is None else self.record.proof.float8.emulated
+
+    @property
     def contamination(self) -> str | None:
         """The contamination that may have changed its speed; None if none is known. Memory and loss stay valid."""
         return self._reasons("contaminated")
@@ -113,7 +122,17 @@ class Run:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """The peak predicted for it, of the bytes that its device counts; None without a prediction."""
+        """The peak predicted for it, of the bytes that its device counts; None without a prediction of its own step."""
+        return None if self.is_compiled else self.eager_predicted_bytes
+
+    @property
+    def is_compiled(self) -> bool:
+        """True of a measured run whose steps were compiled: its prediction, of the eager step, is none of its own."""
+        return self.record.identity.compile and self.record.kind == "measured"
+
+    @property
+    def eager_predicted_bytes(self) -> int | None:
+        """The peak predicted for its step, run eagerly; None without a prediction."""
         prediction = self.record.prediction
         if prediction is None:
             return None
@@ -127,7 +146,7 @@ class Run:
     @property
     def prediction_error_pct(self) -> float | None:
         """The predicted peak minus the measured one, in percent of the measured one; None unless both are known."""
-        return None if self.record.prediction is None else self.record.prediction.error_pct
+        return None if self.record.prediction is None or self.is_compiled else self.record.prediction.error_pct
 
     @property
     def tracked_at(self) -> str | None:

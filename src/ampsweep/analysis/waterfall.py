@@ -87,14 +87,19 @@ def _of_pair(pair: Pair) -> Waterfall | None:
         steps=tuple(step for step in steps if step.baseline_bytes or step.arm_bytes),
         seed=arm.seed,
         same_in_all_pairs=True,
-        eager=arm.record.identity.compile or baseline.record.identity.compile,
+        eager=_is_eager(arm) or _is_eager(baseline),
     )
 
 
+def _is_eager(run: Run) -> bool:
+    """Tell whether the traced step of a compiled run was none of its own, as in records of earlier versions."""
+    return run.record.identity.compile and run.record.proof.traced != "compiled"
+
+
 def _categories(run: Run) -> dict[str, int]:
-    """Bytes by category that add up to the run's peak; empty where the record has none."""
+    """Bytes by category that add up to the run's peak; empty where the record has none, or those of an emulation."""
     peak = run.record.memory.peak
-    if not peak:
+    if not peak or run.emulated is not None:
         return {}
     categories: dict[str, int] = {category: int(num_bytes) for category, num_bytes in peak.items()}
     measured = run.num_bytes(PEAK_MEMORY)

@@ -1,0 +1,146 @@
+"""The steps away from float32: from arm to arm, what changes of the five dtypes and what that buys.
+
+Arms are ordered from float32 outward: by their narrowest dtype, then by the bits of all five, then in the order of
+reports. An arm's step is from the arm before it that differs from it in fewest dtypes; of several such from the one
+that differs in fewest settings, then one of the same mode, then the nearest in this order.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ampsweep.analysis.arm_values import ArmValues, Values, difference_between, ratio_between
+from ampsweep.analysis.costs import CostKind
+from ampsweep.analysis.statistics import Estimate, mean_difference
+from ampsweep.config.modes import distinctions, mode_of, report_order
+
+DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
+
+KINDS: Final[tuple[DtypeKind, ...]] = ("compute", "parameters", "gradients", "reduction", "optimizer_state")
+"""The five dtypes, in the order of the records; `gradients` is that of accumulation."""
+
+_WIDTH: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DtypeChange:
+    """One of the five dtypes that a step changes, by its names in torch."""
+
+    kind: DtypeKind
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingChange:
+    """A setting of the precision, other than a dtype, that a step changes; None where an arm does not set it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DtypeStep:
+    """A step from one arm to the next one away from float32. Figures are of the pairs that both have."""
+
+    before: str
+    after: str
+    dtypes: tuple[DtypeChange, ...]
+    settings: tuple[SettingChange, ...]
+    """Both are empty where the modes differ in how they compute alone."""
+    speedup: Estimate | None
+    """Step time before over that after: above 1 is faster."""
+    gain: Estimate | None
+    """The same of the cost that ranks the arms, where that is another one."""
+    memory_saved_bytes: Estimate | None
+    """Peak before minus that after."""
+    memory_saved_pct: Estimate | None
+    loss_gap: Estimate | None
+    """Final validation loss after minus that before: positive is worse."""
+
+
+def dtype_steps(
+    dtypes: Mapping[str, Mapping[str, str]], values: Mapping[str, ArmValues], cost: CostKind
+) -> tuple[DtypeStep, ...]:
+    """The step to each arm but the first, in the order from float32 outward.
+
+    Args:
+        dtypes: arm -> kind -> dtype; an arm without any has no place in the order, and no step.
+        values: of the same arms; one without figures is a step all the same, without figures.
+        cost: the cost that ranks the arms.
+    """
+    known = {arm: of for arm, of in dtypes.items() if of}
+    order = sorted(known, key=lambda arm: _outward(arm, known[arm]))
+    steps = []
+    for place, after in enumerate(order[1:], start=1):
+        nearest = min(enumerate(order[:place]), key=lambda one: _distance(one[1], after, known, place - one[0]))[1]
+        steps.append(_step(nearest, after, known, values, cost))
+    return tuple(steps)
+
+
+def bits(dtype: str) -> int | None:
+    """Bits of a number of this dtype, by its name.
+
+    >>> bits("bfloat16"), bits("float8_e4m3fn"), bits("bool")
+    (16, 8, None)
+    """
+    found = _WIDTH.search(dtype)
+    return None if found is None else int(found[0])
+
+
+def _outward(arm: str, dtypes: Mapping[str, str]) -> tuple[int, int, int, str]:
+    widths = [width for kind in KINDS if kind in dtypes and (width := bits(dtypes[kind])) is not None]
+    return -min(widths, default=0), -sum(widths), *report_order(arm)
+
+
+def _distance(
+    before: str, after: str, dtypes: Mapping[str, Mapping[str, str]], num_between: int
+) -> tuple[int, int, bool, int]:
+    num_dtypes = len(_changed_dtypes(dtypes[before], dtypes[after]))
+    num_settings = len(_changed_settings(before, after))
+    return num_dtypes, num_settings, mode_of(before) is not mode_of(after), num_between
+
+
+def _changed_dtypes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[DtypeChange, ...]:
+    return tuple(
+        DtypeChange(kind=kind, before=before[kind], after=after[kind])
+        for kind in KINDS
+        if kind in before and kind in after and before[kind] != after[kind]
+    )
+
+
+def _changed_settings(before: str, after: str) -> tuple[SettingChange, ...]:
+    mine, theirs = distinctions(after), distinctions(before)
+    return tuple(
+        SettingChange(name=name, before=theirs.get(name), after=mine.get(name))
+        for name in dict.fromkeys([*mine, *theirs])
+        if mine.get(name) != theirs.get(name)
+    )
+
+
+def _step(
+    before: str,
+    after: str,
+    dtypes: Mapping[str, Mapping[str, str]],
+    values: Mapping[str, ArmValues],
+    cost: CostKind,
+) -> DtypeStep:
+    one, other = values[before], values[after]
+    return DtypeStep(
+        before=before,
+        after=after,
+        dtypes=_changed_dtypes(dtypes[before], dtypes[after]),
+        settings=_changed_settings(before, after),
+        speedup=ratio_between(one.step_ms, other.step_ms),
+        gain=None if cost == "step time" else ratio_between(one.cost(cost), other.cost(cost)),
+        memory_saved_bytes=difference_between(one.peak_bytes, other.peak_bytes),
+        memory_saved_pct=_saved_pct(one.peak_bytes, other.peak_bytes),
+        loss_gap=difference_between(other.loss, one.loss),
+    )
+
+
+def _saved_pct(before: Values, after: Values) -> Estimate | None:
+    shares = [100 * (peak - after[key]) / peak for key, peak in before.items() if key in after and peak > 0]
+    return mean_difference(shares) if shares else None

@@ -1,0 +1,107 @@
+"""An estimate of what float8 can gain over bfloat16 in linear layers, by a roofline and by published measurements.
+
+The roofline is that of torchao (`torchao/testing/training/roofline_utils.py` of 0.18): a kernel takes the longest of
+its arithmetic, its memory traffic and its launch. A layer multiplies three times a step, for its output and for two
+gradients. In float8 it also finds the largest value of each operand and rounds it: kernels that move bytes only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.record.parts import LinearShape
+
+_BF16_FLOPS: Final = 989.4e12
+_FLOAT8_FLOPS: Final = 1978.9e12
+_BYTES_PER_S: Final = 3.35e12
+"""Dense arithmetic and memory bandwidth of an H100 SXM, from NVIDIA's architecture whitepaper."""
+_REACHED_FLOPS: Final = 0.78
+_REACHED_BYTES: Final = 0.92
+"""The shares of them that large kernels reach, as torchao measured."""
+_LAUNCH_S: Final = 2e-6
+"""The time of a kernel that does nothing, as torchao measured."""
+
+_BF16: Final = 2
+_FLOAT8: Final = 1
+
+
+@dataclass(frozen=True)
+class Float8Gain:
+    """The estimate for all converted layers of a model on an H100."""
+
+    num_layers: int
+    bf16_us: float
+    """Microseconds of a step in their matrix multiplications in bfloat16."""
+    float8_us: float
+    """The same in float8, with the kernels that round."""
+    num_measured_slower: int
+    """Layers with sizes at which torchao measured float8 to be no faster."""
+
+    @property
+    def speedup(self) -> float:
+        return self.bf16_us / self.float8_us
+
+    @property
+    def can_gain(self) -> bool:
+        """Tell whether float8 may be faster: by the roofline, and by measurements for some layer."""
+        return self.speedup > 1 and self.num_measured_slower < self.num_layers
+
+
+def float8_gain(shapes: Iterable[LinearShape], recipe: str) -> Float8Gain | None:
+    """Estimate the gain for these layers; None where no layer was called.
+
+    Args:
+        recipe: torchao's, `tensorwise` or `rowwise`.
+    """
+    called = [shape for shape in shapes if shape.rows]
+    if not called:
+        return None
+    return Float8Gain(
+        num_layers=len(called),
+        bf16_us=1e6 * sum(shape.calls * _products_s(shape, _BF16_FLOPS, _BF16) for shape in called),
+        float8_us=1e6
+        * sum(shape.calls * (_products_s(shape, _FLOAT8_FLOPS, _FLOAT8) + _casts_s(shape, recipe)) for shape in called),
+        num_measured_slower=sum(_MEASURED_SLOWER[recipe](shape.out_features, shape.in_features) for shape in called),
+    )
+
+
+def _products_s(shape: LinearShape, flops_per_s: float, operand_bytes: int) -> float:
+    """Seconds of the three products of one call; results are in bfloat16."""
+    m, k, n = shape.rows / shape.calls, shape.in_features, shape.out_features
+    arithmetic_s = 2 * m * k * n / flops_per_s / _REACHED_FLOPS
+    sizes = (m * k, k * n, m * n)
+    return sum(max(arithmetic_s, _moving_s(operand_bytes * (sum(sizes) - out) + _BF16 * out)) for out in sizes)
+
+
+def _casts_s(shape: LinearShape, recipe: str) -> float:
+    """Seconds of rounding input, weight and gradient of one call, none of it fused with what comes before."""
+    m, k, n = shape.rows / shape.calls, shape.in_features, shape.out_features
+    return sum(map(_moving_s, _MOVED[recipe](m * k, m * n, k * n)))
+
+
+def _moving_s(num_bytes: float) -> float:
+    return max(num_bytes / _BYTES_PER_S / _REACHED_BYTES, _LAUNCH_S)
+
+
+def _moved_tensorwise(inputs: float, gradients: float, weights: float) -> Iterator[float]:
+    """Bytes that each kernel moves: two find the largest value, then one writes both layouts of rows, or two those of
+    weights, of which backward needs the second."""
+    for size in (inputs, gradients):
+        yield from (_BF16 * size, 0, (_BF16 + 2 * _FLOAT8) * size)
+    yield from (_BF16 * weights, 0, (_BF16 + _FLOAT8) * weights, (_BF16 + _FLOAT8) * weights)
+
+
+def _moved_rowwise(inputs: float, gradients: float, weights: float) -> Iterator[float]:
+    """Bytes that each kernel moves: rows are scaled and rounded in one, columns after they have become rows."""
+    for size in (inputs, gradients):
+        yield from ((2 * _BF16 + _FLOAT8) * size, (_BF16 + _FLOAT8) * size)
+    yield from ((_BF16 + _FLOAT8) * weights, 2 * _BF16 * weights, (_BF16 + _FLOAT8) * weights)
+
+
+_MOVED: Final = {"tensorwise": _moved_tensorwise, "rowwise": _moved_rowwise}
+_MEASURED_SLOWER: Final[dict[str, Callable[[int, int], bool]]] = {
+    "tensorwise": lambda n, k: k <= 4096 and n <= 1024,
+    "rowwise": lambda n, k: n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048),
+}
+"""Sizes (outputs, inputs) that torchao's filter `_auto_filter_for_recipe` leaves in bfloat16, by its benchmarks on
+H100s (https://github.com/pytorch/ao/tree/main/torchao/float8#performance)."""

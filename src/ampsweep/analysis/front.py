@@ -1,0 +1,162 @@
+"""The front of speed, memory and loss: the arms of a workload that no other beats.
+
+An arm is beaten by another that is better in one of the three, cost, peak memory or final loss, and worse in none:
+- better or worse in cost or memory: by 2% or more, resolved by the pairs that both have (the 95% interval of their own
+  ratio leaves out 1); in loss: the 90% interval of their own gap lies beyond the margin;
+- else they count as the same, if the better one's ratio is resolved or known to within 10%, and if its loss is known
+  not to be worse by the margin. Where that is not known, neither beats the other;
+- what neither of them measured counts for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ampsweep.analysis.arm_values import ArmValues, Values, difference_between, ratio_between
+from ampsweep.analysis.costs import MAX_DOUBT, CostKind
+from ampsweep.analysis.equivalence import two_one_sided_tests
+from ampsweep.analysis.recommendation import MIN_DIFFERENCE
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+
+Axis = Literal["cost", "memory", "loss"]
+Relation = Literal["better", "worse", "same", "open", "not measured"]
+
+AXES: Final[tuple[Axis, ...]] = ("cost", "memory", "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beaten:
+    """The arm that beats another, and where the beaten one is worse."""
+
+    by: str
+    worse_in: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontArm:
+    """One arm's place. Figures are those of its pairs with the baseline, the baseline's of all pairs."""
+
+    arm: str
+    cost: float
+    """Geometric mean over pairs, in the unit of the front's cost."""
+    cost_ratio: Estimate | None
+    """The cost over the baseline's; None for the baseline."""
+    peak_bytes: float
+    loss_gap: Estimate | None
+    """Final validation loss minus the baseline's; None for the baseline, and where it was not measured."""
+    loss: Relation
+    """Its final loss against the baseline's: beyond the margin, within it or not known."""
+    beaten: Beaten | None
+    """None for an arm on the front."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """The arms of a workload by cost, memory and loss, in the order of tables."""
+
+    cost: CostKind
+    arms: tuple[FrontArm, ...]
+    without: tuple[str, ...]
+    """Arms that lack cost or memory, and hence have no place."""
+
+    @property
+    def unbeaten(self) -> tuple[FrontArm, ...]:
+        """The arms on the front."""
+        return tuple(one for one in self.arms if one.beaten is None)
+
+
+def front(values: Sequence[ArmValues], cost: CostKind, *, fallback: CostKind, margin: float | None) -> Front | None:
+    """The front of the arms with these values, the baseline's first; None without two arms that have a place.
+
+    Args:
+        values: of the arms in the order of tables, the baseline's first.
+        cost: the cost that ranks them, taken if every arm has it, else `fallback`.
+        margin: the gap of the final loss that counts as none, in the unit of the loss; None without losses.
+    """
+    kind = cost if all(one.cost(cost) for one in values) else fallback
+    placed = [one for one in values if one.cost(kind) and one.peak_bytes]
+    if len(placed) < 2:
+        return None
+    relations = {
+        (one.arm, other.arm): _relations(one, other, kind, margin) for one in placed for other in placed if one != other
+    }
+    beaten = _beaten([one.arm for one in placed], relations)
+    baseline = values[0]
+    return Front(
+        cost=kind,
+        arms=tuple(_place(one, baseline, kind, margin, beaten.get(one.arm)) for one in placed),
+        without=tuple(one.arm for one in values if one not in placed),
+    )
+
+
+_Relations = dict[Axis, Relation]
+
+
+def _relations(one: ArmValues, other: ArmValues, kind: CostKind, margin: float | None) -> _Relations:
+    """The place of `one` against `other` on each axis."""
+    return {
+        "cost": _by_ratio(one.cost(kind), other.cost(kind)),
+        "memory": _by_ratio(one.peak_bytes, other.peak_bytes),
+        "loss": _by_gap(one.loss, other.loss, margin),
+    }
+
+
+def _by_ratio(one: Values, other: Values) -> Relation:
+    ratio = ratio_between(one, other)
+    if ratio is None:
+        return "open" if one or other else "not measured"
+    if ratio.resolves(1.0) and not 1 / (1 + MIN_DIFFERENCE) < ratio.value < 1 + MIN_DIFFERENCE:
+        return "better" if ratio.value < 1 else "worse"
+    is_known = ratio.exact or ratio.resolves(1.0) or (ratio.high is not None and ratio.high <= MAX_DOUBT)
+    return "same" if is_known else "open"
+
+
+def _by_gap(one: Values, other: Values, margin: float | None) -> Relation:
+    if margin is None or not (one or other):
+        return "not measured"
+    gaps = [value - other[key] for key, value in one.items() if key in other]
+    if len(gaps) < MIN_PAIRS:
+        return "open"
+    tested = two_one_sided_tests(gaps, margin)
+    if tested.position in ("above", "below"):
+        return "worse" if tested.position == "above" else "better"
+    return "same" if tested.high < margin else "open"
+
+
+def _beaten(arms: Sequence[str], relations: dict[tuple[str, str], _Relations]) -> dict[str, Beaten]:
+    """The beaten arms, each with one that beats it: one that is unbeaten itself, and better in most."""
+    beaters = {arm: [one for one in arms if one != arm and _beats(relations[one, arm])] for arm in arms}
+    if all(beaters.values()):  # ties are not transitive: arms may beat each other in a circle
+        return {}
+    found = {}
+    for arm, candidates in beaters.items():
+        if candidates:
+            by = min(candidates, key=lambda one: (bool(beaters[one]), -len(_better_in(relations[one, arm]))))
+            found[arm] = Beaten(by=by, worse_in=_better_in(relations[by, arm]))
+    return found
+
+
+def _beats(of: _Relations) -> bool:
+    return "better" in of.values() and not {"worse", "open"} & set(of.values())
+
+
+def _better_in(of: _Relations) -> tuple[Axis, ...]:
+    return tuple(axis for axis in AXES if of[axis] == "better")
+
+
+def _place(
+    one: ArmValues, baseline: ArmValues, kind: CostKind, margin: float | None, beaten: Beaten | None
+) -> FrontArm:
+    is_baseline = one is baseline
+    cost, peak = one.mean_cost(kind), one.mean_peak_bytes
+    assert cost is not None, one
+    assert peak is not None, one
+    return FrontArm(
+        arm=one.arm,
+        cost=cost,
+        cost_ratio=None if is_baseline else ratio_between(one.cost(kind), baseline.cost(kind)),
+        peak_bytes=peak,
+        loss_gap=None if is_baseline else difference_between(one.loss, baseline.loss),
+        loss="same" if is_baseline else _by_gap(one.loss, baseline.loss, margin),
+        beaten=beaten,
+    )
