@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
+from ampsweep.analysis.goal import Goal
 from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
 from ampsweep.analysis.seam_comparison import SEAM_KEYS
 from ampsweep.config.errors import UserError
@@ -24,9 +26,14 @@ class Compared:
 
 
 def compare_directories(
-    directories: Sequence[Path], *, baseline: str | None = None, margin_pct: float | None = None
+    directories: Sequence[Path],
+    *,
+    baseline: str | None = None,
+    margin_pct: float | None = None,
+    objective: str | None = None,
+    memory_gib: float | None = None,
 ) -> Compared:
-    """Compare all runs below `directories`; baseline and margin are those the runs recorded, unless given.
+    """Compare all runs below `directories`; what is not given of baseline, margin and goal is as the runs recorded it.
 
     Files that cannot be read are named in the comparison and left out.
 
@@ -45,6 +52,10 @@ def compare_directories(
         records,
         baseline=_recorded_baseline(records) if baseline is None else baseline,
         margin_pct=_recorded_margin_pct(records) if margin_pct is None else margin_pct,
+        goal=Goal(
+            objective="energy" if (objective or _recorded(records, "objective")) == "energy" else "time",
+            memory_gib=_recorded(records, "memory_gib") if memory_gib is None else memory_gib,
+        ),
         curves={
             directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole
         },
@@ -76,6 +87,12 @@ def _recorded_baseline(records: Sequence[tuple[Path, RunRecord]]) -> str:
     """The baseline of the first run that recorded one."""
     recorded = (record.config.get("report", {}).get("baseline") for _, record in records)
     return next((str(one) for one in recorded if one is not None), ReportConfig.baseline)
+
+
+def _recorded(records: Sequence[tuple[Path, RunRecord]], key: Literal["objective", "memory_gib"]) -> Any:
+    """The value of a key of `report` in the first run that recorded one; None if none did."""
+    recorded = (record.config.get("report", {}).get(key) for _, record in records)
+    return next((one for one in recorded if one is not None), None)
 
 
 def _recorded_margin_pct(records: Sequence[tuple[Path, RunRecord]]) -> float:

@@ -16,7 +16,17 @@ from ampsweep.analysis.statistics import Estimate
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.rank_tables import lines_of_ranks
-from ampsweep.report.sentences import arm_findings, batch_limits, explaining, recommending, seams, sizes
+from ampsweep.report.sentences import (
+    arm_findings,
+    batch_limits,
+    dtype_steps,
+    explaining,
+    front,
+    pitfalls,
+    recommending,
+    seams,
+    sizes,
+)
 
 SCHEMA: Final = 3
 
@@ -33,6 +43,7 @@ def _comparison(of: Comparison) -> Json:
         "schema": SCHEMA,
         "baseline": of.baseline,
         "margin_pct": of.margin_pct,
+        "goal": asdict(of.goal),
         "workloads": [_workload(one) for one in of.workloads],
         "searches": [_search(one) for one in of.searches],
         "sizes": [_series(one, of) for one in of.series],
@@ -71,6 +82,7 @@ def _verdict(of: Verdict) -> Json:
         "recommendation": {
             "arm": of.recommendation.arm,
             "sentence": recommending.recommendation(of),
+            "goes_by": _ranking(of),
             "evidence": recommending.evidence(of),
             "standings": [
                 {"arm": one.arm, "standing": one.standing, "reason": recommending.standing(one, of)}
@@ -88,7 +100,18 @@ def _verdict(of: Verdict) -> Json:
             }
             for one in of.reasons
         ],
+        "front": None if of.front is None else asdict(of.front) | {"sentence": front.front_line(of.front)},
+        "steps": [asdict(one) | {"changes": dtype_steps.changes(one)} for one in of.steps],
+        "pitfalls": [
+            {"arm": arm, "kind": one.kind, "text": pitfalls.pitfall(one), "evidence": dict(one.figures)}
+            for arm, one in of.pitfalls
+        ],
     }
+
+
+def _ranking(of: Verdict) -> Json | None:
+    ranked = of.recommendation.ranking
+    return None if ranked is None else asdict(ranked) | {"text": recommending.goes_by(of)}
 
 
 def _arm_verdict(of: ArmVerdict) -> Json:
@@ -125,7 +148,8 @@ def _parity(of: Parity) -> Json:
 
 
 def _time_to_loss(of: TimeToLoss) -> Json:
-    return asdict(of) | {"text": arm_findings.time_to_loss(of)}
+    figures = {key: value for key, value in asdict(of).items() if key not in ("seconds", "joules")}
+    return figures | {"text": arm_findings.time_to_loss(of)}
 
 
 def _series(of: SizeSeries, comparison: Comparison) -> Json:

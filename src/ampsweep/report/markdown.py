@@ -11,11 +11,13 @@ from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.analysis.size_series import SizeSeries
 from ampsweep.report.columns import ABSENT, Cell, columns_for
 from ampsweep.report.dashboard import PanelShown
+from ampsweep.report.dtype_step_table import dtype_step_table
 from ampsweep.report.extent import JSON_NAME, first_rows
 from ampsweep.report.rank_tables import arms_with_ranks, dtypes_table, lines_of_ranks, ranks_table
 from ampsweep.report.seam_tables import matrix_table, seams_table
 from ampsweep.report.search_tables import probes_table, search_table
 from ampsweep.report.sentences.batch_limits import HEADING, heading, largest_batches, search_lines
+from ampsweep.report.sentences.dtype_steps import HEADING as STEPS
 from ampsweep.report.sentences.explaining import arm_note, comparison_note, unpaired
 from ampsweep.report.sentences.file_problems import file_problems
 from ampsweep.report.sentences.method import method
@@ -112,10 +114,16 @@ def _findings(workload: WorkloadComparison) -> list[str]:
         "",
         plain(conclusion(workload)),
         "",
+        *_steps(workload),
         *_ranks(workload),
         *_list("Why", [_said(line) for line in lines if line.topic == "why"], level=3),
         *_list("Notes", notes, level=3),
     ]
+
+
+def _steps(workload: WorkloadComparison) -> list[str]:
+    steps = workload.verdict.steps
+    return [f"### {STEPS}", "", *_plain_table(dtype_step_table(steps)), ""] if steps else []
 
 
 def _ranks(workload: WorkloadComparison) -> list[str]:

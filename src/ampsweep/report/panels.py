@@ -9,9 +9,12 @@ from typing import Final, Literal
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import AUTOCAST_PENALTY, METRICS
 
-Kind = Literal["curves", "by_arm", "stack", "changes", "chain", "pairs", "against_size", "effects_against_size"]
+Kind = Literal[
+    "front", "curves", "by_arm", "stack", "changes", "chain", "pairs", "against_size", "effects_against_size"
+]
 """The way a panel shows its metrics:
 
+- `front`: cost, peak memory and final loss of each arm, and which of them no other beats;
 - `curves`: one metric of the history over the steps, an arm a colour, with the band of its seeds;
 - `by_arm`: one metric of the summary, a bar an arm (median over runs) and a dot a run;
 - `stack`: metrics of the summary that add up, stacked for each arm, predicted beside measured;
@@ -26,9 +29,10 @@ Effect = Literal["ratio", "saved", "saved_pct", "gap"]
 """The figure of a pair in panels of pairs: baseline over arm, baseline minus arm (the second time in percent of the
 baseline), or arm minus baseline."""
 
-Section = Literal["memory", "speed", "learning", "scaler", "device"]
+Section = Literal["overall", "memory", "speed", "learning", "scaler", "device"]
 
 SECTIONS: Final[dict[Section, str]] = {
+    "overall": "Overall",
     "memory": "Memory",
     "speed": "Speed",
     "learning": "Learning",
@@ -40,7 +44,7 @@ SECTIONS: Final[dict[Section, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One picture, whose metrics all have the same unit."""
+    """One picture, whose metrics all have the same unit but for the kind `front`."""
 
     key: str
     """Names it in files and links: lower case, unique."""
@@ -74,6 +78,18 @@ _BY_CATEGORY: Final = tuple(map(memory_key, MEMORY_CATEGORIES))
 
 PANELS: Final[tuple[Panel, ...]] = (
     Panel(
+        key="front",
+        title="Speed, memory and loss",
+        question="Which arms does no other beat?",
+        section="overall",
+        kind="front",
+        metrics=("perf/step_ms", "memory/peak_allocated_gib", "val/loss"),
+        note="To the left is faster, below is less memory. Filled: on the front. Hollow: beaten by an arm that is "
+        "better in one of the three and worse in none. Circle: the final loss is not worse by the margin; triangle up: "
+        "worse; triangle down: better; diamond: not known; square: not measured. The line connects the arms of the "
+        "front whose loss is not worse. Whiskers: 95% interval of the ratio to the baseline.",
+    ),
+    Panel(
         key="memory-categories",
         title="Where the memory goes",
         question="Where do the bytes go?",
@@ -81,7 +97,8 @@ PANELS: Final[tuple[Panel, ...]] = (
         kind="stack",
         metrics=_BY_CATEGORY,
         whole="memory/peak_allocated_gib",
-        note="At the peak of one traced training step, in eager mode.",
+        note="At the peak of one traced training step. Compiled code makes no difference between activations and "
+        "half-precision copies of weights: of compiled runs these are activations, too.",
     ),
     Panel(
         key="memory-saved",
@@ -411,8 +428,7 @@ SEARCH_PANELS: Final[tuple[Panel, ...]] = (
         kind="stack",
         metrics=_BY_CATEGORY,
         whole="memory/peak_allocated_gib",
-        note="At the peak of one traced training step, in eager mode; evaluation and what is kept beside it may add "
-        "to that.",
+        note="At the peak of one traced training step; evaluation and what is kept beside it may add to that.",
     ),
     Panel(
         key="samples-per-sec-there",

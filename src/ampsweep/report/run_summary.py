@@ -7,6 +7,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from ampsweep.analysis.arm_notes import ArmNote, without_effect
+from ampsweep.analysis.float8_summary import float8_summary
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run
@@ -16,6 +18,9 @@ from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.console import PLAIN_WIDTH, at_least, of_texts
 from ampsweep.report.rank_tables import DTYPES, ranks_table
+from ampsweep.report.sentences import float8
+from ampsweep.report.sentences.compiling import compiled, remarks
+from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.report.sentences.file_problems import leak
 from ampsweep.report.sentences.headroom import summary_lines
 from ampsweep.report.sentences.ranks import rank_line
@@ -49,6 +54,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
     if (leaked := run.leaked_bytes) is not None:
         yield "warning", f"{leak(leaked)}; if each does, memory grows beyond the peak told here"
+    for kind in without_effect(run):
+        yield "warning", arm_note(ArmNote(kind=kind, seeds=(run.seed,)))
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
@@ -62,10 +69,22 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "step time", f"none: {why}"
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
         yield "peak memory", num_bytes(value)
+    elif (why := record.absent.get("memory/peak_allocated_gib")) is not None:
+        yield "peak memory", f"none: {why}"
     if (value := run.predicted_bytes) is not None:
         yield "predicted", predicted_bytes(value, run.prediction_error_pct)
+    elif (value := run.eager_predicted_bytes) is not None:
+        yield "predicted", f"{num_bytes(value)} for the eager step; this one was compiled"
+    if record.proof.traced == "compiled" or record.compilation.num_graphs:
+        yield "compiled", compiled(record.compilation)
+    for line in remarks(record.compilation):
+        yield "", line
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
+    if (summary := float8_summary(record.proof.float8)) is not None:
+        yield "float8", float8.layers(summary)
+        if summary.gain is not None:
+            yield "", float8.gain(summary.gain, summary.recipe)
     for line in _headroom(run.directory):
         yield "headroom", line
     if ranks is not None:

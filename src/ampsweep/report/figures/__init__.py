@@ -5,6 +5,7 @@ from typing import Final
 
 from ampsweep.report.figures.arm_bars import show_by_arm, show_chain
 from ampsweep.report.figures.figure import NoFigure, PanelFigure, Style
+from ampsweep.report.figures.front import show_front
 from ampsweep.report.figures.memory_changes import show_changes
 from ampsweep.report.figures.memory_stack import show_stack
 from ampsweep.report.figures.pair_effects import show_pairs
@@ -14,6 +15,7 @@ from ampsweep.report.panels import Kind, Panel
 from ampsweep.report.workload_data import ArmRuns, WorkloadData
 
 OF_WORKLOAD: Final[dict[Kind, Callable[[Panel, WorkloadData, Style], PanelFigure | NoFigure]]] = {
+    "front": show_front,
     "curves": show_curves,
     "by_arm": show_by_arm,
     "chain": show_chain,

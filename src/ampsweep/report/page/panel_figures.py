@@ -148,7 +148,7 @@ def figure_card(
 
 
 def _is_wide(panel: Panel) -> bool:
-    return panel.kind in ("stack", "chain")
+    return panel.kind in ("front", "stack", "chain")
 
 
 def _absent(panels: Sequence[tuple[Panel, str]]) -> Markup | None:

@@ -9,6 +9,7 @@ from ampsweep.report.extent import JSON_NAME, first_rows
 from ampsweep.report.page.filters import facts_attribute, filter_keys
 from ampsweep.report.page.markup import Markup, arm_name, name, tag
 from ampsweep.report.page.tables import grid
+from ampsweep.report.sentences.compiling import compiled, remarks
 from ampsweep.report.settings import differences
 from ampsweep.report.units import quantity
 
@@ -33,6 +34,9 @@ def runs_table(dashboard: Dashboard) -> list[Markup]:
     ]
     headers = ("arm", "seed", "status", *(header for header, _, _ in _FIGURES), "differs in", "directory", "W&B")
     numeric = (False, True, False, *(True for _ in _FIGURES), False, False, False)
+    if any(run.is_compiled for _, run, _, _ in shown):
+        headers, numeric = (*headers, "compiled"), (*numeric, False)
+        rows = [[*row, _compiled(run)] for row, (_, run, _, _) in zip(rows, shown, strict=True)]
     caption = "All runs" if len(shown) == len(every) else "The first runs of each arm"
     table = grid(headers, numeric, rows, caption=caption, class_="runs", attributes=attributes)
     if len(shown) == len(every):
@@ -50,6 +54,11 @@ def _row(run: Run, entry: RunEntry, differing: str, dashboard: Dashboard) -> lis
         _directory(entry.directory),
         _tracked(entry.tracked_at),
     ]
+
+
+def _compiled(run: Run) -> str:
+    found = run.record.compilation
+    return "; ".join([compiled(found), *remarks(found)]) if run.is_compiled and run.measured else "-"
 
 
 def _figure(run: Run, key: str, unit: str) -> str:

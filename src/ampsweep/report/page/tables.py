@@ -1,10 +1,14 @@
 """Tables of the page."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ampsweep.report.page.markup import Child, Markup, arm_name, name, tag
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.table import Table
+
+_OF_ARMS: Final = ("arm", "from", "to")
+"""Headers of columns of arms."""
 
 
 def html_table(
@@ -15,11 +19,11 @@ def html_table(
     class_: str = "",
     attributes: list[dict[str, str]] | None = None,
 ) -> Markup:
-    """A table of texts; what stands under the header `arm` gets the arm's colour."""
+    """A table of texts; arms under the headers of arms get their colours."""
     kinds = list(zip(table.headers, table.numeric, strict=True))
     rows = [
         [
-            cell_of_arm(cell, styles) if header == "arm" else cell if numeric else name(cell)
+            cell_of_arm(cell, styles) if header in _OF_ARMS else cell if numeric else name(cell)
             for (header, numeric), cell in zip(kinds, row, strict=True)
         ]
         for row in table.rows

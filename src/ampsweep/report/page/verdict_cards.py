@@ -7,13 +7,14 @@ from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
 from ampsweep.report.columns import ARM, Cell, columns_for
 from ampsweep.report.dashboard import WorkloadPanels
+from ampsweep.report.dtype_step_table import dtype_step_table
 from ampsweep.report.page.arm_results import memory, parity, speed, word
 from ampsweep.report.page.filters import facts_attribute
 from ampsweep.report.page.markup import Markup, arm_name, join, name, sentence, tag
 from ampsweep.report.page.tables import details, grid, html_table
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.rank_tables import arms_with_ranks, lines_of_ranks, ranks_table
-from ampsweep.report.sentences import arm_findings, explaining, ranks, recommending
+from ampsweep.report.sentences import arm_findings, dtype_steps, explaining, front, pitfalls, ranks, recommending
 
 
 def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequence[str]) -> Markup:
@@ -32,6 +33,7 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
             _within_runs(workload.arms, styles),
             class_="grounds-lists",
         ),
+        _steps(verdict, styles),
         _ranks(workload, styles),
         details(
             "All figures, in words and as a table",
@@ -47,11 +49,13 @@ def verdict_card(one: WorkloadPanels, styles: Mapping[str, ArmStyle], keys: Sequ
 def _answer(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup:
     """The recommendation: its first words large, its grounds below."""
     headline, colon, grounds = recommending.recommendation(verdict).partition(": ")
-    arm = verdict.recommendation.arm
+    arm, ranked = verdict.recommendation.arm, recommending.goes_by(verdict)
     return tag(
         "div",
         tag("p", name(headline + colon.strip()), class_="headline"),
         tag("p", name(grounds), class_="grounds") if grounds else None,
+        tag("p", sentence(f"goes by {ranked}", styles), class_="note") if ranked is not None else None,
+        tag("p", sentence(front.front_line(verdict.front), styles), class_="note") if verdict.front else None,
         class_=f"answer {'decided' if arm else 'undecided'}",
         style=f"--arm:{styles[arm].colour}" if arm is not None else None,
     )
@@ -67,6 +71,7 @@ def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapp
         _tile("Parity", *parity(loss), judged.parity),
     ]
     is_measured = any(one is not None for one in (figures.speedup, figures.memory_saved_bytes, loss))
+    told = [pitfalls.pitfall(one) for of, one in verdict.pitfalls if of == arm.arm]
     is_explained = standing is not None and standing.standing in ("refused", "undecided")
     return tag(
         "section",
@@ -82,6 +87,7 @@ def _arm(arm: ArmVerdict, figures: ArmComparison, verdict: Verdict, styles: Mapp
         tag("p", sentence(arm_findings.time_to_loss(arm.time_to_loss), styles), class_="why")
         if arm.time_to_loss
         else None,
+        *(tag("p", sentence(one, styles), class_="why") for one in told),
         class_="arm-verdict",
         data_arm=arm.arm,
         style=f"--arm:{styles[arm.arm].colour}",
@@ -132,6 +138,15 @@ def _within_runs(arms: Sequence[ArmComparison], styles: Mapping[str, ArmStyle]) 
         if arm.within_run is not None
     ]
     return tag("section", tag("h4", "Within runs"), tag("ul", *items)) if items else None
+
+
+def _steps(verdict: Verdict, styles: Mapping[str, ArmStyle]) -> Markup | None:
+    """The steps away from float32; folded, as the picture of the front comes first."""
+    if not verdict.steps:
+        return None
+    attributes = [{"data_arm": one.after} for one in verdict.steps]
+    table = dtype_step_table(verdict.steps)
+    return details(dtype_steps.HEADING, html_table(table, styles, caption=dtype_steps.HEADING, attributes=attributes))
 
 
 def _ranks(workload: WorkloadComparison, styles: Mapping[str, ArmStyle]) -> Markup | None:

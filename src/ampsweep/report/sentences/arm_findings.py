@@ -6,6 +6,7 @@ from typing import Final
 
 from ampsweep.analysis.arms import WithinRun
 from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
+from ampsweep.analysis.goal import Objective
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.parity import Parity, ParityVerdict
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
@@ -135,11 +136,23 @@ def parity_short(of: Parity) -> str:
 
 def time_to_loss(of: TimeToLoss) -> str:
     """Tell how much sooner than the baseline, and with how much energy, an arm reached its loss."""
-    name = metric_words(of.metric)
+    loss = f"the baseline's final {metric_words(of.metric)} (within {of.margin_pct:g}%)"
     if of.speedup is None:
-        return f"reached the baseline's final {name} in {of.num_reached} of {of.n} pairs"
+        return f"reached {loss} in {of.num_reached} of {of.n} pairs"
     energy = "" if of.energy_ratio is None else f", with {ratio_figure(of.energy_ratio)} of its energy"
-    return f"reached the baseline's final {name} {ratio_figure(of.speedup)} as fast{energy} (n={of.n})"
+    return f"reached {loss} {ratio_figure(of.speedup)} as fast{energy} (n={of.n})"
+
+
+def to_loss_brief(of: TimeToLoss, objective: Objective) -> str:
+    """The time or energy up to the baseline's final loss in a few words, without interval."""
+    name = f"its final {metric_words(of.metric)}"
+    if of.speedup is None:
+        return f"{name} not reached in every pair"
+    if objective == "time":
+        return f"{ratio(of.speedup.value)} as fast to {name}"
+    return (
+        f"{name} not reached" if of.energy_ratio is None else f"{ratio(of.energy_ratio.value)} of the energy to {name}"
+    )
 
 
 def within_run(of: WithinRun) -> str:

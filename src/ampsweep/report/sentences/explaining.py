@@ -10,6 +10,7 @@ from ampsweep.analysis.reasons import MULTIPLE, Reason, wide_flops
 from ampsweep.analysis.runs import TrainedOn
 from ampsweep.analysis.step_limits import SmallStep
 from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, Caution, SmallPeak
+from ampsweep.report.sentences import float8
 from ampsweep.report.sentences.arm_findings import step_limit
 from ampsweep.report.sentences.causing import causes
 from ampsweep.text import listed, milliseconds, num_bytes, number, plural
@@ -100,11 +101,25 @@ def arm_note(of: ArmNote) -> str:
             note = f"contaminated, hence no speed to compare: {of.cause}"
         case "not timed":
             note = f"no speed: {of.cause}"
+        case "graph breaks":
+            note = f"torch.compile broke the graph in {plural(of.num_breaks or 0, 'place')}, first at {of.cause}"
+        case "recompiled":
+            note = f"torch.compile compiled again after warm-up ({of.cause}); those steps are in no figure of time"
+        case "not compiled":
+            note = "torch.compile found nothing to compile: every step ran eagerly"
+        case "float8":
+            assert of.float8 is not None
+            can_gain = "" if of.float8.gain is None else f". {float8.gain(of.float8.gain, of.float8.recipe)}"
+            note = f"{float8.layers(of.float8)}{can_gain}"
         case "not paired":
             assert of.unpaired is not None
             note = f"not paired: {unpaired(of.unpaired)}"
         case "unusable figure":
             note = f"{of.metric} is not a usable figure ({of.cause}) and left out"
+        case "no channels last":
+            note = "trainer.channels_last=true, and no convolution had its input and weight in that format"
+        case "nothing recomputed":
+            note = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
     return f"{note} ({'seed' if len(of.seeds) == 1 else 'seeds'} {listed(map(str, of.seeds))})"
 
 

@@ -7,7 +7,7 @@ from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.reasons import MULTIPLE
 from ampsweep.analysis.size_series import MAX_NEIGHBOUR_DISTANCE
 from ampsweep.report.columns import COLUMNS, columns_for
-from ampsweep.report.sentences import ranks
+from ampsweep.report.sentences import dtype_steps, ranks
 
 _LARGEST_BATCH: Final = (
     "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
@@ -56,9 +56,18 @@ def method(comparison: Comparison) -> Iterator[tuple[str, str]]:
             "time to loss",
             "time in steps until the loss (validation loss if evaluated five times or more, else training loss "
             "averaged over a tenth of the run) is first as low as the baseline's at the end of its run of the same "
-            "seed; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the "
-            "device's since the run began.",
+            "seed and the margin; evaluation and checkpoints are outside, steps of the warm-up count as later ones do. "
+            "Energy is the device's since the run began.",
         )
+    if any(workload.verdict.front for workload in comparison.workloads):
+        yield (
+            "front",
+            "the arms that no other beats: better in time (or energy), peak memory or final loss, and worse in none of "
+            "them. In time and memory 2% count, where the pairs of both resolve it (95% interval of their ratio); in "
+            "loss a gap beyond the margin (90% interval). Where an arm may be worse, it beats none.",
+        )
+    if any(workload.verdict.steps for workload in comparison.workloads):
+        yield "steps away from float32", f"{dtype_steps.METHOD}."
     if any(arm.ranks is not None for workload in comparison.workloads for arm in workload.arms):
         yield "ranks", f"{ranks.METHOD}."
     if any(series.steps for series in comparison.series):
@@ -86,9 +95,10 @@ def _judgements(margin_pct: float) -> Iterator[tuple[str, str]]:
     )
     yield (
         "recommendation",
-        "the fastest arm (by 2% or more, resolved by its pairs) that is not refused, has 3 completed pairs and is not "
-        "worse by the margin (90% interval); of arms as fast the one with the smallest peak memory, then the nearest "
-        "to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, diverges where the baseline "
-        "does not, or is worse. Nothing is recommended while an undecided arm might be better, or of a workload "
-        "too small to judge speed by.",
+        "the arm that takes least time (or energy) to the loss that the baseline ends at, or where that is not known "
+        "of every arm in question, least of a step (by 2% or more, resolved by its pairs), that is not refused, has 3 "
+        "completed pairs and is not worse by the margin (90% interval); of arms as fast the one with the smallest peak "
+        "memory, then the nearest to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, "
+        "diverges where the baseline does not, is worse, or needs more than the memory given. Nothing is recommended "
+        "while an undecided arm might be better, or of a workload too small to judge speed by.",
     )

@@ -2,16 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ampsweep.analysis.candidates import OpenKind, Refusal, TooFewPairs
 from ampsweep.analysis.comparison import WorkloadComparison
+from ampsweep.analysis.costs import PassedOver
 from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.recommendation import ArmStanding
 from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.workload_verdict import ArmVerdict, Verdict
-from ampsweep.report.sentences.arm_findings import brief, lines, metric_words, parity_grounds, speed, summary
+from ampsweep.report.sentences.arm_findings import (
+    brief,
+    lines,
+    metric_words,
+    parity_grounds,
+    speed,
+    summary,
+    to_loss_brief,
+)
 from ampsweep.report.sentences.explaining import TOO_SMALL, caution
-from ampsweep.text import listed, plural
+from ampsweep.text import listed, num_bytes, plural
+
+_MAX_NAMED: Final = 4
+"""Arms that a sentence names; more are counted."""
 
 
 def recommendation(of: Verdict) -> str:
@@ -21,10 +34,27 @@ def recommendation(of: Verdict) -> str:
         return f"Not decidable yet: {_undecided(of)}; {to_decide(of)[0]}."
     chosen = next((arm for arm in of.arms if arm.arm == recommended.arm), None)
     if chosen is not None:
-        return f"Train in {chosen.arm}: against {baseline}, {brief(chosen.judgements)}{_n(chosen)}."
-    others = [f"{arm.arm} has {brief(arm.judgements)}{_n(arm)}" for arm in _judged(of)]
+        return f"Train in {chosen.arm}: against {baseline}, {_brief(chosen, of)}{_n(chosen)}."
+    others = [f"{arm.arm} has {_brief(arm, of)}{_n(arm)}" for arm in _judged(of)]
     why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
     return f"Stay with {baseline}: {why}."
+
+
+def goes_by(of: Verdict) -> str | None:
+    """Name the cost that ranked the arms, and say why it is not the one up to the loss; None where nothing could be."""
+    ranked, limit = of.recommendation.ranking, of.recommendation.goal.memory_bytes
+    if ranked is None:
+        return None
+    within = "" if limit is None else f", within {num_bytes(limit)}"
+    if ranked.is_to_loss:
+        assert ranked.metric is not None, ranked
+        loss = f"the {metric_words(ranked.metric)} that {of.recommendation.baseline} ends at"
+        return f"the {ranked.objective} to {loss} (and {ranked.margin_pct:g}% of margin){within}"
+    rule = f"the {ranked.cost}, among arms whose final loss is not worse{within}"
+    if not ranked.passed_over:
+        return f"{rule}; the {ranked.objective} to the loss is not known while no arm has three completed pairs"
+    why = "; ".join(_passed_over(one) for one in ranked.passed_over)
+    return f"{rule}; not by the {ranked.objective} to the loss: {why}"
 
 
 def evidence(of: Verdict) -> list[str]:
@@ -53,6 +83,10 @@ def to_decide(of: Verdict) -> list[str]:
             return ["run other precision modes"]
         case "too small":
             return ["compare on a larger model, batch or sequence"]
+        case "no energy":
+            return ["compare on a device that counts its energy, or by time (report.objective)"]
+        case "over memory":
+            return ["allow more memory (report.memory_gib), or compare modes that need less"]
         case "rivals":
             steps = [_next_step(arm, missing) for arm, missing in _rivals(of)]
             return list(dict.fromkeys(steps))
@@ -82,9 +116,15 @@ def refusal(of: Refusal) -> str:
             outcome = "out of memory" if of.outcome == "oom" else of.outcome
             why = "" if of.cause is None else f" ({of.cause})"
             return f"{outcome} in {of.num_such} of {plural(of.num_runs, 'run')}{why}"
+        case "emulated":
+            return f"emulated, hence without speed and memory: {of.cause}"
         case "worse":
             assert of.parity is not None
             return f"{metric_words(of.parity.metric)} is worse: {parity_grounds(of.parity)}"
+        case "over memory":
+            assert of.peak_bytes is not None
+            assert of.limit_bytes is not None
+            return f"needs {num_bytes(of.peak_bytes)} at its peak, more than the {num_bytes(of.limit_bytes)} given"
 
 
 def too_few_pairs(of: TooFewPairs) -> str:
@@ -147,9 +187,16 @@ def _undecided(of: Verdict) -> str:
             return f"there is no arm besides {baseline}"
         case "too small":
             return TOO_SMALL
+        case "no energy":
+            return "no device counted the energy of any arm"
+        case "over memory":
+            limit = recommended.goal.memory_bytes
+            assert limit is not None, recommended
+            return f"no arm that could be recommended fits into the {num_bytes(limit)} given"
         case _:
             arm, missing = _rivals(of)[0]
-            return f"{arm.arm} may be better than {recommended.leader}, but {_missing(arm, missing)}"
+            may_be = "the one" if recommended.leader is None else f"better than {recommended.leader}"
+            return f"{arm.arm} may be {may_be}, but {_missing(arm, missing)}"
 
 
 def _rivals(of: Verdict) -> list[tuple[ArmVerdict, OpenKind]]:
@@ -166,6 +213,8 @@ def _missing(arm: ArmVerdict, kind: OpenKind) -> str:
             return too_few_pairs(arm.too_few_pairs)
         case "speed not known":
             return f"its speed is not known well enough: {speed(arm.judgements)}"
+        case "energy not known":
+            return "its energy is not known well enough"
         case "no final loss":
             return "no validation loss was recorded"
         case "parity open":
@@ -187,6 +236,8 @@ def _next_step(arm: ArmVerdict, kind: OpenKind) -> str:
             return f"complete {plural(missing, 'more pair')} of {arm.arm} with the baseline"
         case "speed not known":
             return f"time {arm.arm} again with more seeds, on an idle machine"
+        case "energy not known":
+            return f"run more seeds of {arm.arm}, on an idle device"
         case "no final loss":
             return "use data with a validation part, so that there is a final loss to compare"
         case "parity open":
@@ -229,6 +280,31 @@ def _judged(of: Verdict) -> list[ArmVerdict]:
     """Arms that are not refused and have their pairs."""
     refused = {one.arm for one in of.recommendation.standings if one.refusal is not None}
     return [arm for arm in of.arms if arm.arm not in refused and arm.too_few_pairs is None]
+
+
+def _brief(arm: ArmVerdict, of: Verdict) -> str:
+    """Speed, memory and parity, after the way to the loss where that decides."""
+    ranked, to_loss = of.recommendation.ranking, arm.time_to_loss
+    if ranked is None or not ranked.is_to_loss or to_loss is None:
+        return brief(arm.judgements)
+    return f"{to_loss_brief(to_loss, ranked.objective)}, {brief(arm.judgements)}"
+
+
+def _passed_over(of: PassedOver) -> str:
+    arms = listed(of.arms) if len(of.arms) <= _MAX_NAMED else plural(len(of.arms), "arm")
+    match of.kind:
+        case "no curves":
+            return f"no undisturbed curve of the loss is known of {arms}"
+        case "other metrics":
+            return f"the curves of {arms} are of another loss"
+        case "no energy":
+            return f"no energy was counted along the curves of {arms}"
+        case "not reached":
+            return f"{arms} did not reach it in every pair"
+        case "too few pairs":
+            return f"fewer than {MIN_PAIRS} pairs have curves of {arms}"
+        case "too noisy":
+            return f"that of {arms} is too noisy"
 
 
 def _n(arm: ArmVerdict) -> str:

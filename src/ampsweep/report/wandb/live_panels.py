@@ -69,7 +69,14 @@ def _dots(panel: Panel, title: str, key: str) -> Any:
     return wr.ScatterPlot(title=title, x=wr.Config(key), y=wr.SummaryMetric(panel.metrics[0]), log_y=panel.log or None)
 
 
+def _front(panel: Panel) -> Any:
+    """W&B knows no baseline, and so no front: it shows step time and memory of each run."""
+    speed, memory = panel.metrics[:2]
+    return wr.ScatterPlot(title=panel.title, x=wr.SummaryMetric(speed), y=wr.SummaryMetric(memory))
+
+
 _KINDS: Final[Mapping[Kind, Callable[[Panel], Any]]] = {
+    "front": _front,
     "curves": _curves,
     "by_arm": _bars,
     "stack": _bars,
