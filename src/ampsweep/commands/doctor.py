@@ -12,7 +12,7 @@ from ampsweep.commands.arguments import parse, taken_out
 from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import PRECISION_MODES, arm_label
+from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt
@@ -111,20 +111,31 @@ def _case(given: Sequence[str], multirun: bool) -> _Case:
 
 
 def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics | None]:
+    import torch
+
     from ampsweep.doctor.examine import examine
     from ampsweep.doctor.patient import Patient
     from ampsweep.doctor.replay import KeptBatches
-    from ampsweep.precision.precision import unsupported_reason
+    from ampsweep.precision.precision import misfit, unsupported_reason
     from ampsweep.record.diagnosis import in_order
     from ampsweep.sweep.preflight_checks import check_single_run
+    from ampsweep.training.build.built import build_model
 
     began_s, config = time.monotonic(), case.config
-    arm = arm_label(config.precision, config.parallel)
+    arm = arm_of(config)
     if (reason := unsupported_reason(config.precision, taken.device)) is not None:
         raise UserError(f"precision={arm}: {reason}")
     # What is wrong in float32, too, is wrong input; all else is what the doctor is for.
     baseline = replace(config, precision=PRECISION_MODES["fp32"], tracking=replace(config.tracking, mode="disabled"))
     prepared, _ = check_single_run(baseline, taken, None)
+    with torch.random.fork_rng(), torch.device("meta"):
+        model = build_model(config)
+    try:
+        reason = misfit(config.precision, model)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if reason is not None:
+        raise UserError(f"precision={arm}: {reason}")
     if prepared.data is None:
         raise UserError(f"data={component_name(config.data)} does not fit into the memory of {taken}")
     collect_new_garbage_only()

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ampsweep.config.identity import config_hash, run_directory_name
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
@@ -61,7 +61,7 @@ def print_plan(
             note = f"from step {config.seam.step} of {before}"
         table.add_row(
             str(number),
-            arm_label(config.precision, config.parallel),
+            arm_of(config),
             component_name(config.model),
             component_name(config.data),
             *((_ranks(config),) if has_ranks else ()),
@@ -73,14 +73,11 @@ def print_plan(
         )
     console.print(table)
     for reason in sorted(
-        {
-            f"{arm_label(c.precision, c.parallel)}: {o.unsupported}"
-            for c, o in zip(configs, checked, strict=True)
-            if o.unsupported
-        }
+        {f"{arm_of(c)}: {o.unsupported}" for c, o in zip(configs, checked, strict=True) if o.unsupported}
     ):
         console.print(reason)
-    for sentence in dict.fromkeys(one.too_large for one in checked if one.too_large is not None):
+    told = [sentence for one in checked for sentence in (one.float8_gain, one.too_large) if sentence is not None]
+    for sentence in dict.fromkeys(told):
         console.print(sentence)
     known = [value for value in seconds.values() if value is not None]
     took = "" if elsewhere else f"about {duration(sum(known))}, from steps timed just now; "

@@ -7,7 +7,7 @@ from ampsweep.commands.multirun import start_processes
 from ampsweep.commands.train import train_points
 from ampsweep.config.compose import compose_each
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config
 from ampsweep.record.diagnosis import Diagnosis
 
@@ -29,7 +29,7 @@ def train_mended(diagnosis: Diagnosis, overrides: Sequence[str], config: Config)
         raise UserError("--try: no finding has a change that overrides of train.py can make")
     own = [one for one in overrides if not one.startswith(_OF_THE_DOCTOR)]
     length = [] if config.trainer.steps is None or config.trainer.steps <= _STEPS else [f"trainer.steps={_STEPS}"]
-    settings = [*length, f"report.baseline={arm_label(config.precision, config.parallel)}"]
+    settings = [*length, f"report.baseline={arm_of(config)}"]
     points = [
         [*_without(own, (*change, *settings, seed)), *settings, *change, seed]
         for seed in (f"seed={config.seed + number}" for number in range(_NUM_SEEDS))

@@ -15,6 +15,7 @@ from ampsweep.predict.answers import sentences
 from ampsweep.predict.autocast_lists import lists_of
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
+from ampsweep.report.sentences import float8
 from ampsweep.report.sentences.unvouched import unvouched
 from ampsweep.report.terminal import Terminal
 from ampsweep.text import num_bytes
@@ -36,6 +37,8 @@ def print_prediction(prediction: WorkloadPrediction, console: Console) -> None:
         console.print(Text(f"{arm}: {reason}"))
     for line in said(prediction):
         console.print(Text(line))
+    for line in _of_float8(prediction):
+        console.print(Text(line))
     for line in unvouched(prediction.unvouched):
         console.print(Text(line))
     for line in _reservations(prediction):
@@ -48,6 +51,14 @@ def said(prediction: WorkloadPrediction) -> list[str]:
         return []
     doubts = {one.doubt for one in prediction.unvouched}
     return [*sentences(prediction.answers, prediction.baseline, prediction.arms[0].config.predict.memory_gib, doubts)]
+
+
+def _of_float8(prediction: WorkloadPrediction) -> Iterator[str]:
+    """Yield what the target emulates, and what float8 can gain where it does not."""
+    for arm in prediction.arms:
+        if arm.emulated is not None:
+            yield float8.emulated_memory(arm.arm, arm.emulated)
+    yield from dict.fromkeys(f"{arm.float8_gain}." for arm in prediction.arms if arm.float8_gain is not None)
 
 
 def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
@@ -110,6 +121,7 @@ def _table(first: str, *columns: str) -> Table:
 
 def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
     """Yield the limits of the figures, a sentence each."""
+    yield from _of_eager_step(prediction)
     if any(arm.is_measured for arm in prediction.arms):
         yield "Measured: two small steps were taken on the CPU, because values lead through this model's step."
     if any(arm.world_size > 1 for arm in prediction.arms):
@@ -128,6 +140,12 @@ def _reservations(prediction: WorkloadPrediction) -> Iterator[str]:
         yield "peak is the bytes of tensors; kernels' own buffers on the CPU are not in it."
 
 
+def _of_eager_step(prediction: WorkloadPrediction) -> Iterator[str]:
+    """Yield a sentence where the training would not take the step that was predicted."""
+    if any(arm.config.trainer.compile for arm in prediction.arms):
+        yield "Predicted is the eager step: a compiled one (trainer.compile=true) takes other memory, often less."
+
+
 def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
     target = prediction.target
     cuda = {
@@ -142,7 +160,12 @@ def _workload(prediction: WorkloadPrediction) -> dict[str, Any]:
         "baseline": prediction.baseline,
         "modes": [_arm(prediction, arm) for arm in prediction.arms],
         "unsupported": prediction.unsupported,
-        "sentences": [*said(prediction), *unvouched(prediction.unvouched)],
+        "sentences": [
+            *said(prediction),
+            *_of_float8(prediction),
+            *unvouched(prediction.unvouched),
+            *_of_eager_step(prediction),
+        ],
     }
 
 

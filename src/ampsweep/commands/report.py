@@ -27,6 +27,9 @@ def report_command(arguments: Namespace) -> int:
     margin_pct, baseline = arguments.margin_pct, arguments.baseline
     if margin_pct is not None and not 0 < margin_pct < math.inf:
         raise UserError(f"--margin-pct {margin_pct:g}: must be greater than 0")
+    memory_gib = arguments.memory_gib
+    if memory_gib is not None and not 0 < memory_gib < math.inf:
+        raise UserError(f"--memory-gib {memory_gib:g}: must be greater than 0")
     address = next((source for source in arguments.sources if source.startswith(SCHEME)), None)
     is_alone = len(arguments.sources) == 1
     if arguments.output is not None and not (address is not None and is_alone):
@@ -42,7 +45,13 @@ def report_command(arguments: Namespace) -> int:
         copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
         for source in arguments.sources
     ]
-    compared = compare_directories(directories, baseline=baseline, margin_pct=margin_pct)
+    compared = compare_directories(
+        directories,
+        baseline=baseline,
+        margin_pct=margin_pct,
+        objective=arguments.objective,
+        memory_gib=memory_gib,
+    )
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if baseline is not None and baseline not in arms:
         raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.config.identity import config_hash
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import component_name
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import TakenStep
@@ -48,7 +48,7 @@ def checkpoint_before_fault(patient: Patient, last_step: int, directory: Path) -
         return None
     replay.restore(states[-1] if first_wrong - states[-1].step > _STEPS_BEFORE else states[0])
     config = patient.config
-    arm, name = arm_label(config.precision, config.parallel), component_name(config.model)
+    arm, name = arm_of(config), component_name(config.model)
     take_checkpoint(trainer, directory, config_hash(config), name, arm)
     return find_checkpoint(directory)
 

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ampsweep.complaints import COMPLAINTS, Complaint
+from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.memory.examine import examine_memory
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.side_by_side.examine import examine_numerics
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.types.examine import examine_types
+from ampsweep.precision.precision import why_emulated
 from ampsweep.record.diagnosis import Finding, Unexamined
 from ampsweep.text import one_line
 
@@ -24,6 +26,9 @@ EXAMINATIONS: Final[dict[Complaint, Examination]] = {
     "speed": examine_speed,
 }
 
+_OF_THE_DEVICE: Final = ("memory", "speed")
+"""Complaints about what an emulation takes, and not the mode."""
+
 
 def examine(
     patient: Patient, complaints: Sequence[Complaint] = COMPLAINTS, tell: Callable[[str], None] = lambda _: None
@@ -31,10 +36,16 @@ def examine(
     """Examine a training for some complaints, one after the other; `tell` gets the one that comes next."""
     findings: list[Finding] = []
     unexamined: list[Unexamined] = []
+    precision = patient.config.precision
+    emulated, compute = why_emulated(precision, patient.device), step_dtypes(precision).compute
     for complaint in complaints:
         tell(complaint)
         began_s = time.monotonic()
         try:
+            if complaint in _OF_THE_DEVICE and emulated is not None:
+                raise NotExaminedError(f"the mode is emulated on this device: {emulated}")
+            if complaint == "numerics" and compute.startswith("float8_"):
+                raise NotExaminedError(f"operators are judged by {precision.dtype}, and the layers round to {compute}")
             findings += EXAMINATIONS[complaint](patient)
         except NotExaminedError as reason:
             unexamined.append(Unexamined(complaint=complaint, reason=str(reason)))

@@ -17,6 +17,7 @@ from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build
 from ampsweep.training.found_checkpoint import FoundCheckpoint
+from ampsweep.training.packed_states import in_parts, load_parts
 from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.resume import resume
 
@@ -175,7 +176,7 @@ class Replay:
             step=trainer.step,
             next_batch=trainer.next_batch,
             model={name: tensor.detach().clone() for name, tensor in tensors.items()},
-            optimizers={name: copy.deepcopy(one.state_dict()) for name, one in trainer.optimizers.items()},
+            optimizers={name: copy.deepcopy(in_parts(one.state_dict())) for name, one in trainer.optimizers.items()},
             scaler=copy.deepcopy(self.built.precision.state_dict()),
             counts=trainer.instruments.state_dict(),
             applied_steps=int(trainer.instruments.applied_steps()),
@@ -191,7 +192,7 @@ class Replay:
                 tensor.copy_(state.model[name])
         self.model.zero_grad(set_to_none=True)
         for name, optimizer in trainer.optimizers.items():
-            optimizer.load_state_dict(copy.deepcopy(state.optimizers[name]))
+            load_parts(optimizer, copy.deepcopy(state.optimizers[name]))
         self.built.precision.load_state_dict(copy.deepcopy(state.scaler))
         trainer.instruments.load_state_dict(state.counts, applied_steps=state.applied_steps)
         restore_rng_state(state.rng, self.device)

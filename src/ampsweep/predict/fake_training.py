@@ -10,20 +10,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.modes import without_fp32_arithmetic
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, for_rank
 from ampsweep.data.copied_ahead import copies_ahead
 from ampsweep.parallel.base import SINGLE
 from ampsweep.precision import Precision
+from ampsweep.precision.float32_update import MASTER_WEIGHT
 from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
+from ampsweep.record.parts import LinearShape
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.tracing.feeding import note_delivery, resident
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.linear_calls import noting_linear_calls
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
-from ampsweep.training.build.built import Built, build_around, build_data, build_model, cover_modules
+from ampsweep.training.build.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.build.instantiate import build_component
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ class FakeTraining:
         self._config, self._device = config, FakeDevice(target)
         self._ranks = _ranks(config, world_size, rank)
         self.model_size = 0
+        self.linear_calls: dict[str, LinearShape] = {}
+        """The calls of linear layers in the step traced last, by name."""
         with self._as_rank():
             built = self._built()
             with self._device.setting_up():
@@ -78,7 +84,8 @@ class FakeTraining:
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
         # A model that sets flags sets none for others.
-        with self._as_rank(), trainer.precision.flags(), device(), tracing as trace:
+        noting = noting_linear_calls(trainer.model)
+        with self._as_rank(), trainer.precision.flags(), device(), noting as self.linear_calls, tracing as trace:
             begins: list[int] = []
             trained: set[Tensor] = set()
 
@@ -101,13 +108,23 @@ class FakeTraining:
         )
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
-        """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any."""
+        """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
+
+        Master weights are there before any gradient.
+        """
         forgotten = False
         for optimizer in self._trainer.optimizers.values():
             for parameter in [parameter for parameter in optimizer.state if parameter not in trained]:
-                del optimizer.state[parameter]
-                forgotten = True
+                state = optimizer.state.pop(parameter)
+                if MASTER_WEIGHT in state:
+                    optimizer.state[parameter] = {MASTER_WEIGHT: state[MASTER_WEIGHT]}
+                forgotten = forgotten or state.keys() != {MASTER_WEIGHT}
         return forgotten
+
+    @property
+    def precision(self) -> Precision:
+        """The precision, as it computes on the target."""
+        return self._trainer.precision
 
     @property
     def model(self) -> nn.Module:
@@ -134,10 +151,10 @@ class FakeTraining:
         model = self._device.adopt(model)
         data = self._data(config.data["batch_size"])
         with self._device.setting_up():
-            # TF32 is arithmetic, and takes no byte.
             parallel = SINGLE if self._ranks is None else self._ranks.parallel
-            precision = parallel.precision(replace(config.precision, tf32=False), CPU)
-            cover_modules(precision, model)
+            precision = parallel.precision(without_fp32_arithmetic(config.precision), CPU)
+            precision.emulated = precision.why_emulated(config.precision, self._device.target.abilities)
+            adapt_model(precision, model)
             task: Task = build_component("task", config.task)
             if self._ranks is not None:
                 model = self._distributed(model, precision, in_parts=isinstance(task, HasTurns))
@@ -187,7 +204,7 @@ class FakeTraining:
             optimizer.register_step_pre_hook(lambda *_: kernels.set_host_value(1))
             optimizer.register_step_post_hook(lambda *_: kernels.set_host_value(0))
             for parameter in _parameters_of(optimizer):
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
             with self._device.optimizers():
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)

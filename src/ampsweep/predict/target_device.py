@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import torch
@@ -10,12 +11,14 @@ import torch
 from ampsweep.config.device_names import choices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
-from ampsweep.precision.support import Abilities
+from ampsweep.precision.arithmetic import matmul_bits
+from ampsweep.precision.support import Abilities, cuda_matmul_bits
 from ampsweep.predict.autocast_dispatch import INSTALLED_TORCH
 from ampsweep.text import MIB
 
 KINDS: Final = ("cpu", "cuda")
 
+_CPU: Final = torch.device("cpu")
 _AMPERE = (8, 0)
 _HANDLES_PER_STEP = 2
 
@@ -47,7 +50,14 @@ class TargetDevice:
     def abilities(self) -> Abilities:
         """The abilities that decide which precision modes it can run."""
         is_ampere = self.kind == "cuda" and self.capability >= _AMPERE
-        return Abilities(self.name, tf32=is_ampere, bfloat16=is_ampere or self.kind == "cpu", autocast=True)
+        return Abilities(
+            self.name,
+            tf32=is_ampere,
+            bfloat16=is_ampere or self.kind == "cpu",
+            autocast=True,
+            matmul_bits=partial(cuda_matmul_bits, is_ampere) if self.kind == "cuda" else partial(matmul_bits, _CPU),
+            capability=self.capability if self.kind == "cuda" else None,
+        )
 
     @property
     def workspaces(self) -> tuple[int, ...]:

@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ampsweep.config.errors import UserError
-from ampsweep.config.modes import arm_label, parallel_differences, with_effect
+from ampsweep.analysis.float8_gain import float8_gain
+from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
+from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
 from ampsweep.predict.answers import ArmAnswer, FewestRanks
 from ampsweep.predict.cuda_autocast import AutocastRefusalError
@@ -27,6 +29,7 @@ from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.parts import UnvouchedOperator
+from ampsweep.report.sentences import float8
 from ampsweep.text import GIB, one_line
 
 
@@ -49,11 +52,15 @@ class ArmPrediction:
     """The memory on other numbers of ranks; empty where there is one process."""
     fewest: FewestRanks | None = None
     """None where it was not asked for."""
+    emulated: str | None = None
+    """The reason why the target emulates the mode, so that the memory is that of an emulation; None: it does not."""
+    float8_gain: str | None = None
+    """A sentence on what float8 can gain in the layers of this model; None in other modes."""
 
     @property
     def arm(self) -> str:
         """The canonical label of its precision."""
-        return arm_label(self.config.precision, self.config.parallel)
+        return arm_of(self.config)
 
 
 @dataclass(frozen=True)
@@ -83,14 +90,14 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
     first = configs[0]
     target = resolve_target(first.predict, first.device)
     unsupported = {
-        arm_label(config.precision, config.parallel): reason
+        arm_of(config): reason
         for config in configs
         if (reason := precision_class(config.precision).missing_ability(config.precision, target.abilities))
     }
-    todo = [config for config in configs if arm_label(config.precision, config.parallel) not in unsupported]
+    todo = [config for config in configs if arm_of(config) not in unsupported]
     found = [*_predict_all(todo, target)]
     arms = tuple(arm for arm in found if isinstance(arm, ArmPrediction))
-    refused = {arm_label(one.config.precision): one.reason for one in found if isinstance(one, _RefusedArm)}
+    refused = {arm_of(one.config): one.reason for one in found if isinstance(one, _RefusedArm)}
     if refused and not arms:
         raise UserError(f"model={component_name(first.model)}: {next(iter(refused.values()))}")
     unsupported |= refused
@@ -122,7 +129,18 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
         largest,
         memory.interpolation,
         is_measured,
+        emulated=precision_class(config.precision).why_emulated(config.precision, target.abilities),
+        float8_gain=_float8_gain(training) if isinstance(training, FakeTraining) else None,
     )
+
+
+def _float8_gain(training: FakeTraining) -> str | None:
+    precision = training.precision
+    if not isinstance(precision, Float8):
+        return None
+    shapes = (shape for name, shape in training.linear_calls.items() if name in precision.converted)
+    gain = float8_gain(shapes, precision.recipe)
+    return None if gain is None else float8.gain(gain, precision.recipe)
 
 
 def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
@@ -226,17 +244,19 @@ def _autograd_has_threads() -> bool:
 def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:
     try:
         return predict_arm(config, target)
-    except AutocastRefusalError as refusal:
+    except (AutocastRefusalError, UnsupportedError) as refusal:
         return _RefusedArm(config, str(refusal))
 
 
 def _memory_settings(config: Config) -> tuple[PrecisionConfig, dict[str, str]]:
     """The settings of an arm that decide how many bytes a step takes, with the rest at their defaults."""
-    stock, precision = PrecisionConfig(mode=""), with_effect(config.precision)
+    precision = with_effect(config.precision)
+    own = MODES.get(precision.mode)
+    stock = PrecisionConfig(mode="" if own is None or own.implementation is None else precision.mode)
     names = ("parameters", "autocast", "cache_enabled", "grad_scaler", "fp32_modules")
     kept = {name: getattr(precision, name) for name in names}
     settings = replace(stock, dtype=precision.dtype if precision.autocast else stock.dtype, **kept)
-    return settings, parallel_differences(config.precision, config.parallel)
+    return settings, outside_differences(config)
 
 
 def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
@@ -249,6 +269,8 @@ def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
 def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> ArmAnswer:
     if arm.fewest is not None:
         return ArmAnswer(arm.arm, fewest=arm.fewest)
+    if arm.emulated is not None:
+        return ArmAnswer(arm.arm)
     if baseline is None or arm is baseline:
         return ArmAnswer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
     if baseline.interpolation is None or arm.interpolation is None:

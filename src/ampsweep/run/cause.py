@@ -7,6 +7,7 @@ from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.run.compiler_refusal import refusal_by_compiler
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
 from ampsweep.text import one_line
@@ -31,7 +32,8 @@ def cause_of_end(error: BaseException, trainer: Trainer, limit: MemoryLimit) -> 
     oom = out_of_memory(error, device, limit, trainer)
     if oom is not None:
         return cause_of_oom(error, oom, parallel)
-    refusal = refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
+    refusal = refusal_by_compiler(error)
+    refusal = refusal or refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
     return cause_of_failure(error, parallel) if refusal is None else _cause(error, parallel, "unsupported", refusal)
 
 

@@ -40,8 +40,11 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     if record.attempts:
         record.attempts[-1].warmup_steps = trainer.instruments.num_warmup_steps
     record.memory = trainer.instruments.memory()
+    record.compilation = trainer.instruments.compilation()
     record.proof |= trainer.instruments.proof()
-    record.proof.contradictions = contradictions(trainer.precision.config, record.proof)
+    record.proof.contradictions = contradictions(trainer.precision.config, record.proof, record.dtypes.optimizer_state)
+    if trainer.precision.emulated is not None:
+        return  # no figure of the process is told that anything else could have changed
     record.contamination = trainer.instruments.contamination(busy)
     if slowed_by_limit:
         record.summary = {key: value for key, value in record.summary.items() if not key.startswith(_OF_TIME)}

@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.identity import code_version
 from ampsweep.config.schema import COMPONENTS, component_name
 from ampsweep.data.base import Data, stop_workers
@@ -23,8 +24,8 @@ from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.precision.precision import unsupported_reason
-from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
+from ampsweep.precision.proof import contradictions
 from ampsweep.record import (
     AT_SEAM,
     CHECKPOINTS,
@@ -43,6 +44,7 @@ from ampsweep.record import (
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import Attempt
 from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end_stuck, error_of, sentence_of
+from ampsweep.run.compile_cache import share_compile_cache
 from ampsweep.run.ending import (
     add_autocast_penalty,
     add_figures,
@@ -58,6 +60,7 @@ from ampsweep.run.numerics import load_numerics, write_numerics
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
 from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.supported import why_unsupported
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
@@ -120,7 +123,8 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
         return end_untrained(request, run_devices(config.device)[0], request.untrained, send)
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
         device = taken.device
-        unsupported = unsupported_reason(config.precision, device)
+        searches = request.batch_search is not None
+        unsupported = why_unsupported(config.precision, device, searches_batch=searches)
         if unsupported is not None:
             return end_unsupported(request, taken, unsupported, send)
         prepared = PreparedRun(taken, _limit_of(request, device), UseBeforeRun(device))
@@ -148,6 +152,8 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
     try:
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
+    except UnsupportedError as error:
+        return end_unsupported(request, prepared.taken, str(error), send)
     except (Exception, SystemExit) as error:  # of the user's own code
         fault = cause_of_failure(error, prepared.parallel)
         with suppress(OSError):  # no room, or no directory any more
@@ -162,6 +168,7 @@ def _build(request: RunRequest, prepared: PreparedRun) -> Built | OutOfMemory:
     if prepared.oom is not None:
         return prepared.oom
     config, device = request.config, prepared.device
+    share_compile_cache(config)
     try:
         with prepared.limit:
             data = build_data(config, device) if prepared.data is None else prepared.data
@@ -322,7 +329,9 @@ def _begin_record(request: RunRequest, built: Built, taken: RunDevice) -> RunRec
         code = {"code_version": code_version()} | ({"own_code": own} if own else {})
         record.environment = {**code, **environment(device)}
         if precision.parameters == "float32":
-            record.proof.fp32_arithmetic = prove_arithmetic(device, convolutions=has_convolutions(built.model))
+            record.proof.fp32_bits = bits = kept_bits(device, *kinds_in(built.model))
+            record.proof.fp32_arithmetic = {**exact_or_rounded(bits)}
+        record.proof |= built.precision.prove()
     record.proof.contradictions = contradictions(precision, record.proof)
     record.proof.optimizer_fused = all(map(is_fused, built.optimizers.values()))
     return record

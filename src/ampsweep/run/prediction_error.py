@@ -32,7 +32,12 @@ def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device
 
 
 def beside_measured(prediction: StepPrediction, record: RunRecord) -> StepPrediction:
-    """Add to the prediction the peak that was measured, and the error in percent of that peak."""
+    """Add to the prediction the peak that was measured, and the error in percent of that peak.
+
+    A compiled run has neither: what is predicted is the eager step.
+    """
+    if record.identity.compile:
+        return prediction
     predicted, measured = prediction.allocator_peak_bytes, None
     if predicted is None:
         predicted, measured = prediction.peak_bytes, record.memory.peak_bytes

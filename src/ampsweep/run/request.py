@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ampsweep.config.identity import config_hash, pair_key, resolved_values
-from ampsweep.config.modes import arm_label, step_dtypes
+from ampsweep.config.modes import arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
@@ -70,7 +70,7 @@ def new_record(
     """Make the record of a run that has not begun; facts that only a device or a built run knows are passed in."""
     return RunRecord(
         run_id=secrets.token_hex(4),
-        arm=arm_label(config.precision, config.parallel),
+        arm=arm_of(config),
         pair_key=pair_key(
             config, device_name=device_name or device, world_size=world_size, data_fingerprint=data_fingerprint
         ),
@@ -106,7 +106,7 @@ def identity(
     return Identity(
         experiment=config.name,
         precision_mode=precision.mode,
-        dtype=step_dtypes(precision).compute,
+        dtype=dtypes_of(config).compute,
         model=component_name(config.model),
         model_size=model_size,
         task=component_name(config.task),
@@ -131,7 +131,7 @@ def identity(
 
 
 def _dtypes(config: Config) -> RecordedDtypes:
-    dtypes = asdict(step_dtypes(config.precision, config.parallel))
+    dtypes = asdict(dtypes_of(config))
     if config.parallel.strategy == "single":
         del dtypes["reduction"]
     return RecordedDtypes(**dtypes)

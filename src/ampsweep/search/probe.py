@@ -10,9 +10,9 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
 from ampsweep.launch.signals import StopRequest
-from ampsweep.precision.precision import unsupported_reason
 from ampsweep.record.batch_search import Probe
 from ampsweep.run.messages import Say
+from ampsweep.run.supported import why_unsupported
 from ampsweep.search.largest_batch import Probed
 from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit
@@ -38,7 +38,7 @@ def probe_batch(config: Config, *, send: Callable[[object], None], stop: StopReq
         Exception: the error that makes such a training fail, except for memory and a batch that a part refuses.
     """
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
-        is_supported = unsupported_reason(config.precision, taken.device) is None
+        is_supported = why_unsupported(config.precision, taken.device, searches_batch=True) is None
         return Probed(str(taken), taken.name, _probe(config, taken.device, stop) if is_supported else None)
 
 

@@ -55,7 +55,11 @@ class LiveComparison:
 
         began = time.monotonic()
         compared = compare_directories(
-            [self._directory], baseline=self._report.baseline, margin_pct=self._report.margin_pct
+            [self._directory],
+            baseline=self._report.baseline,
+            margin_pct=self._report.margin_pct,
+            objective=self._report.objective,
+            memory_gib=self._report.memory_gib,
         )
         self.records = compared.records
         try:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.memory_limit import memory_bytes
@@ -55,7 +55,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
     category, largest = max(memory.peak.items(), key=lambda item: item[1])
     limited = config.trainer.memory_limit_gib is not None
     there_is = f"trainer.memory_limit_gib leaves {num_bytes(limit)}" if limited else f"{device} has {num_bytes(limit)}"
-    arm = arm_label(config.precision, config.parallel)
+    arm = arm_of(config)
     return (
         f"{arm} with batch {config.data['batch_size']} is predicted not to fit: it takes "
         f"{num_bytes(needed)}, {num_bytes(largest)} of that {category.replace('_', ' ')}, and {there_is}"
@@ -81,6 +81,8 @@ def _at_most(config: Config, device: torch.device, checked: Checked) -> float:
 
 def _num_states(optimizer: dict[str, Any]) -> int | None:
     option = OPTIMIZERS.get(optimizer["name"])
+    if optimizer.get("state_dtype") is not None:
+        return None  # a state in fewer bits takes less, but the step that packs it more
     if option is None or optimizer["each"] or not optimizer.keys() <= {field.name for field in fields(option)}:
         return None  # an argument of the class may be one for which it keeps more
     return _NUM_STATES[optimizer["name"]]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from numbers import Number
 from typing import Any, Final
@@ -16,10 +16,12 @@ from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.precision.fp32_modules import find_modules
+from ampsweep.record.parts import LinearShape
 from ampsweep.tasks.base import FollowsStep, HasTurns, Task, Turn, turns_of
 from ampsweep.tasks.output import OutputError
 from ampsweep.text import one_line
 from ampsweep.tracing.ledger import tensors_in
+from ampsweep.tracing.linear_calls import noting_linear_calls
 from ampsweep.tracing.tensor_bytes import TensorBytes
 from ampsweep.training.batches import as_model_input, map_tensors
 from ampsweep.training.build.built import build_model
@@ -55,6 +57,8 @@ class CheckedModel:
     """The losses call the model itself, and not only parts of it."""
     unused: Sequence[str] = ()
     """Names of parameters that no loss depends on, as far as that was tried."""
+    linear_calls: Mapping[str, LinearShape] = field(default_factory=dict)
+    """The calls of linear layers for the losses of one micro-batch of each turn, by name."""
 
 
 def check_model(config: Config, data: Data) -> CheckedModel:
@@ -90,7 +94,13 @@ def check_model(config: Config, data: Data) -> CheckedModel:
                 raise UserError(_misfit(config, error)) from error
             output_bytes = _output_bytes_on_the_cpu(config, model, rehearsal)
     return CheckedModel(
-        model, output_bytes, turns, isinstance(task, HasTurns), rehearsal.calls_model, sorted(rehearsal.unused)
+        model,
+        output_bytes,
+        turns,
+        isinstance(task, HasTurns),
+        rehearsal.calls_model,
+        sorted(rehearsal.unused),
+        rehearsal.linear_calls,
     )
 
 
@@ -103,6 +113,7 @@ class _Rehearsal:
         """A part is not of the suite itself."""
         self.calls_model = False
         self.unused: set[str] = set()
+        self.linear_calls: dict[str, LinearShape] = {}
         """The same as in `CheckedModel`."""
         try:
             self._batch = data.train_batch(0)
@@ -120,11 +131,25 @@ class _Rehearsal:
         model._compiled_call_impl = None  # undoes Module.compile(): this is one step, not worth compiling
         device = next(model.parameters()).device
         model.train()
-        most = 0
         self.calls_model, self.unused = False, set()
         trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
         unused = set(trained) if self.is_own else set()
         called = model.register_forward_pre_hook(self._note_call)
+        with noting_linear_calls(model) as self.linear_calls:
+            most, unused = self._take_turns(model, trained, unused)
+        called.remove()
+        self.unused = unused
+        with torch.no_grad():
+            if isinstance(self._task, FollowsStep):
+                self._task.after_step(model)
+            if self._val_batch is not None:
+                model.eval()
+                _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
+        return most
+
+    def _take_turns(self, model: nn.Module, trained: dict[str, nn.Parameter], unused: set[str]) -> tuple[int, set[str]]:
+        """Compute and differentiate the losses; return the most bytes of a turn, and what no loss depends on."""
+        device, most = next(model.parameters()).device, 0
         for turn in self._turns:
             batch = self._moved(self._batch, device)
             with TensorBytes(device) as counted:
@@ -136,15 +161,7 @@ class _Rehearsal:
                 unused = {name for name in unused if trained[name].grad is None}
             del losses
             model.zero_grad(set_to_none=True)
-        called.remove()
-        self.unused = unused
-        with torch.no_grad():
-            if isinstance(self._task, FollowsStep):
-                self._task.after_step(model)
-            if self._val_batch is not None:
-                model.eval()
-                _require_means(self._task.evaluate(model, self._moved(self._val_batch, device)))
-        return most
+        return most, unused
 
     def _note_call(self, *_: object) -> None:
         self.calls_model = True

@@ -6,12 +6,18 @@ from typing import Final
 
 from ampsweep.config.compose import Point
 from ampsweep.config.identity import config_hash, resolved_values
-from ampsweep.config.modes import PARALLEL_ARM_KEYS, arm_label
+from ampsweep.config.modes import DOTTED_ARM_KEYS, arm_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.redaction import hide
 
 _MAX_SETTING: Final = 32
-_NOT_IN_SETTING: Final = ("precision", "hydra", "tracking", "into", *(f"parallel.{key}" for key in PARALLEL_ARM_KEYS))
+_NOT_IN_SETTING: Final = (
+    "precision",
+    "hydra",
+    "tracking",
+    "into",
+    *DOTTED_ARM_KEYS,
+)
 """Overrides left out of a run's setting: the arm names the precision, the others change nothing that is computed."""
 _SHORT: Final = {"data.batch_size": "batch", "seam.saved_in": "after", "seam.step": "seam"}
 _NAMES: Final = ("model", "data", "task", "optimizer", "scheduler", "parallel")
@@ -65,7 +71,7 @@ class Plan:
 def _planned(config: Config, setting: str) -> PlannedRun:
     kind = config_hash(replace(config, seed=0))
     setting = hide(setting, beside=resolved_values(config))
-    return PlannedRun(arm_label(config.precision, config.parallel), setting, kind, config.trainer.max_seconds)
+    return PlannedRun(arm_of(config), setting, kind, config.trainer.max_seconds)
 
 
 def _varied(points: Sequence[Point]) -> list[str]:

@@ -23,6 +23,8 @@ class Checked:
     num_parameters: int | None = None
     output_bytes: int | None = None
     """The same as `CheckedModel.output_bytes`."""
+    float8_gain: str | None = None
+    """A sentence on what float8 can gain in the layers of this model; None in other modes."""
     too_large: str | None = None
     """A sentence if the run is predicted not to fit the device's memory."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.identity import config_hash
-from ampsweep.config.modes import arm_label
+from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import COMPONENTS, Config, component_name
 from ampsweep.config.seam import precision_before_seam
 from ampsweep.config.value_checks import seam_too_late
@@ -28,6 +28,7 @@ from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
 from ampsweep.sweep.memory_check import too_large
 from ampsweep.sweep.model_check import CheckedModel, check_model
+from ampsweep.sweep.precision_check import with_precision
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
@@ -76,7 +77,7 @@ def check_runs(
         workload = (with_optimizer, config_hash(replace(config, seed=0)))  # which leaves out where it is tracked
         if workload not in sizes:
             parts = _with_ranks(config, optimizers[with_optimizer], models.get(key), stop)
-            sizes[workload] = parts if elsewhere else _with_device(config, parts)
+            sizes[workload] = parts if elsewhere else _with_device(config, parts, models.get(key))
         results.append(sizes[workload])
     return results
 
@@ -91,7 +92,7 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     device = taken.device
     unsupported = unsupported_reason(config.precision, device)
     if unsupported is not None and not is_agents_run():
-        raise UserError(f"precision={arm_label(config.precision, config.parallel)}: {unsupported}")
+        raise UserError(f"precision={arm_of(config)}: {unsupported}")
     _check_limits(config, device)
     _check_services(config, wandb)
     limit = MemoryLimit(device, config.trainer.memory_limit_gib)
@@ -114,6 +115,10 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
                 _check_optimizer(config, device, found, parts)
         except TimeLimitError as error:
             raise UserError(one_line(error)) from error
+        parts = with_precision(config, device, parts, found)
+        if parts.unsupported is not None and not is_agents_run():
+            raise UserError(f"precision={arm_of(config)}: {parts.unsupported}")
+        prepared = replace(prepared, unsupported=unsupported or parts.unsupported)
         checked = _with_size(config, device, parts)
     if checked.wrong_input is not None:
         raise UserError(checked.wrong_input)
@@ -164,8 +169,8 @@ def _check_optimizer(config: Config, device: torch.device, found: CheckedModel, 
         UserError: they refuse their settings, or do not fit the model or the device.
     """
     assert checked.num_steps is not None
-    trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
-    optimizers = rehearse_optimizers(config.optimizer, found.model, trains, device=device, dtype=dtype)
+    trains = trained_parts(found.turns)
+    optimizers = rehearse_optimizers(config.optimizer, found.model, trains, precision=config.precision, device=device)
     check_rates(config.scheduler, [*optimizers.values()], checked.num_steps)
 
 
@@ -250,6 +255,8 @@ def _with_optimizer(
         with _watched(config, stop.interrupt):
             device = torch.device("cpu") if elsewhere else resolve_device(config.device)
             _check_optimizer(config, device, found, checked)
+    except UnsupportedError as error:
+        return replace(checked, unsupported=str(error))
     except (UserError, TimeLimitError) as error:
         return _wrong(error)
     return checked
@@ -257,7 +264,7 @@ def _with_optimizer(
 
 def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None, stop: StopRequest) -> Checked:
     """Check what a training on several ranks needs beyond one process."""
-    if found is None or checked.wrong_input or config.parallel.strategy == "single":
+    if found is None or checked.wrong_input or checked.unsupported or config.parallel.strategy == "single":
         return checked
     try:
         with _watched(config, stop.interrupt):
@@ -306,12 +313,14 @@ def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> 
     from ampsweep.predict.fake_ranks import FakeRanks
 
     ranks = FakeRanks(config.parallel, torch.device("cpu"), world_size=2)
-    trains, dtype = trained_parts(found.turns), getattr(torch, config.precision.parameters)
+    trains, precision = trained_parts(found.turns), config.precision
     try:
         with ranks():
-            rehearse_optimizers(config.optimizer, found.model, trains, device=device, dtype=dtype, part_of=ranks.shard)
+            rehearse_optimizers(
+                config.optimizer, found.model, trains, precision=precision, device=device, part_of=ranks.shard
+            )
     except UserError as error:
-        raise UserError(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
+        raise type(error)(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
 
 
 def _wrong(error: Exception) -> Checked:
@@ -324,14 +333,19 @@ def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thre
     return watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES)
 
 
-def _with_device(config: Config, checked: Checked) -> Checked:
-    if checked.wrong_input:
+def _with_device(config: Config, checked: Checked, found: CheckedModel | None) -> Checked:
+    if checked.wrong_input or checked.unsupported:
         return checked
+    assert found is not None
     device = resolve_device(config.device)
     for precision in (precision_before_seam(config), config.precision):
         if precision is not None and (unsupported := unsupported_reason(precision, device)):
             return replace(checked, unsupported=unsupported)
-    return _with_size(config, device, checked)
+    try:
+        checked = with_precision(config, device, checked, found)
+    except UserError as error:
+        return _wrong(error)
+    return checked if checked.unsupported else _with_size(config, device, checked)
 
 
 def _with_size(config: Config, device: torch.device, checked: Checked) -> Checked:

@@ -64,7 +64,7 @@ def device_rates(device: torch.device, dtypes: tuple[str, ...], moments: Moments
     """Measure the rates of a device in float32 and in some other dtypes; take those of its data sheet where known."""
     measured = _products_per_s(device, ("float32", *dtypes), moments, seconds=seconds)
     name = device_name(device)
-    known = {dtype: dense_peak(name, {dtype: 1}, tf32=False) for dtype in measured}
+    known = {dtype: dense_peak(name, {dtype: 1}) for dtype in measured}
     bytes_per_s = memory_bytes_per_sec(name)
     if bytes_per_s is not None and all(known.values()):
         peaks = {dtype: 1e12 * peak.tflops_per_sec for dtype, peak in known.items() if peak is not None}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.speed.bound import HALF_DTYPES
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps
 from ampsweep.record.diagnosis import Change, Finding
@@ -29,8 +30,11 @@ def no_fast_units(measured: MeasuredSteps) -> list[Finding]:
     best = other or "float32"
     gain = 1 - rates.measured_flops_per_s[dtype] / rates.measured_flops_per_s[best]
     cost_pct = max(100 * (1 - baseline.speedup.median), measured.share_pct(products_ms * gain), 0.0)
-    is_pure = measured.training.precision.parameters == dtype
-    mode = {"bfloat16": "pure_bf16" if is_pure else "amp_bf16", "float16": "amp_fp16", "float32": "fp32"}[best]
+    precision = measured.training.precision
+    in_bfloat16 = "amp_bf16"
+    if precision.parameters == dtype:
+        in_bfloat16 = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
+    mode = {"bfloat16": in_bfloat16, "float16": "amp_fp16", "float32": "fp32"}[best]
     return [
         Finding(
             complaint="speed",
