@@ -6,7 +6,15 @@ from typing import Any
 from ampsweep.record import Identity, RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.record.parts import Attempt, Contamination, MemoryUse, ModeProof, StepPrediction, WandbFacts
+from ampsweep.record.parts import (
+    Attempt,
+    Contamination,
+    MemoryUse,
+    ModeProof,
+    RecordedDtypes,
+    StepPrediction,
+    WandbFacts,
+)
 
 MIB_IN_GIB = 2**20 / 2**30
 
@@ -83,6 +91,7 @@ _PARTS = {
     "proof": ModeProof,
     "memory": MemoryUse,
     "contamination": Contamination,
+    "dtypes": RecordedDtypes,
     "prediction": StepPrediction,
     "wandb": WandbFacts,
 }

@@ -48,8 +48,10 @@ def test_shorter_steps_that_learn_the_same_are_sooner_by_that():
     found = verdict_on([history(5.0)] * 3, [history(10.0)] * 3)
     assert found.speedup.value == pytest.approx(2.0)
     assert (found.n, found.num_reached) == (3, 3)
-    assert found.baseline_s == pytest.approx(2.0), "200 steps of 10 ms: warm-up counts as later steps do"
-    assert found.arm_s == pytest.approx(1.0)
+    final = loss_curves(run("fp32", step_ms=10.0)[1], history(10.0))["train/loss"].final
+    assert found.target == pytest.approx(1.01 * final)
+    assert 1.8 < found.baseline_s < 2.0, "200 steps of 10 ms, warm-up as later steps, until the margin is reached"
+    assert found.arm_s == pytest.approx(found.baseline_s / 2)
 
 
 def test_faster_steps_that_learn_less_each_can_be_no_sooner():
@@ -71,9 +73,21 @@ def test_often_evaluated_runs_go_by_their_validation_loss():
 def test_energy_is_compared_where_the_device_counts_it():
     found = verdict_on([history(5.0, watts=300.0)] * 3, [history(10.0, watts=200.0)] * 3)
     assert found.energy_ratio.value == pytest.approx(0.75)
-    assert found.baseline_j == pytest.approx(400.0)
+    assert found.baseline_j == pytest.approx(200.0 * found.baseline_s)
     without = verdict_on([history(5.0)] * 3, [history(10.0, watts=200.0)] * 3)
     assert (without.energy_ratio, without.arm_j) == (None, None)
+
+
+def test_an_arm_as_good_but_for_noise_reaches_the_loss():
+    noise = [0.002, -0.002, 0.001]
+    baseline = [history(10.0, losses=1 + np.exp(-np.arange(10.0, STEPS + 1, 10.0) / 50.0) - one) for one in noise]
+    assert verdict_on([history(10.0)] * 3, baseline).reached
+
+
+def test_an_arm_that_misses_the_loss_is_known_by_its_whole_run():
+    found = verdict_on([history(30.0, decay=500.0)] * 3, [history(10.0)] * 3)
+    assert (found.reached, found.num_reached) == (False, 0)
+    assert {round(arm, 3) for _, arm in found.seconds.values()} == {6.0}
 
 
 def test_a_single_lucky_batch_reaches_nothing():

@@ -332,6 +332,8 @@ def test_the_process_says_it_in_one_line_as_well(start, tmp_path):
         (("report", "broken"), "run.json is cut off"),
         (("report", "empty", "--format", "xml"), "'xml'"),
         (("report", "empty", "--margin-pct", "0"), "--margin-pct 0: must be greater than 0"),
+        (("report", "empty", "--memory-gib", "0"), "--memory-gib 0: must be greater than 0"),
+        (("report", "empty", "--objective", "money"), "'money'"),
         (("report", "empty", "--colour"), "--colour"),
     ],
 )

@@ -25,9 +25,30 @@ def test_a_record_holds_the_proof_of_its_mode(train):
     assert train(*MLP, "trainer.steps=6").code == 0
     proof = only_run().record.proof
     assert proof.fp32_arithmetic == {"matmul": "exact"}
+    assert proof.fp32_bits == {"matmul": 23}
     assert proof.flags["mkldnn_matmul_fp32_precision"] == "ieee"
     assert proof.flops.keys() == {"float32"}
     assert proof.contradictions == []
+
+
+def test_an_arm_multiplies_as_it_says_or_is_unsupported(train):
+    assert train("-m", *MLP, "trainer.steps=6", "precision.fp32_matmul=highest,medium").code == 0
+    found = {run.record.arm: run.record for run in all_runs()}
+    assert found.keys() == {"fp32", "fp32+fp32_matmul=medium"}
+    assert found["fp32"].proof.fp32_bits == {"matmul": 23}
+    medium = found["fp32+fp32_matmul=medium"]
+    if medium.status == "completed":
+        assert medium.proof.fp32_bits == {"matmul": 7}
+        assert medium.proof.contradictions == []
+    else:
+        assert medium.status == "unsupported"
+        assert medium.error.startswith("fp32_matmul=medium would round ")
+
+
+def test_a_setting_of_matmuls_that_there_is_not_is_refused(train):
+    ended = train(*MLP, "precision.fp32_matmul=bf16x3")
+    assert ended.code == 2
+    assert "precision.fp32_matmul=bf16x3: allowed are highest, high, medium" in ended.err
 
 
 def test_parameters_in_16_bit_promise_nothing_of_float32(train):

@@ -8,26 +8,27 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import LATER_KEYS, config_hash, pair_key, run_directory_name, workload_hash
-from ampsweep.config.modes import PARALLEL_ARM_KEYS, PRECISION_MODES, arm_label, report_order
+from ampsweep.config.modes import DOTTED_ARM_KEYS, FP32_MATMULS, PRECISION_MODES, arm_label, arm_of, report_order
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {
     *("name", "output_dir", "resume", "into", "dry_run"),
     *(f"tracking.{key}" for key in ("mode", "project", "entity", "group", "tags", "notes", "alerts", "checkpoints")),
-    *("report.baseline", "report.margin_pct"),
+    *(f"report.{key}" for key in ("baseline", "margin_pct", "objective", "memory_gib")),
     *("predict.target", "predict.memory_gib", "predict.batch_sizes", "predict.capability", "predict.torch"),
     *("predict.measure", "predict.write", "predict.with_runs", "predict.must_fit"),
     *("doctor.complaints", "doctor.steps", "doctor.max_seconds", "numerics.watch", "numerics.every"),
     *("trainer.log_every", "trainer.checkpoint_every", "trainer.memory_snapshot", "trainer.grace_seconds"),
     "max_batch.limit",
     "precision.fp32_modules",
+    "precision.emulate_precision_casts",
 }
 """Keys that change where and how results are kept and shown, and no result; a limit counts for a search alone, modules
 kept in float32 where there is autocast."""
 OF_SEVERAL_PROCESSES = {f"parallel.{key}" for key in vars(ParallelConfig()) if key != "strategy"}
 """Keys without any effect where there is one process."""
-OF_THE_ARM = {"data.path", "parallel.num_processes", "seam.saved_in", *(f"parallel.{key}" for key in PARALLEL_ARM_KEYS)}
+OF_THE_ARM = {"data.path", "parallel.num_processes", "seam.saved_in", *DOTTED_ARM_KEYS}
 """Keys in which runs that pair may differ, beside `precision.*`. Where the data lies says nothing of what it is: the
 fingerprint does; how many ranks there are is told apart. What a run is saved in is a precision, too."""
 
@@ -133,6 +134,8 @@ def test_a_new_key_counts_once_it_is_used(group, key):
     overrides = {"task": ["model=mlp_small"], "precision": ["precision=amp_bf16"]}.get(group, [])
     if group == "parallel" and key != "strategy":
         overrides = ["parallel=fsdp2", "precision=amp_bf16"]
+    if key == "emulate_precision_casts":
+        overrides = ["precision=amp_bf16", "trainer.compile=true"]
     config = compose_one(overrides)
     default = LATER_KEYS[group, key]
     assert dict(leaves(asdict(config)))[f"{group}.{key}"] == default
@@ -189,6 +192,9 @@ def test_an_arm_is_labelled_by_its_mode(mode):
         ("amp_bf16", {"eval": "autocast"}, "amp_bf16+eval=autocast"),
         ("amp_bf16", {"fp32_modules": ["norm", "blocks.*.head", "norm"]}, "amp_bf16+fp32_modules=blocks.*.head,norm"),
         ("fp32", {"tf32": True, "autocast": False}, "fp32+tf32=true"),
+        ("fp32", {"fp32_matmul": "medium"}, "fp32+fp32_matmul=medium"),
+        ("tf32", {"fp32_matmul": "highest"}, "tf32+fp32_matmul=highest"),
+        ("amp_bf16", {"fp32_matmul": "high"}, "amp_bf16+fp32_matmul=high"),
         ("amp_fp16", {"grad_scaler": False, "init_scale": 8.0}, "amp_fp16+grad_scaler=false"),
     ],
 )
@@ -210,6 +216,22 @@ def test_what_a_mode_does_not_use_makes_no_arm(setting):
     assert arm_label(replace(PRECISION_MODES["fp32"], **setting)) == "fp32"
 
 
+@pytest.mark.parametrize(
+    ("mode", "setting"),
+    [("fp32", "highest"), ("amp_bf16", "highest"), ("tf32", "high"), ("pure_bf16", "medium"), ("pure_fp16", "high")],
+)
+def test_a_setting_that_changes_no_matmul_makes_no_arm(mode, setting):
+    changed = compose_one([f"precision={mode}", f"precision.fp32_matmul={setting}"])
+    assert arm_label(changed.precision) == mode
+    assert config_hash(changed) == config_hash(compose_one([f"precision={mode}"]))
+
+
+def test_a_setting_of_matmuls_is_a_run_of_its_own():
+    hashes = {config_hash(compose_one([f"precision.fp32_matmul={setting}"])) for setting in FP32_MATMULS}
+    assert len(hashes) == 3
+    assert config_hash(CONFIGS["gpt on text"]) in hashes
+
+
 def test_modules_in_float32_are_a_run_of_their_own():
     plain, covered = (
         compose_one(["precision=amp_bf16", f"precision.fp32_modules={value}"]) for value in ("[]", "[norm]")
@@ -220,8 +242,9 @@ def test_modules_in_float32_are_a_run_of_their_own():
 
 
 def test_reports_show_arms_beside_the_mode_they_changed():
-    modes = ["fp32", "tf32", "amp_bf16", "amp_fp16", "pure_bf16", "pure_fp16"]
-    assert sorted(PRECISION_MODES, key=report_order) == modes
+    in_float32 = ["fp32", "tf32", "amp_bf16", "fp8_tensorwise", "fp8_rowwise", "amp_fp16"]
+    in_half = ["pure_bf16", "pure_fp16", "bf16_sr", "master_bf16", "master_fp16"]
+    assert sorted(PRECISION_MODES, key=report_order) == in_float32 + in_half
     arms = ["mine", "pure_bf16", "amp_bf16+eval=autocast", "amp_bf16"]
     assert sorted(arms, key=report_order) == ["amp_bf16", "amp_bf16+eval=autocast", "pure_bf16", "mine"]
 
@@ -311,3 +334,16 @@ def test_without_autocast_the_parameters_dtype_is_computed_in():
     precision = replace(PRECISION_MODES["amp_fp16"], autocast=False)
     config = replace(CONFIGS["gpt on text"], precision=precision)
     assert identity(config, steps=10, device="cpu").dtype == "float32"
+
+
+def test_emulated_casts_make_an_arm_of_compiled_half_precision():
+    emulated = "precision.emulate_precision_casts=true"
+    assert arm_of(compose_one(["precision=amp_bf16", emulated])) == "amp_bf16"
+    assert arm_of(compose_one(["precision=fp32", emulated, "trainer.compile=true"])) == "fp32"
+    compiled = ["precision=amp_bf16", "trainer.compile=true"]
+    assert arm_of(compose_one([*compiled, emulated])) == "amp_bf16+emulate_precision_casts=true"
+    hashes = [config_hash(compose_one(["precision=amp_bf16", *more])) for more in ([], [emulated])]
+    assert len({*hashes}) == 1
+    pair = [compose_one([*compiled, *more]) for more in ([], [emulated])]
+    assert len({config_hash(config) for config in pair}) == 2
+    assert len({workload_hash(config) for config in pair}) == 1

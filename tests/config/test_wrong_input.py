@@ -9,7 +9,10 @@ import pytest
 
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
 from ampsweep.config.errors import UserError
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.value_checks import check
+
+MODE_NAMES = ", ".join(PRECISION_MODES)
 
 
 def sentence(line):
@@ -54,7 +57,7 @@ MISFIT = "the chosen model, data and task do not fit together"
         (
             "optimizer=sgd optimizer.beta1=0.5",
             "unknown key optimizer.beta1; optimizer has capturable, each, foreach, fused, groups, lr, momentum, name, "
-            "nesterov, weight_decay",
+            "nesterov, state_dtype, weight_decay",
         ),
         ("seed.foo=1", "seed: Value '{}' of type 'dict' could not be converted to Integer"),
         # A wrong type.
@@ -106,8 +109,7 @@ MISFIT = "the chosen model, data and task do not fit together"
         ("precision.dtype=float16", "precision.dtype=float16: has no effect without precision.autocast=true"),
         (
             "precision.mode=amp_bf16",
-            "precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are fp32, tf32, amp_fp16, amp_bf16, "
-            "pure_bf16, pure_fp16",
+            f"precision.mode=amp_bf16: a mode is chosen as precision=MODE; allowed are {MODE_NAMES}",
         ),
         (
             "trainer.steps=null trainer.epochs=null",
@@ -233,15 +235,17 @@ def fine():
         ("scheduler.min_lr_ratio", 2, "must lie from 0 to 1"),
         ("scheduler.num_warmup_steps", -1, "must not be negative"),
         ("report.margin_pct", 0, "must be greater than 0"),
+        ("report.memory_gib", 0, "must be greater than 0"),
+        ("report.objective", "money", "allowed are time, energy"),
         (
             "report.baseline",
             "amp_fp99",
-            "must be an arm, which begins with its mode: fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
+            f"must be an arm, which begins with its mode: {MODE_NAMES}",
         ),
         ("max_batch.limit", 0, "must be greater than 0"),
         ("seam.step", 0, "must be greater than 0"),
         ("seam.step", 200, "must be less than the 200 steps of the run"),
-        ("seam.saved_in", "fp99", "allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16"),
+        ("seam.saved_in", "fp99", f"allowed are {MODE_NAMES}"),
         ("trainer.memory_limit_gib", 0, "must be greater than 0"),
         ("precision.init_scale", 0, "must be greater than 0"),
         ("precision.init_scale", 1e39, "must be less than 2**128, a float32"),

@@ -16,7 +16,7 @@ from users_machine import users_machine
 
 from ampsweep.commands.main import main as ampsweep_main
 from ampsweep.commands.train import main as train_main
-from ampsweep.config.modes import PRECISION_MODES, step_dtypes
+from ampsweep.config.modes import MODES, PRECISION_MODES, step_dtypes
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig, TrackingConfig, TrainerConfig
 from ampsweep.metrics import METRICS
 
@@ -33,10 +33,16 @@ ELSEWHERE = {
     "ampsweep report --wandb ": "tests/commands/test_comparison_in_wandb.py",
     "ampsweep report --publish ": "tests/report/test_wandb_views.py",
     "python train.py -m hydra/launcher=": "tests/commands/test_launcher_plugins.py",
+    "python train.py -m trainer.compile=true": "tests/commands/test_compiled_runs.py",
     "torchrun ": "tests/slurm/test_job_scripts.py",
 }
-"""Commands that need a W&B server or another launcher, by how they begin, and where they are run."""
-NEEDS = {"data=image_folder": "PIL", "data=stored": "datasets", "data=streamed": "datasets"}
+"""Commands that need a W&B server, a compiler or another launcher, by how they begin, and where they are run."""
+NEEDS = {
+    "data=image_folder": "PIL",
+    "data=stored": "datasets",
+    "data=streamed": "datasets",
+    **dict.fromkeys(("fp8_", "optimizer.state_dtype=", "experiment=modes", "experiment=optimizer_states"), "torchao"),
+}
 """Packages that commands need and a plain installation has not, by a word of theirs."""
 SHORT = ("trainer.epochs=null", "trainer.steps=4", "trainer.warmup_steps=1", "predict.with_runs=false")
 SHORT_SEAM = (*SHORT, "seam.step=1", "seam.saved_in=fp32", "precision=amp_bf16", "seed=0")
@@ -182,6 +188,14 @@ def test_the_page_of_modes_has_every_mode():
     }
 
 
+def _has_policy(strategy, mode):
+    return strategy == "fsdp2" and MODES[mode].implementation is None
+
+
+REFUSED = {("fsdp2", mode) for mode in ("bf16_sr", "master_bf16", "master_fp16")}
+"""Modes whose update takes no shards."""
+
+
 def test_the_page_of_several_devices_has_all_dtypes():
     text = (ROOT / "docs/parallel.md").read_text()
     _, _, section = text.partition("## Which dtype is what")
@@ -194,12 +208,12 @@ def test_the_page_of_several_devices_has_all_dtypes():
     }
     assert told == {
         (strategy, mode): (
-            "-" if not one.autocast else "policy" if strategy == "fsdp2" else "autocast",
-            *asdict(step_dtypes(one, ParallelConfig(strategy=strategy))).values(),
+            "-" if not one.autocast else "policy" if _has_policy(strategy, mode) else "autocast",
+            *asdict(step_dtypes(one)).values(),
         )
         for strategy in ("ddp", "fsdp2")
         for mode, one in PRECISION_MODES.items()
-        if mode != "pure_fp16"
+        if mode != "pure_fp16" and (strategy, mode) not in REFUSED
     }
 
 

@@ -20,28 +20,28 @@ def on_h100(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "tf32", "tflops_per_sec"),
+    ("name", "dtype", "tflops_per_sec"),
     [
-        (H100, "float32", False, 66.9),
-        (H100, "float32", True, 494.7),
-        (H100, "bfloat16", True, 989.4),
-        (H100, "float8_e4m3fn", False, 1978.9),
-        ("NVIDIA H200", "float16", False, 989.4),
-        ("NVIDIA A100-SXM4-80GB", "float32", True, 156.0),
-        ("A100-SXM4-40GB", "float16", False, 312.0),
-        ("Tesla T4", "float16", False, 65.0),
-        ("NVIDIA GeForce RTX 4090", "bfloat16", False, 165.2),
-        ("NVIDIA H200 NVL", "bfloat16", False, 835.5),
-        ("NVIDIA A100-SXM-64GB", "float16", False, 358.2),
-        ("NVIDIA B200", "float32", True, 1125.0),
-        ("NVIDIA B300 SXM6 AC", "bfloat16", False, 2250.0),
-        ("NVIDIA L40S", "bfloat16", False, 362.05),
-        ("NVIDIA GeForce RTX 5090", "bfloat16", False, 209.6),
-        ("NVIDIA GeForce RTX 5080", "float32", True, 56.3),
+        (H100, "float32", 66.9),
+        (H100, "tf32", 494.7),
+        (H100, "bfloat16", 989.4),
+        (H100, "float8_e4m3fn", 1978.9),
+        ("NVIDIA H200", "float16", 989.4),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("A100-SXM4-40GB", "float16", 312.0),
+        ("Tesla T4", "float16", 65.0),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
+        ("NVIDIA H200 NVL", "bfloat16", 835.5),
+        ("NVIDIA A100-SXM-64GB", "float16", 358.2),
+        ("NVIDIA B200", "tf32", 1125.0),
+        ("NVIDIA B300 SXM6 AC", "bfloat16", 2250.0),
+        ("NVIDIA L40S", "bfloat16", 362.05),
+        ("NVIDIA GeForce RTX 5090", "bfloat16", 209.6),
+        ("NVIDIA GeForce RTX 5080", "tf32", 56.3),
     ],
 )
-def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflops_per_sec):
-    peak = dense_peak(name, {dtype: 10**12}, tf32=tf32)
+def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tflops_per_sec):
+    peak = dense_peak(name, {dtype: 10**12})
     assert peak.tflops_per_sec == pytest.approx(tflops_per_sec)
     assert list(peak.by_dtype.values()) == [tflops_per_sec]
     assert "NVIDIA" in peak.source or "arXiv" in peak.source
@@ -53,25 +53,25 @@ def test_a_peak_is_that_of_the_device_and_its_arithmetic(name, dtype, tf32, tflo
 )
 def test_half_precision_is_a_sixteenth_of_the_advertised(name, ai_tops):
     """FP4 with sparsity and half the accumulator: 2 times for each of FP4, FP8, sparsity and a float16 sum."""
-    peak = dense_peak(f"NVIDIA GeForce RTX {name}", {"bfloat16": 1}, tf32=False)
+    peak = dense_peak(f"NVIDIA GeForce RTX {name}", {"bfloat16": 1})
     assert peak.tflops_per_sec == pytest.approx(ai_tops / 16, rel=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("name", "flops", "tf32"),
+    ("name", "flops"),
     [
-        ("AMD EPYC 9654 96-Core Processor", {"float32": 1}, False),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"float16": 1}, False),
-        ("NVIDIA A10G", {"float16": 1}, False),
-        ("Tesla T4", {"bfloat16": 1}, False),
-        ("Tesla V100-SXM2-16GB", {"float32": 1}, True),
-        (H100, {"float64": 1}, False),
-        (H100, {"float16": 1, "int8": 1}, False),
-        (H100, {}, False),
+        ("AMD EPYC 9654 96-Core Processor", {"float32": 1}),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", {"float16": 1}),
+        ("NVIDIA A10G", {"float16": 1}),
+        ("Tesla T4", {"bfloat16": 1}),
+        ("Tesla V100-SXM2-16GB", {"tf32": 1}),
+        (H100, {"float64": 1}),
+        (H100, {"float16": 1, "int8": 1}),
+        (H100, {}),
     ],
 )
-def test_what_the_table_does_not_know_has_no_peak(name, flops, tf32):
-    assert dense_peak(name, flops, tf32=tf32) is None
+def test_what_the_table_does_not_know_has_no_peak(name, flops):
+    assert dense_peak(name, flops) is None
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_memory_bandwidth_of_known_devices(name, tb_per_sec):
 
 def test_the_peak_of_a_mix_takes_the_time_of_its_parts():
     flops = {"float32": 669, "bfloat16": 9894}  # ten time units each
-    peak = dense_peak(H100, flops, tf32=False)
+    peak = dense_peak(H100, flops)
     assert peak.tflops_per_sec == pytest.approx((669 + 9894) / 20)
     assert peak.by_dtype == {"float32": 66.9, "bfloat16": 989.4}
 
 
 def test_mfu_is_the_rate_over_the_peak_named_in_the_proof(on_h100):
-    half = Efficiency(CPU, {"bfloat16": 4947 * 10**8}, tf32=False)
+    half = Efficiency(CPU, {"bfloat16": 4947 * 10**8})
     figures = half.figures(step_ms=1.0)
     assert figures == {"perf/tflops_per_sec": pytest.approx(494.7), "perf/mfu_pct": pytest.approx(50)}
     assert set(figures) <= set(METRICS)
@@ -111,13 +111,13 @@ def test_mfu_is_the_rate_over_the_peak_named_in_the_proof(on_h100):
 
 
 def test_mfu_over_100_percent_is_refused_in_the_proof(on_h100):
-    impossible = Efficiency(CPU, {"float32": 10**12}, tf32=False)
+    impossible = Efficiency(CPU, {"float32": 10**12})
     assert impossible.figures(step_ms=10.0) == {"perf/tflops_per_sec": pytest.approx(100)}
     assert impossible.proof()["refused"].startswith("perf/mfu_pct would be 149.5: 100 TFLOP/s")
 
 
 def test_after_a_refused_mfu_none_is_told(on_h100):
-    wrong = Efficiency(CPU, {"float32": 10**12}, tf32=False)
+    wrong = Efficiency(CPU, {"float32": 10**12})
     assert "perf/mfu_pct" in wrong.figures(step_ms=16.0)
     wrong.figures(step_ms=10.0)
     assert "perf/mfu_pct" not in wrong.figures(step_ms=16.0)
@@ -128,10 +128,10 @@ def test_on_a_cpu_the_rate_is_told_and_no_share():
     model = nn.Linear(8, 3)
     with trace_step(model) as trace:
         model(torch.randn(5, 8, requires_grad=True)).sum().backward()
-    cpu = Efficiency(CPU, trace.result.model_flops, tf32=False)
+    cpu = Efficiency(CPU, trace.result.model_flops)
     assert cpu.figures(step_ms=2.0) == {"perf/tflops_per_sec": pytest.approx(3 * 2 * 5 * 8 * 3 / 1e12 / 0.002)}
     assert cpu.proof() is None
 
 
 def test_a_model_without_matrices_has_no_rate(on_h100):
-    assert Efficiency(CPU, {}, tf32=False).figures(step_ms=1.0) == {}
+    assert Efficiency(CPU, {}).figures(step_ms=1.0) == {}

@@ -5,8 +5,8 @@ import torch
 from devices import needs_tf32
 from torch.backends import cuda, cudnn, mkldnn
 
+from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits
 from ampsweep.precision.flags import fp32_arithmetic
-from ampsweep.precision.proof import prove_arithmetic
 
 SWITCHES = {
     "cuda.matmul": cuda.matmul,
@@ -73,22 +73,44 @@ def _leave_no_trace():
 @pytest.mark.parametrize("state", STATES_BEFORE)
 def test_without_tf32_float32_is_float32_whatever_was_set(state):
     STATES_BEFORE[state]()
-    with fp32_arithmetic(tf32=False):
+    with fp32_arithmetic(matmul="highest", tf32=False):
         assert set(newer().values()) == {"ieee"}
 
 
 @pytest.mark.parametrize("state", STATES_BEFORE)
 def test_with_tf32_the_gpu_uses_it_whatever_was_set(state):
     STATES_BEFORE[state]()
-    with fp32_arithmetic(tf32=True):
+    with fp32_arithmetic(matmul="high", tf32=True):
         assert {newer()[name] for name in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")} == {"tf32"}
+
+
+@pytest.mark.parametrize(
+    ("matmul", "on_cuda", "in_onednn"),
+    [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")],
+)
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("state", STATES_BEFORE)
+def test_matmuls_have_switches_of_their_own(state, tf32, matmul, on_cuda, in_onednn):
+    STATES_BEFORE[state]()
+    with fp32_arithmetic(matmul=matmul, tf32=tf32):
+        convolutions = "tf32" if tf32 else "ieee"
+        assert newer() == {
+            "cuda.matmul": on_cuda,
+            "cudnn.conv": convolutions,
+            "cudnn.rnn": convolutions,
+            "mkldnn.matmul": in_onednn,
+            "mkldnn.conv": "ieee",
+            "mkldnn.rnn": "ieee",
+        }
+        allowed = {"cuda.matmul.allow_tf32": matmul != "highest", "cudnn.allow_tf32": tf32}
+        assert older() == {"matmul precision": matmul} | allowed
 
 
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("state", STATES_BEFORE)
 def test_the_older_switches_can_be_read_and_say_the_same(state, tf32):
     STATES_BEFORE[state]()
-    with fp32_arithmetic(tf32=tf32):
+    with fp32_arithmetic(matmul="high" if tf32 else "highest", tf32=tf32):
         assert older() == {
             "matmul precision": "high" if tf32 else "highest",
             "cuda.matmul.allow_tf32": tf32,
@@ -101,7 +123,7 @@ def test_the_older_switches_can_be_read_and_say_the_same(state, tf32):
 def test_what_was_set_is_set_again(state, tf32):
     STATES_BEFORE[state]()
     before, older_before = newer(), older()
-    with fp32_arithmetic(tf32=tf32):
+    with fp32_arithmetic(matmul="high" if tf32 else "highest", tf32=tf32):
         pass
     assert newer() == before
     kept = {name: value for name, value in older_before.items() if value != "raises"}
@@ -110,15 +132,15 @@ def test_what_was_set_is_set_again(state, tf32):
 
 def test_what_was_set_is_set_again_after_an_error():
     before = newer()
-    with pytest.raises(ZeroDivisionError), fp32_arithmetic(tf32=True):
+    with pytest.raises(ZeroDivisionError), fp32_arithmetic(matmul="high", tf32=True):
         _ = 1 / 0
     assert newer() == before
 
 
 def test_modes_can_be_nested():
-    with fp32_arithmetic(tf32=True):
+    with fp32_arithmetic(matmul="high", tf32=True):
         outer = newer()
-        with fp32_arithmetic(tf32=False):
+        with fp32_arithmetic(matmul="highest", tf32=False):
             assert newer() != outer
         assert newer() == outer
 
@@ -128,6 +150,6 @@ def test_modes_can_be_nested():
 @pytest.mark.parametrize("state", STATES_BEFORE)
 def test_arithmetic_on_the_gpu_is_what_the_switches_say(state, tf32):
     STATES_BEFORE[state]()
-    with fp32_arithmetic(tf32=tf32):
-        found = prove_arithmetic(torch.device("cuda"), convolutions=True)
+    with fp32_arithmetic(matmul="high" if tf32 else "highest", tf32=tf32):
+        found = exact_or_rounded(kept_bits(torch.device("cuda"), "convolution", "recurrent"))
     assert set(found.values()) == {"rounded" if tf32 else "exact"}

@@ -277,18 +277,13 @@ def test_evaluation_has_the_islands_either_way(how):
 
 
 def traced(precision, model, inputs):
-    kept = precision.fp32_modules
-    with trace_step(model, is_apart=lambda: kept.running) as trace:
+    with trace_step(model, region=precision.region) as trace:
         with precision.autocast():
             loss = model(inputs).float().mean()
         loss.backward()
     step = trace.result
-    return ModeProof(
-        flops=step.flops,
-        forward_flops=step.forward_flops,
-        fp32_module_flops=step.flops_apart,
-        idle_fp32_modules=kept.idle_patterns,
-    )
+    proof = precision.prove_step(step)
+    return proof | ModeProof(flops=step.flops)
 
 
 def test_the_proof_counts_their_operations_apart():

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import nn
 from ampsweep.config.modes import PRECISION_MODES, step_dtypes
 from ampsweep.precision import Precision
 
-ON_CPU = [mode for mode in PRECISION_MODES if mode != "tf32"]
+ON_CPU = [mode for mode in PRECISION_MODES if mode != "tf32" and not mode.startswith("fp8")]
+"""Modes of which any model will do; float8 takes layers of its own choice, and has tests of its own."""
 
 
 class Probe(nn.Module):
@@ -70,8 +72,9 @@ def test_the_forward_pass_is_computed_in_the_dtype_of_the_mode(mode, computed):
 def test_a_step_has_the_dtypes_that_the_mode_promises(mode):
     precision = Precision(mode, "cpu")
     model = probe(precision)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    optimizer = precision.optimizer(partial(torch.optim.AdamW, fused=True), model.parameters())
     precision.backward(loss_of(precision, model))
+    gradients = {parameter.grad.dtype for parameter in model.parameters()}
     precision.unscale_(optimizer)
     precision.step(optimizer)
     precision.update()
@@ -80,11 +83,9 @@ def test_a_step_has_the_dtypes_that_the_mode_promises(mode):
     assert promised == {
         "compute": name_of({*model.seen}),
         "parameters": name_of({precision.parameters_dtype, model.shift.dtype, *(p.dtype for p in model.parameters())}),
-        "gradients": name_of({parameter.grad.dtype for parameter in model.parameters()}),
+        "gradients": name_of(gradients),
         "optimizer_state": name_of({state["exp_avg"].dtype for state in optimizer.state.values()}),
     }
-    kept = {"pure_bf16": "bfloat16", "pure_fp16": "float16"}.get(mode, "float32")
-    assert {promised[part] for part in ("parameters", "gradients", "optimizer_state")} == {kept}
 
 
 @pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16"])
@@ -157,7 +158,7 @@ def test_without_a_scaler_every_scaler_call_does_nothing(mode):
         (
             "fp8",
             "cpu",
-            "precision mode 'fp8' does not exist; allowed are fp32, tf32, amp_fp16, amp_bf16, pure_bf16, pure_fp16",
+            "precision mode 'fp8' does not exist; allowed are " + ", ".join(PRECISION_MODES),
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_new_mode_touches_the_table_and_one_class():
 def test_a_new_mode_has_label_colour_order_and_support(tree):
     assert json.loads(python(tree, "-c", FACTS)) == {
         "label": "rounded+grad_scaler=true",
-        "colour": "#0072b2",
+        "colour": "#117733",
         "order": ["fp32", "rounded+grad_scaler=true", "pure_fp16", "mine"],
         "computes in": "float32",
         "unsupported": None,

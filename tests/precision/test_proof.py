@@ -14,9 +14,12 @@ from torch.nn import functional as F
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.models.gpt import GPT
 from ampsweep.models.mlp import MLP
+from ampsweep.monitors.device_peaks import dense_peak
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.precision import Precision
-from ampsweep.precision.proof import contradictions, has_convolutions, prove_arithmetic
+from ampsweep.precision.arithmetic import exact_or_rounded, flops_by_arithmetic, kept_bits, kinds_in
+from ampsweep.precision.flags import fp32_arithmetic
+from ampsweep.precision.proof import contradictions
 from ampsweep.record.parts import ModeProof
 from ampsweep.tracing.step import trace_step
 
@@ -33,27 +36,63 @@ def rounded_conv2d(image, kernel, **options):
     return F.conv2d(image.bfloat16().float(), kernel, **options)
 
 
-def test_float32_on_the_cpu_is_float32():
+def truncated(x, bits):
+    return (x.view(torch.int32) & -(1 << (23 - bits))).view(torch.float32)
+
+
+def parts(x):
+    """The two bfloat16 numbers whose sum is nearest to a float32."""
+    high = x.bfloat16().float()
+    return high, (x - high).bfloat16().float()
+
+
+def bfloat16_times_3(a, b):
+    """The three largest of the products of two bfloat16 numbers each (Henry, Tang and Heinecke, arXiv:1904.06376)."""
+    (high, low), (other_high, other_low) = parts(a), parts(b)
+    return high @ other_high + high @ other_low + low @ other_high
+
+
+def test_float32_on_the_cpu_keeps_every_bit():
     with Precision("fp32", "cpu").flags():
-        assert prove_arithmetic(CPU, convolutions=True) == EXACT
-        assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "exact"}
+        assert kept_bits(CPU, "convolution", "recurrent") == dict.fromkeys(("matmul", "convolution", "recurrent"), 23)
+        assert kept_bits(CPU) == {"matmul": 23}
 
 
-def test_operands_that_lose_bits_are_seen_in_either_operation():
-    assert prove_arithmetic(CPU, convolutions=True, matmul=rounded_matmul) == EXACT | {"matmul": "rounded"}
-    assert prove_arithmetic(CPU, convolutions=True, conv2d=rounded_conv2d) == EXACT | {"convolution": "rounded"}
+@pytest.mark.parametrize(
+    ("matmul", "bits"),
+    [
+        (rounded_matmul, 7),
+        (lambda a, b: a.half().float() @ b, 10),
+        (lambda a, b: truncated(a, 10) @ b, 10),
+        (bfloat16_times_3, 16),
+        (lambda a, b: truncated(a, 3) @ b, 3),
+        (lambda a, b: a @ b * 2, 0),
+        (lambda a, b: a @ b * float("nan"), 0),
+    ],
+    ids=["bfloat16", "float16", "TF32 by truncation", "three products of bfloat16", "3 bits", "wrong", "nan"],
+)
+def test_the_bits_that_a_matmul_keeps_are_counted(matmul, bits):
+    found = kept_bits(CPU, "convolution", matmul=matmul)
+    assert found == {"matmul": bits, "convolution": 23}
+    assert exact_or_rounded(found) == EXACT | {"matmul": "rounded"}
+
+
+def test_a_convolution_that_loses_bits_is_seen_as_well():
+    found = kept_bits(CPU, "convolution", conv2d=rounded_conv2d)
+    assert found == {"matmul": 23, "convolution": 7}
+    assert exact_or_rounded(found) == EXACT | {"convolution": "rounded"}
 
 
 def test_an_error_in_the_last_bits_is_no_rounding():
     def matmul(a, b):
         return a @ b * (1 + 2**-23)
 
-    assert prove_arithmetic(CPU, convolutions=False, matmul=matmul) == {"matmul": "exact"}
+    assert exact_or_rounded(kept_bits(CPU, matmul=matmul)) == {"matmul": "exact"}
 
 
 def test_the_proof_leaves_no_trace_in_the_run():
     before = torch.get_rng_state()
-    prove_arithmetic(CPU, convolutions=True)
+    kept_bits(CPU, "convolution", "recurrent")
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -72,9 +111,9 @@ def test_a_flag_that_rounds_is_seen_and_undone_by_the_mode():
     error = ((x.float() @ y.float()) - x @ y).abs().max()
     if error < 1e-3:
         pytest.skip("this processor multiplies float32 matrices in float32 whatever the flag says")
-    assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "rounded"}
+    assert kept_bits(CPU) == {"matmul": 7}
     with Precision("fp32", "cpu").flags():
-        assert prove_arithmetic(CPU, convolutions=False) == {"matmul": "exact"}
+        assert kept_bits(CPU) == {"matmul": 23}
 
 
 PROVE_IN_FLAGS = """
@@ -82,7 +121,8 @@ import sys, torch
 from torch.nn import functional as F
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.monitors.environment import effective_flags
-from ampsweep.precision.proof import contradictions, prove_arithmetic
+from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits
+from ampsweep.precision.proof import contradictions
 from ampsweep.precision import Precision
 from ampsweep.record.parts import ModeProof
 device, mode = torch.device(sys.argv[1]), sys.argv[2]
@@ -91,7 +131,8 @@ with Precision(mode, device).flags():
     w = torch.rand(64, 64, 3, 3, dtype=torch.float64, device=device)
     error = (F.conv2d(x.float(), w.float()) - F.conv2d(x, w)).abs().max()
     print("rounds" if error > 1e-3 else "does not round")
-    proof = ModeProof(fp32_arithmetic=prove_arithmetic(device, convolutions=True), flags=effective_flags(device))
+    arithmetic = exact_or_rounded(kept_bits(device, "convolution"))
+    proof = ModeProof(fp32_arithmetic=arithmetic, flags=effective_flags(device))
 print(proof.fp32_arithmetic["convolution"])
 print(*contradictions(PRECISION_MODES[mode], proof), sep="; ")
 """
@@ -137,6 +178,81 @@ def test_arithmetic_is_held_against_what_the_settings_promise(precision, arithme
     for sentence, beginning in zip(found, told, strict=True):
         assert sentence.startswith(beginning)
         assert sentence.endswith(f"although precision.tf32={str(precision.tf32).lower()}")
+
+
+def with_matmul(setting, precision=FP32):
+    return replace(precision, fp32_matmul=setting)
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits", "told"),
+    [
+        (with_matmul("high"), {"matmul": 10}, []),
+        (with_matmul("high"), {"matmul": 16}, []),
+        (with_matmul("high"), {"matmul": 10, "convolution": 23, "recurrent": 23}, []),
+        (with_matmul("high"), {"matmul": 7}, ["a matmul in float32 kept 7 bits behind the point"]),
+        (with_matmul("high"), {"matmul": 23}, ["a matmul in float32 kept every bit"]),
+        (with_matmul("medium"), {"matmul": 7, "convolution": 23}, []),
+        (with_matmul("medium"), {"matmul": 10}, ["a matmul in float32 kept 10 bits behind the point"]),
+        (with_matmul("medium"), {"matmul": 23}, ["a matmul in float32 kept every bit"]),
+        (with_matmul("highest"), {"matmul": 16}, ["a matmul in float32 lost bits"]),
+        (with_matmul("medium", AMP_BF16), {"matmul": 7}, []),
+        (with_matmul("highest", TF32), {"matmul": 23, "convolution": 10}, []),
+        (with_matmul("medium", PRECISION_MODES["pure_bf16"]), {"matmul": 23}, []),
+    ],
+)
+def test_the_bits_of_a_matmul_are_held_against_its_setting(precision, bits, told):
+    found = contradictions(precision, ModeProof(fp32_arithmetic=exact_or_rounded(bits), fp32_bits=bits))
+    setting = f", although precision.fp32_matmul={precision.fp32_matmul}"
+    assert found == [f"{sentence}{setting}" if "lost" not in sentence else found[0] for sentence in told]
+    assert all(sentence.endswith(setting) for sentence in found)
+
+
+def test_a_setting_of_matmuls_alone_leaves_convolutions_exact():
+    bits = {"matmul": 10, "convolution": 10}
+    proof = ModeProof(fp32_arithmetic=exact_or_rounded(bits), fp32_bits=bits)
+    assert contradictions(with_matmul("high"), proof) == [
+        "a convolution in float32 lost bits, as TF32 does, although precision.tf32=false"
+    ]
+
+
+@pytest.mark.parametrize("setting", ["highest", "high", "medium"])
+def test_the_switches_of_a_setting_contradict_the_others_alone(setting):
+    with fp32_arithmetic(matmul=setting, tf32=False):
+        flags = ModeProof(flags=effective_flags(CPU))
+    assert contradictions(with_matmul(setting), flags) == []
+    wrong = with_matmul("high" if setting == "highest" else "highest")
+    (found,) = contradictions(wrong, flags)
+    assert found.endswith(f" during training, although precision.fp32_matmul={wrong.fp32_matmul}")
+
+
+@pytest.mark.parametrize(
+    ("precision", "of_matmuls", "of_convolutions"),
+    [
+        (FP32, "float32", "float32"),
+        (TF32, "tf32", "tf32"),
+        (with_matmul("high"), "tf32", "float32"),
+        (with_matmul("highest", TF32), "float32", "tf32"),
+        (with_matmul("medium"), "bfloat16", "float32"),
+    ],
+)
+def test_operations_are_told_by_the_arithmetic_that_does_them(precision, of_matmuls, of_convolutions):
+    found = flops_by_arithmetic(precision, {"float32": 100, "float16": 7}, {"float32": 30})
+    expected = {"float16": 7, of_matmuls: 70} | {of_convolutions: 100 if of_convolutions == of_matmuls else 30}
+    assert found == expected
+
+
+def test_without_a_count_of_convolutions_arithmetic_is_unknown():
+    flops = {"float32": 5, "bfloat16": 95}
+    assert flops_by_arithmetic(with_matmul("high"), flops, None) == {"unknown": 5, "bfloat16": 95}
+    assert flops_by_arithmetic(TF32, flops, None) == {"tf32": 5, "bfloat16": 95}
+    assert flops_by_arithmetic(FP32, flops, None) == flops
+    assert dense_peak("NVIDIA H100 80GB HBM3", {"unknown": 5, "bfloat16": 95}) is None
+
+
+def test_operations_in_bfloat16_are_added_up():
+    found = flops_by_arithmetic(with_matmul("medium", AMP_BF16), {"float32": 5, "bfloat16": 95}, {"bfloat16": 9})
+    assert found == {"bfloat16": 100}
 
 
 def test_a_flag_that_a_model_changes_while_it_trains_contradicts():
@@ -258,8 +374,9 @@ def test_settings_count_and_not_the_name_of_their_mode():
 
 
 def test_a_model_without_convolutions_needs_no_proof_of_them():
-    assert has_convolutions(Convolutional())
-    assert not has_convolutions(gpt(dropout=0.0))
+    assert [*kinds_in(Convolutional())] == ["convolution"]
+    assert [*kinds_in(nn.Sequential(nn.LSTM(4, 4)))] == ["recurrent"]
+    assert [*kinds_in(gpt(dropout=0.0))] == []
 
 
 @needs_tf32
@@ -267,7 +384,7 @@ def test_a_model_without_convolutions_needs_no_proof_of_them():
 def test_on_cuda_the_modes_differ_in_their_arithmetic(mode, proof):
     device = torch.device("cuda")
     with Precision(mode, device).flags():
-        assert prove_arithmetic(device, convolutions=True) == proof
+        assert exact_or_rounded(kept_bits(device, "convolution")) == proof
         assert contradictions(PRECISION_MODES[mode], ModeProof(flags=effective_flags(device))) == []
 
 

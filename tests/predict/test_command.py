@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ampsweep.commands.main import main
+from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.record import find_records
 
 SMALL = (
@@ -34,13 +35,14 @@ def test_every_mode_of_a_training_in_one_json_object(predict):
     assert code == 0
     assert err == ""
     arms = {mode["arm"]: mode for mode in workload["modes"]}
-    assert [*arms] == ["fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16", "pure_fp16"]
+    assert [*arms, *workload["unsupported"]] == [*PRECISION_MODES]
+    assert {*workload["unsupported"]} <= {"fp8_tensorwise", "fp8_rowwise"}, "its layers are too small"
     assert workload["target"] == "cuda"
     assert workload["baseline"] == "fp32"
-    for mode in arms.values():
+    for name, mode in arms.items():
         assert sum(mode["peak"].values()) == mode["peak_bytes"]
         assert mode["curve"][0]["batch_size"] == 2
-        assert mode["largest_batch"] > 0
+        assert name.startswith("fp8") or mode["largest_batch"] > 0, "what is emulated has bytes of its own"
         assert mode["peak_bytes"] < mode["allocated_bytes"] <= mode["reserved_bytes"]
     assert arms["fp32"]["peak"]["autocast_weights"] == 0 < arms["amp_bf16"]["peak"]["activations"]
     assert workload["sentences"][0].startswith("On 0.1 GiB: fp32 up to batch ")
@@ -79,7 +81,8 @@ def test_a_sweep_is_one_workload_per_model_for_all_seeds(predict):
 def test_what_the_target_cannot_run_is_said(predict):
     _, out, _ = predict(*SMALL, "predict.target=cuda", "predict.capability=7.5", "format=json")
     (workload,) = json.loads(out)["workloads"]
-    assert set(workload["unsupported"]) == {"tf32", "amp_bf16", "pure_bf16"}
+    without_bfloat16 = {"amp_bf16", "pure_bf16", "bf16_sr", "master_bf16", "fp8_tensorwise", "fp8_rowwise"}
+    assert set(workload["unsupported"]) == {"tf32", *without_bfloat16}
     assert workload["unsupported"]["amp_bf16"] == "cuda 7.5 has no bfloat16 arithmetic; use amp_fp16"
 
 
@@ -132,8 +135,9 @@ def test_arms_whose_model_autocast_refuses_are_told(predict):
     code, out, _ = predict(*model, "predict.target=cuda", "format=json")
     (workload,) = json.loads(out)["workloads"]
     assert code == 0
-    assert [mode["arm"] for mode in workload["modes"]] == ["fp32", "tf32", "pure_bf16", "pure_fp16"]
-    assert [*workload["unsupported"]] == ["amp_fp16", "amp_bf16"]
+    without_autocast = [mode for mode, settings in PRECISION_MODES.items() if not settings.autocast]
+    assert [mode["arm"] for mode in workload["modes"]] == without_autocast
+    assert {*workload["unsupported"]} == PRECISION_MODES.keys() - {*without_autocast}
     assert workload["unsupported"]["amp_bf16"].startswith(REFUSAL)
 
     code, out, err = predict(*model, "predict.target=cuda", "precision=amp_bf16")

@@ -9,7 +9,7 @@ from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.target_device import TargetDevice
 
 
-@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "pure_bf16"])
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16", "pure_bf16", "bf16_sr", "master_bf16"])
 @pytest.mark.parametrize("model", ["Unused", "Hooked", "Waves"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_such_a_step_to_the_byte(model, mode, optimizer):

@@ -10,7 +10,8 @@ from ampsweep.report.comparison_json import comparison_json
 
 ESTIMATE = "value n low high exact"
 KEYS = {
-    "": "schema baseline margin_pct workloads searches sizes seams notes omissions",
+    "": "schema baseline margin_pct goal workloads searches sizes seams notes omissions",
+    "goal": "objective memory_gib",
     "workloads": "title facts arms ranks verdict conclusion runs",
     "workloads.arms": (
         "arm is_baseline num_runs num_pairs num_completed_pairs num_expected_pairs num_without_partner "
@@ -27,8 +28,8 @@ KEYS = {
     "workloads.arms.limits": "kind step_ms launch_ms num_operators us_per_operator min_us_per_operator text",
     "workloads.arms.statuses": "completed",
     "workloads.arms.dtypes": "",
-    "workloads.verdict": "recommendation arms reasons",
-    "workloads.verdict.recommendation": "arm sentence evidence standings to_decide",
+    "workloads.verdict": "recommendation arms reasons front steps pitfalls",
+    "workloads.verdict.recommendation": "arm sentence goes_by evidence standings to_decide",
     "workloads.verdict.recommendation.standings": "arm standing reason",
     "workloads.verdict.arms": "arm withheld judgements parities waterfall time_to_loss",
     "workloads.verdict.arms.judgements": "speed speed_text memory memory_text parity parity_text summary brief",
@@ -40,6 +41,11 @@ KEYS = {
     "workloads.verdict.arms.waterfall.steps": "category baseline_bytes arm_bytes change_bytes",
     "workloads.verdict.reasons": "kind arm text evidence",
     "workloads.verdict.reasons.evidence": "perf/step_ms num_operators",
+    "workloads.verdict.front": "cost arms without sentence",
+    "workloads.verdict.front.arms": "arm cost cost_ratio peak_bytes loss_gap loss beaten",
+    "workloads.verdict.front.arms.cost_ratio": ESTIMATE,
+    "workloads.verdict.front.arms.loss_gap": ESTIMATE,
+    "workloads.verdict.front.arms.beaten": "by worse_in",
     "workloads.conclusion": "sentence arms cautions",
     "workloads.conclusion.arms": "arm withheld text",
     "workloads.runs": "directory run_id arm seed status error oom not_paired contaminated tracked_at ranks",

@@ -88,7 +88,7 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.resize(400, 800)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") == 400
-    for panel in ("memory-categories", "memory-changes", "speedup", "samples-per-sec"):
+    for panel in ("front", "memory-categories", "memory-changes", "speedup", "samples-per-sec"):
         traces(page, f"w0-{panel}")
         page.wait_until(f"{CUT.format(panel)}.length === 0")
     page.resize(1400, 1000)

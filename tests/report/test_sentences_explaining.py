@@ -127,6 +127,15 @@ def test_every_reason(kind, facts, text):
         (ArmNote(kind="not completed", seeds=(2,), status="diverged", cause="nan"), "diverged: nan (seed 2)"),
         (ArmNote(kind="not completed", seeds=(0, 1), status="oom"), "oom (seeds 0, 1)"),
         (
+            ArmNote(kind="no channels last", seeds=(1,)),
+            "trainer.channels_last=true, and no convolution had its input and weight in that format (seed 1)",
+        ),
+        (
+            ArmNote(kind="nothing recomputed", seeds=(0, 1)),
+            "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward "
+            "(seeds 0, 1)",
+        ),
+        (
             replace(APART, num_runs_on=((HERE, 1), (BESIDE, 2)), num_baseline_runs_on=((HERE, 3),)),
             "another device than fp32 in 2 of 3 pairs: on cuda:0 (1), cuda:1 (2); fp32 on cuda:0 (3) (seeds 1, 2)",
         ),
@@ -160,6 +169,18 @@ def test_every_reason(kind, facts, text):
             "val/loss is not a usable figure (nan) and left out (seed 0)",
         ),
         (ArmNote(kind="repeats", seeds=(0,), num_runs=2), "2 runs of seed 0 are repeats and averaged"),
+        (
+            ArmNote(kind="graph breaks", seeds=(0, 1), num_breaks=2, cause="nets.py, line 8: a print"),
+            "torch.compile broke the graph in 2 places, first at nets.py, line 8: a print (seeds 0, 1)",
+        ),
+        (
+            ArmNote(kind="recompiled", seeds=(0,), cause="a size"),
+            "torch.compile compiled again after warm-up (a size); those steps are in no figure of time (seed 0)",
+        ),
+        (
+            ArmNote(kind="not compiled", seeds=(0,)),
+            "torch.compile found nothing to compile: every step ran eagerly (seed 0)",
+        ),
         (
             ArmNote(kind="several pair keys", seeds=(0,)),
             "under several pair keys, each a pair of its own: other code, data, device or environment (seed 0)",

@@ -279,6 +279,7 @@ def test_the_time_to_the_loss_of_the_baseline():
     reached = TimeToLoss(
         metric="train/loss",
         target=1.0,
+        margin_pct=1.0,
         n=3,
         num_reached=3,
         baseline_s=2.0,
@@ -287,14 +288,16 @@ def test_the_time_to_the_loss_of_the_baseline():
         baseline_j=None,
         arm_j=None,
         energy_ratio=None,
+        seconds={},
+        joules={},
     )
-    assert time_to_loss(reached) == "reached the baseline's final train loss 2.00x as fast (n=3)"
+    assert time_to_loss(reached) == "reached the baseline's final train loss (within 1%) 2.00x as fast (n=3)"
     energy = Estimate(value=0.75, n=3, exact=True)
     assert time_to_loss(replace(reached, energy_ratio=energy)) == (
-        "reached the baseline's final train loss 2.00x as fast, with 0.750x of its energy (n=3)"
+        "reached the baseline's final train loss (within 1%) 2.00x as fast, with 0.750x of its energy (n=3)"
     )
     missed = replace(reached, num_reached=0, speedup=None)
-    assert time_to_loss(missed) == "reached the baseline's final train loss in 0 of 3 pairs"
+    assert time_to_loss(missed) == "reached the baseline's final train loss (within 1%) in 0 of 3 pairs"
 
 
 @pytest.mark.parametrize(("num_runs", "runs"), [(1, "1 run"), (2, "2 runs")])

@@ -49,7 +49,7 @@ def test_every_topic_has_a_line_for_each_arm_it_is_known_of():
 
 def test_the_console_leaves_out_what_stands_beside_it_already():
     lines = by_topic(console_lines(workload()))
-    assert {topic for topic, _ in lines} == {"bytes", "parity", "refused"}
+    assert {topic for topic, _ in lines} == {"goes by", "bytes", "parity", "front", "refused"}
     assert ("refused", "tf32") not in lines
 
 

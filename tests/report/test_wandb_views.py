@@ -38,7 +38,7 @@ def runs_of(workspace: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_workspace_has_the_specified_panels_in_sections():
     sections = panels_of(WorkspaceView.of(GROUP, PANELS, REPORT).spec)
-    assert list(sections) == ["About", "Memory", "Speed", "Parity", "Gradient scaler", "Device"]
+    assert list(sections) == ["About", "Overall", "Memory", "Speed", "Parity", "Gradient scaler", "Device"]
     made = {id.removeprefix("ampsweep-"): panel for found in sections.values() for id, panel in found.items()}
     assert made.keys() - {"about"} == {panel.key for panel in PANELS if panel.kind != "changes"}
     for panel in PANELS:
@@ -46,11 +46,12 @@ def test_a_workspace_has_the_specified_panels_in_sections():
             shown = made[panel.key]["config"]
             assert panel.title in shown["chartTitle"]
             named = shown.get("metrics") or [shown["yAxis"].removeprefix("summary:")]
-            assert tuple(named) == panel.metrics
+            assert tuple(named) == (panel.metrics if panel.kind != "front" else panel.metrics[1:2])
             assert set(named) <= METRICS.keys()
     scale = made["scale"]["config"]
     assert (scale["xAxis"], scale["yLogScale"]) == ("step", True)
     assert made["speedup"]["config"]["xAxis"] == "config:seed.value", "the runs of a pair stand one above the other"
+    assert made["front"]["config"]["xAxis"] == "summary:perf/step_ms"
     assert made["memory-against-size"]["config"]["xAxis"] == "config:batch_size.value"
 
 
@@ -128,7 +129,9 @@ def test_pages_are_saved_once_and_then_brought_up_to_date(server, publish_runs):
     for grid in grids(spec):
         assert grid["runSets"][0]["grouping"] == [{"section": "config", "name": "precision_mode.value"}]
         assert grid["panelBankSectionConfig"]["panels"]
-    assert [text.split("\n")[0] for text in texts(spec)[1:-1]] == ["## Memory", "## Speed", "## Parity", "## Device"]
+    assert [text.split("\n")[0] for text in texts(spec)[1:-1]] == [
+        *("## Overall", "## Memory", "## Speed", "## Parity", "## Device")
+    ]
 
     assert publish_runs(pairs(1)) == [report, workspace]
     assert num_saves(server) == 2, "nothing has changed"
@@ -145,7 +148,7 @@ def test_what_people_have_changed_stays_the_rest_is_updated(server, publish_runs
     sections = bank["sections"]
     panels_of(workspace)["Memory"]["ampsweep-memory-saved"]["config"]["chartTitle"] = "Theirs"
     bank["panelConfigOverrides"] = {"__custom_panel__:ampsweep-speedup": {"chartTitle": "Theirs"}}
-    sections[3]["panels"].remove(panels_of(workspace)["Parity"]["ampsweep-loss-gap"])
+    sections[4]["panels"].remove(panels_of(workspace)["Parity"]["ampsweep-loss-gap"])
     theirs = {"__id__": "theirs", "viewType": "From the future", "config": {"unknown": [1, None]}}
     sections[2]["panels"].insert(0, theirs)
     sections.insert(0, {**sections[1], "name": "Theirs", "panels": [{**theirs, "__id__": "second"}], "isOpen": False})
@@ -191,8 +194,10 @@ def test_what_people_have_written_into_the_report_stays(server, publish_runs):
     publish_runs(pairs(3))
     _, after = saved(server, "runs")
     assert after["blocks"][1] == note
-    assert [text.split("\n")[0] for text in texts(after)[1:-1]] == ["## Memory", "## Fast?", "## Parity", "## Device"]
-    assert len(grids(after)) == len(grids(report)) == 3
+    assert [text.split("\n")[0] for text in texts(after)[1:-1]] == [
+        *("## Overall", "## Memory", "## Fast?", "## Parity", "## Device")
+    ]
+    assert len(grids(after)) == len(grids(report)) == 4
     assert "**Train in amp_bf16" in texts(after)[0], "the verdict is ours, and nobody has changed it"
 
 

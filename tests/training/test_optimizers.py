@@ -9,6 +9,8 @@ from assembled import MLP, StopAfter, assemble, resumed
 from torch import nn
 
 from ampsweep.config.errors import UserError
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.precision import Precision
 from ampsweep.training.build.fused_kernels import has_fused_kernels
 from ampsweep.training.build.optimizer import build_optimizers, is_fused, learning_rate, rehearse_optimizers
 
@@ -26,7 +28,7 @@ def net():
 
 def built(target="torch.optim.Adam", model=None, trains=ONE, device=None, **settings):
     config = {"_target_": target, "name": "custom", "lr": None, **settings}
-    return build_optimizers(config, model or net(), trains, device=device)
+    return build_optimizers(config, model or net(), trains, Precision("fp32", "cpu"), device=device)
 
 
 def one(target="torch.optim.Adam", **settings):
@@ -162,7 +164,11 @@ def test_what_cannot_train_is_refused_before(sentence):
         model = net()
     with pytest.raises(UserError) as refused:
         rehearse_optimizers(
-            {"_target_": target, "name": "custom", **settings}, model, trains, device=device, dtype=torch.float32
+            {"_target_": target, "name": "custom", **settings},
+            model,
+            trains,
+            device=device,
+            precision=PRECISION_MODES["fp32"],
         )
     assert str(refused.value) == sentence
 

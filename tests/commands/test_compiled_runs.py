@@ -1,0 +1,42 @@
+"""Runs with trainer.compile: what they compiled, what they found compiled, and what stands in the record."""
+
+from pathlib import Path
+
+import pytest
+from command_line import MLP, all_runs, only_run
+
+from ampsweep.report.sentences.compiling import compiled
+
+COMPILED = (*MLP, "trainer.steps=6", "device=cpu", "precision=amp_bf16")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # of what torch imports to compile
+def test_a_further_run_of_a_sweep_compiles_nothing_anew(train, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    ended = train("-m", "trainer.compile=true", *COMPILED, "seed=0,1", "predict.with_runs=true")
+    assert ended.code == 0, ended.err
+    first, second = sorted((run.record for run in all_runs()), key=lambda record: record.identity.seed)
+    assert (first.status, second.status) == ("completed", "completed"), ended.err
+    assert first.compilation.num_uncached > 0
+    assert (second.compilation.num_cached, second.compilation.num_uncached) == (first.compilation.num_uncached, 0)
+    assert Path(second.compilation.cache).parent == Path("outputs/.compile_cache").resolve()
+    assert second.compilation.seconds < first.compilation.seconds
+    assert f"cache: {first.compilation.num_uncached} found, 0 made" in compiled(second.compilation)
+    for record in (first, second):
+        assert record.proof.traced == "compiled"
+        assert record.proof.contradictions == []
+        assert record.prediction.peak_bytes > 0  # of the eager step, so that there is nothing to hold it against
+        assert (record.prediction.measured_bytes, record.prediction.error_pct) == (None, None)
+        assert record.summary["memory/peak_allocated_gib"] * 2**30 == record.memory.peak_bytes
+
+
+def test_a_machine_without_a_compiler_is_told(train, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    ended = train("-m", "trainer.compile=true", *COMPILED, "seed=0")
+    assert ended.code == 0
+    record = only_run().record
+    assert record.status == "unsupported"
+    assert record.error.startswith("trainer.compile=true needs a C++ compiler, and there is none")
+    assert "Traceback" not in ended.out + ended.err

@@ -1,0 +1,377 @@
+"""Optimizer states in 8 bits: torchao's optimizers, from the config to the checkpoint, and what they refuse."""
+
+import math
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from assembled import CPU, StopAfter, assemble, resumed
+from torch import nn
+
+from ampsweep.config.compose import compose_one
+from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.data.digits import Digits
+from ampsweep.models.mlp import MLP
+from ampsweep.precision import Precision
+from ampsweep.precision.proof import contradictions
+from ampsweep.precision.torchao_import import import_torchao
+from ampsweep.record.parts import ModeProof
+from ampsweep.tracing.step import trace_step
+from ampsweep.training.build.eight_bit_states import check_compiler, eight_bit_class
+from ampsweep.training.build.optimizer import build_optimizers, class_name, rehearse_optimizers
+from ampsweep.training.checkpoint import CheckpointError, load_checkpoint, require_same_model, save_checkpoint
+from ampsweep.training.found_checkpoint import find_checkpoint
+from ampsweep.training.packed_states import numbers_of
+
+pytest.importorskip("torchao", reason="needs torchao, of the extra `modes`")
+optim = import_torchao("torchao.optim", "this test")
+
+SEED, LR, NUM_STEPS = 5, 3e-3, 8
+SIZES = {"in_features": 64, "hidden_size": 128, "out_features": 10, "num_layers": 3}
+MODEL = ("model=mlp_small", "model.hidden_size=128", "model.num_layers=3", "data=digits", "data.batch_size=16")
+"""Two weights of 8,192 and 16,384 numbers, and four parameters that are too small."""
+COSINE = (f"optimizer.lr={LR}", "scheduler=cosine", f"trainer.steps={NUM_STEPS}", f"seed={SEED}")
+DTYPES = {"fp32": torch.float32, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
+OVERFLOWS = 2.0**24
+EVERY = {
+    ("adamw", "int8"): optim.AdamW8bit,
+    ("adamw", "float8"): optim.AdamWFp8,
+    ("adam", "int8"): optim.Adam8bit,
+    ("adam", "float8"): optim.AdamFp8,
+}
+ADAMW = {"_target_": "torch.optim.AdamW", "name": "adamw", "lr": 1e-3, "state_dtype": "int8"}
+TRAINS = {"optimizer": ("*",)}
+
+
+def eight_bit(dtype, *overrides):
+    return (*MODEL, "optimizer=adamw", f"optimizer.state_dtype={dtype}", *COSINE, *overrides)
+
+
+def one(model=None, **settings):
+    model = model or MLP(**SIZES)
+    return build_optimizers(ADAMW | settings, model, TRAINS, Precision("fp32", CPU))["optimizer"]
+
+
+def states_of(training):
+    """The codes and scales of every packed state, and the numbers of the others."""
+    found = []
+    for state in training.built.optimizers["optimizer"].state.values():
+        for value in state.values():
+            parts = value.__tensor_flatten__()[0] if hasattr(value, "codes") else []
+            found += [getattr(value, name).float() for name in parts] or [value]
+    return found
+
+
+def by_hand(kind, mode, *, accumulate, init_scale):
+    """torchao's optimizer as its documentation has it: the learning rate is a tensor, filled in place."""
+    torch.manual_seed(SEED)
+    model, data = MLP(**SIZES), Digits(val_fraction=0.2, batch_size=16, seed=SEED, device=CPU)
+    optimizer = kind(model.parameters(), lr=LR, weight_decay=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, enabled=mode == "amp_fp16")
+    losses, applied = [], 0
+    for step in range(NUM_STEPS):
+        optimizer.param_groups[0]["lr"].fill_(LR * (0.5 * (1 + math.cos(math.pi * (applied / NUM_STEPS)))))
+        total = 0.0
+        for micro in range(accumulate):
+            inputs, classes = data.train_batch(step * accumulate + micro)
+            with torch.autocast("cpu", DTYPES[mode], enabled=mode != "fp32"):
+                loss = F.cross_entropy(model(inputs), classes) / accumulate
+            scaler.scale(loss).backward()
+            total += loss.detach()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        before = scaler.get_scale()
+        with torch.compiler.set_stance("force_eager"):
+            scaler.step(optimizer)
+        scaler.update()
+        applied += scaler.get_scale() >= before
+        optimizer.zero_grad()
+        losses.append(float(total))
+    return losses, list(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "mode", "init_scale"),
+    [
+        *((*one, "fp32", 1.0) for one in EVERY),
+        ("adamw", "int8", "amp_bf16", 1.0),
+        ("adamw", "int8", "amp_fp16", OVERFLOWS),
+        ("adamw", "float8", "amp_fp16", OVERFLOWS),
+    ],
+)
+def test_a_training_is_bitwise_a_loop_by_hand(name, dtype, mode, init_scale):
+    expected, parameters = by_hand(EVERY[name, dtype], mode, accumulate=2, init_scale=init_scale)
+    overrides = (f"optimizer={name}", "optimizer.weight_decay=0.01", f"precision={mode}", "trainer.grad_accum_steps=2")
+    training = assemble(*eight_bit(dtype), *overrides, f"precision.init_scale={init_scale:.1f}")
+    training.train()
+    assert list(training.column("train/loss").values()) == expected
+    assert all(map(torch.equal, training.parameters(), parameters))
+    rates = list(training.column("train/lr").values())
+    assert rates[0] == pytest.approx(LR)
+    assert rates[-1] < LR / 2 or mode == "amp_fp16"
+
+
+def test_what_is_kept_in_8_bits_is_told():
+    training = assemble(*eight_bit("int8"))
+    training.train()
+    large, scales, table = 64 * 128 + 128 * 128, (64 * 128 + 128 * 128) // 256 * 4, 4 * 256
+    proof = training.trainer.instruments.proof()
+    assert proof.optimizer_states == {
+        "int8": {"num_tensors": 4, "num_bytes": 2 * (large + scales + 2 * table)},
+        "float32": {"num_tensors": 8, "num_bytes": 2 * 4 * (128 * 10 + 128 + 128 + 10)},
+    }
+    steps = 6 * 4
+    held = sum(one["num_bytes"] for one in proof.optimizer_states.values()) + steps
+    assert training.trainer.instruments.memory().peak["optimizer_state"] == held
+    assert contradictions(training.config.precision, proof, "int8") == []
+    assert contradictions(training.config.precision, ModeProof(optimizer_states={"float32": {}}), "int8") == [
+        "the optimizer's states are kept in float32, and none in int8"
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8"])
+def test_a_resumed_training_is_bitwise_an_uninterrupted_one(dtype, tmp_path):
+    whole = assemble(*eight_bit(dtype))
+    whole.train()
+    assemble(*eight_bit(dtype), directory=tmp_path).train(StopAfter(3))
+    rest, notes = resumed(tmp_path, *eight_bit(dtype))
+    rest.train()
+    assert notes == []
+    assert all(map(torch.equal, whole.parameters(), rest.parameters()))
+    assert all(map(torch.equal, states_of(whole), states_of(rest)))
+
+
+def test_a_checkpoint_holds_plain_parts_alone(tmp_path):
+    training = assemble(*eight_bit("int8"), directory=tmp_path)
+    training.train(StopAfter(3))
+    file = tmp_path / "checkpoints/last.pt"
+    kinds = {type(value) for value in leaves(torch.load(file, weights_only=True))}
+    assert kinds <= {torch.Tensor, int, float, str, bool, type(None), bytes}
+    state = load_checkpoint(file).optimizers["optimizer"]["state"]["state"]
+    moments = training.built.optimizers["optimizer"].state_dict()["state"]
+    assert torch.equal(numbers_of(state[0]["exp_avg"]), moments[0]["exp_avg"].dequantize())
+    assert state[0]["exp_avg"].keys() == {"packed", "codes", "scale", "qmap"}
+    assert isinstance(state[1]["exp_avg"], torch.Tensor), "a bias is too small"
+
+
+def leaves(value):
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def numbers(value):
+    return value.dequantize() if hasattr(value, "codes") else value
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("null", "int8", "in float32 became float32 and int8: rounded"),
+        ("int8", "null", "in float32 and int8 became float32: exact, with no more digits than were saved"),
+        ("int8", "float8", "in float32 and int8 became float32 and float8: rounded"),
+    ],
+)
+def test_states_become_what_the_resumed_run_keeps(before, after, told, tmp_path):
+    saved = assemble(*eight_bit(before), directory=tmp_path)
+    saved.train(StopAfter(4))
+    rest, (note,) = resumed(tmp_path, *eight_bit(after))
+    assert note.endswith(told)
+    assert note.startswith(f"the checkpoint's {class_name(rest.built.optimizers['optimizer'])}'s state")
+    theirs, ours = (training.built.optimizers["optimizer"].state_dict()["state"] for training in (saved, rest))
+    for number, state in theirs.items():
+        assert float(state["step"]) == float(ours[number]["step"]) == 4
+        for key in ("exp_avg", "exp_avg_sq"):
+            was, became = (numbers(one[key]) for one in (state, ours[number]))
+            assert (was - became).abs().max() <= 0.08 * was.abs().max()
+            assert after != "null" or torch.equal(was, became)
+    rest.train()
+    assert rest.trainer.step == NUM_STEPS
+
+
+@pytest.mark.parametrize(
+    ("damage", "clause"),
+    [
+        ({"codes": None}, "has no int8 codes of shape"),
+        ({"codes": torch.zeros(3, dtype=torch.uint8)}, "has no int8 codes of shape"),
+        ({"scale": torch.ones(7)}, "has no scales of its blocks"),
+        ({"qmap": torch.ones(4)}, "has no table of its numbers"),
+        ({"packed": "int3"}, "is packed as int3"),
+    ],
+)
+def test_damaged_parts_are_refused(damage, clause, tmp_path):
+    training = assemble(*eight_bit("int8"), directory=tmp_path)
+    training.train(StopAfter(2))
+    checkpoint = load_checkpoint(tmp_path / "checkpoints/last.pt")
+    checkpoint.optimizers["optimizer"]["state"]["state"][0]["exp_avg"] |= damage
+    file = save_checkpoint(checkpoint, tmp_path)
+    with pytest.raises(CheckpointError, match=rf"its optimizer's exp_avg of .*\.weight {clause}"):
+        require_same_model(find_checkpoint(file).checkpoint, file, training.built.model, "my_model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"_target_": "torch.optim.SGD", "name": "sgd"}, "optimizer.state_dtype=int8: torchao has no 8-bit SGD; it"),
+        ({"fused": True}, "optimizer.fused=true: torchao's AdamW8bit has no such argument"),
+        ({"foreach": True}, "optimizer.foreach=true: torchao's AdamW8bit has no such argument"),
+        ({"maximize": True}, "optimizer.maximize=true: torchao's AdamW8bit has no such argument"),
+        ({"amsgrad": True}, "optimizer.amsgrad=true: torchao's AdamW8bit cannot compute it on states in 8 bits"),
+        ({"betas": (0.9, 2.0)}, "optimizer=adamw: Invalid beta parameter at index 1: 2.0"),
+        ({"groups": [{"match": ["*"], "eps": -1.0}]}, "optimizer.groups[0]=adamw: Invalid epsilon value: -1.0"),
+        ({"groups": [{"match": ["*"], "momentum": 0.5}]}, "optimizer.groups: AdamW8bit has no hyperparameter momentum"),
+    ],
+)  # fmt: skip
+def test_what_torchao_lacks_is_refused(settings, sentence):
+    with pytest.raises(UserError) as refused:
+        rehearse_optimizers(ADAMW | settings, MLP(**SIZES), TRAINS, device=CPU, precision=PRECISION_MODES["fp32"])
+    assert str(refused.value).startswith(sentence)
+
+
+def test_what_is_false_asks_for_nothing():
+    assert class_name(one(fused=False, maximize=False, foreach=None)) == "torchao.optim.adam.AdamW8bit"
+
+
+def test_states_that_are_all_too_small_are_unsupported():
+    small = MLP(**SIZES | {"hidden_size": 16})
+    sentence = (
+        r"^optimizer\.state_dtype=int8 would change nothing: torchao keeps states in 8 bits of parameters with 4,096 "
+        r"numbers or more, a multiple of 256, and none of these 6 is one$"
+    )
+    with pytest.raises(UnsupportedError, match=sentence):
+        one(small)
+    with pytest.raises(UnsupportedError, match=sentence):
+        rehearse_optimizers(ADAMW, small, TRAINS, device=CPU, precision=PRECISION_MODES["fp32"])
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit"])
+def test_a_class_of_torchaos_can_be_asked_for_by_itself(name):
+    custom = ("optimizer=custom", f"optimizer._target_=torchao.optim.{name}", "optimizer.lr=0.003")
+    training = assemble(*MODEL, *custom, "+optimizer.beta1=0.8", "scheduler=cosine", "trainer.steps=4")
+    training.train()
+    optimizer = training.built.optimizers["optimizer"]
+    assert class_name(optimizer) == f"torchao.optim.adam.{name}"
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.999)
+    assert training.trainer.instruments.proof().num_operators > 100, "it steps as it is traced"
+
+
+def test_groups_have_hyperparameters_of_their_own():
+    optimizer = one(groups=[{"match": ["*.bias"], "lr": 0.5, "weight_decay": 0.0, "beta1": 0.5}], beta1=0.8)
+    (rest, biases) = optimizer.param_groups
+    assert (float(rest["lr"]), rest["betas"]) == (pytest.approx(1e-3), (0.8, 0.999))
+    assert (float(biases["lr"]), biases["weight_decay"], biases["betas"]) == (0.5, 0.0, (0.5, 0.999))
+    assert {one.ndim for one in biases["params"]} == {1}
+
+
+def test_one_of_two_optimizers_keeps_8_bits():
+    settings = ADAMW | {"state_dtype": None, "each": {"late": {"state_dtype": "float8", "block_size": 128}}}
+    trains = {"early": ("layers.0.*",), "late": ("layers.[!0]*",)}
+    names = [name for name, _ in MLP(**SIZES).named_parameters()]
+    trains = {"early": names[:2], "late": names[2:]}
+    found = build_optimizers(settings, MLP(**SIZES), trains, Precision("fp32", CPU))
+    assert [class_name(optimizer) for optimizer in found.values()] == ["AdamW", "torchao.optim.adam.AdamWFp8"]
+    assert found["late"].block_size == 128
+
+
+def test_a_schedule_fills_the_learning_rate_in_place():
+    training = assemble(*eight_bit("float8"))
+    (group,) = training.built.optimizers["optimizer"].param_groups
+    kept = group["lr"]
+    training.train()
+    assert group["lr"] is kept
+    assert training.trainer.schedule.learning_rate() == float(kept) < LR
+
+
+@pytest.mark.parametrize("torch_scheduler", ["CosineAnnealingLR", "ExponentialLR"])
+def test_a_scheduler_of_torch_leaves_the_optimizers_own_rate(torch_scheduler):
+    argument = {"CosineAnnealingLR": "T_max=8", "ExponentialLR": "gamma=0.5"}[torch_scheduler]
+    scheduler = (f"scheduler._target_=torch.optim.lr_scheduler.{torch_scheduler}", f"+scheduler.{argument}")
+    columns = []
+    for dtype in ("null", "int8"):
+        training = assemble(*eight_bit(dtype), "scheduler=custom", *scheduler)
+        training.train()
+        columns.append([*training.column("train/lr").values()])
+    assert columns[1] == pytest.approx(columns[0], rel=1e-6)
+    assert columns[1][-1] < columns[1][0]
+
+
+def test_without_torchao_there_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    monkeypatch.setattr("ampsweep.precision.torchao_import.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int8 needs .*torchao: pip install -e '\.\[modes\]'$"):
+        one()
+
+
+def test_the_values_are_checked_without_torchao():
+    with pytest.raises(UserError, match=r"^optimizer\.state_dtype=int4: allowed are float32, bfloat16, int8, float8$"):
+        compose_one(eight_bit("int4"))
+
+
+def test_a_gpu_without_compiler_is_unsupported(monkeypatch):
+    monkeypatch.setattr("ampsweep.training.build.eight_bit_states.find_spec", lambda _: None)
+    check_compiler("optimizer.state_dtype=int8", CPU)
+    with pytest.raises(UnsupportedError, match="on cuda: torchao compiles its step, which needs Triton, and there is"):
+        check_compiler("optimizer.state_dtype=int8", torch.device("cuda"))
+    monkeypatch.setattr("ampsweep.training.build.eight_bit_states.find_spec", lambda _: True)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(UnsupportedError, match="needs a C compiler, and there is neither gcc nor clang"):
+        check_compiler("optimizer.state_dtype=int8", torch.device("cuda"))
+
+
+def stepped(*, traced_at, kind, device=CPU):
+    """A weight and its state after four steps, of which one is traced, and the operators seen in the traced step."""
+    torch.manual_seed(0)
+    layer, numbers = nn.Linear(64, 64, bias=False).to(device), torch.Generator().manual_seed(1)
+    optimizer = eight_bit_class("optimizer", torch.optim.AdamW, "float8", kind)(layer.parameters())
+    seen = 0
+    for number in range(4):
+        layer(torch.randn(8, 64, generator=numbers).to(device)).square().mean().backward()
+        if number == traced_at:
+            with trace_step(layer, optimizer) as trace:
+                optimizer.step()
+            seen = trace.result.num_operators
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
+    state = optimizer.state[layer.weight]
+    return [layer.weight.detach(), state["exp_avg_sq"].codes.float(), state["exp_avg"].scale], seen
+
+
+def check_a_traced_step(**settings):
+    """A trace changes no value; return the number of operators that it saw."""
+    plain, _ = stepped(traced_at=None, **settings)
+    traced, seen = stepped(traced_at=2, **settings)
+    assert all(map(torch.equal, plain, traced))
+    return seen
+
+
+def test_a_traced_step_on_the_cpu_is_as_eager_as_all_others():
+    assert check_a_traced_step(kind=CPU) > 20
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own import
+def test_a_compiled_step_is_compiled_within_a_trace_too(monkeypatch):
+    """The class for CUDA, with parameters on the CPU and a backend that generates no code."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    assert check_a_traced_step(kind=torch.device("cuda")) < 5, "nothing but the profiler's marks"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_traced_step_on_a_gpu_changes_no_value():
+    cuda = torch.device("cuda")
+    assert check_a_traced_step(kind=cuda, device=cuda) < 5
+
+
+def test_hooks_of_the_step_are_called_once():
+    optim.AdamWFp8([nn.Parameter(torch.zeros(4096))])  # after which torch's wrapper is around its step, too
+    optimizer, calls = one(state_dtype="float8"), []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    optimizer.step()
+    assert calls == [1]

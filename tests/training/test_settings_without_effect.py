@@ -1,0 +1,55 @@
+"""Settings of the trainer that change nothing: told beside the run's figures, which stand."""
+
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from assembled import assemble
+
+from ampsweep.analysis.arm_notes import without_effect
+from ampsweep.record.parts import ModeProof
+
+ON_DIGITS = ("model=custom", "data=digits", "data.batch_size=16", "task=classification", "trainer.steps=4")
+CHANNELS_LAST, CHECKPOINTED = "trainer.channels_last=true", "trainer.activation_checkpointing=true"
+CONVOLUTIONS = (*ON_DIGITS, "model._target_=checkpointed_models.TwoConvolutions")
+
+
+def notes(*overrides):
+    training = assemble(*overrides)
+    assert training.train().status == "completed"
+    proof = training.trainer.instruments.proof()
+    return kinds(training.config.trainer, proof), proof
+
+
+def kinds(trainer, proof):
+    record = SimpleNamespace(config={"trainer": asdict(trainer)}, proof=proof)
+    return [*without_effect(SimpleNamespace(record=record))]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "noted"),
+    [
+        ((*CONVOLUTIONS, CHANNELS_LAST), []),
+        ((*CONVOLUTIONS, CHANNELS_LAST, "precision=amp_bf16"), []),
+        ((*CONVOLUTIONS, "+model.puts_back=true"), []),
+        ((*CONVOLUTIONS, CHANNELS_LAST, "+model.puts_back=true"), ["no channels last"]),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHANNELS_LAST), ["no channels last"]),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHECKPOINTED), ["nothing recomputed"]),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle"), []),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Reentrant", CHECKPOINTED), []),
+    ],
+)
+def test_a_setting_that_was_asked_for_and_did_nothing_is_noted(overrides, noted):
+    assert notes(*overrides)[0] == noted
+
+
+def test_all_of_a_residual_network_runs_channels_last():
+    sizes = ("data.image_size=8", "data.num_classes=10", "data.batch_size=4", "data.num_batches=4", "trainer.steps=4")
+    found, proof = notes("model=resnet18", *sizes, CHANNELS_LAST)
+    assert found == []
+    assert proof.channels_last_flops == proof.convolution_flops != {}
+
+
+def test_of_records_from_before_nothing_is_said():
+    training = assemble(*CONVOLUTIONS, CHANNELS_LAST)
+    assert kinds(training.config.trainer, ModeProof(flops={"float32": 1})) == []
