@@ -80,8 +80,10 @@ def bound(record: RunRecord) -> Bound | None:
     name, moved = record.identity.device_name, moved_bytes(record)
     if name is None or moved is None:
         return None
-    flops = record.proof.flops or {}
-    peak, bytes_per_sec = dense_peak(name, flops, tf32=record.config["precision"]["tf32"]), memory_bytes_per_sec(name)
+    flops = dict(record.proof.flops or {})
+    if record.config["precision"]["tf32"] and "float32" in flops:
+        flops["tf32"] = flops.pop("float32")
+    peak, bytes_per_sec = dense_peak(name, flops), memory_bytes_per_sec(name)
     if peak is None or bytes_per_sec is None:
         return None
     return Bound(sum(flops.values()) / 1e9 / peak.tflops_per_sec, 1e3 * moved.total / bytes_per_sec)
