@@ -284,3 +284,11 @@ def test_only_an_optimizer_that_needs_it_is_wrapped(mode, state_dtype, kind):
     kept = {str(state["exp_avg"].dtype).removeprefix("torch.") for state in optimizer.state.values()}
     own = {"fp32": "float32", "pure_bf16": "bfloat16", "bf16_sr": "bfloat16"}.get(mode)
     assert kept == {state_dtype or own}
+
+
+@pytest.mark.parametrize("mode", ["master_bf16", "master_fp16", "bf16_sr"])
+def test_an_optimizer_that_would_lose_updates_is_refused(mode):
+    precision = Precision(mode, "cpu")
+    layer = precision.convert(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match=rf"^{mode} steps with an optimizer that Precision.optimizer has built, not"):
+        precision.step(torch.optim.AdamW(layer.parameters()))

@@ -55,7 +55,12 @@ class MasterWeights(Precision):
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the step, or skip it; gradients that the optimizer does not unscale itself are unscaled first."""
+        """Take the step, or skip it; gradients that the optimizer does not unscale itself are unscaled first.
+
+        Raises:
+            ValueError: `Precision.optimizer` has not built the optimizer, which would have no master weights.
+        """
+        self._require_own(optimizer)
         unscales_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
         if self._scales and not unscales_itself and not self.found_nonfinite(optimizer):
             self.unscale_(optimizer)

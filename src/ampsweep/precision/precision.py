@@ -23,6 +23,7 @@ from ampsweep.precision.float8_layers import restore_layers
 from ampsweep.precision.float32_update import Build, Float32Update, Keeping
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
 from ampsweep.precision.fused_momentum import begin_momentum
+from ampsweep.precision.pieces import HALF
 from ampsweep.precision.support import Abilities, abilities_of, missing_ability
 from ampsweep.record.parts import ModeProof
 
@@ -250,6 +251,15 @@ class Precision:
             device=device,
             seed=torch.initial_seed(),
         )
+
+    def _require_own(self, optimizer: torch.optim.Optimizer) -> None:
+        if isinstance(optimizer, Float32Update):
+            return
+        if any(parameter.dtype in HALF for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError(
+                f"{self.config.mode} steps with an optimizer that Precision.optimizer has built, not with a "
+                f"{type(optimizer).__name__} of the parameters themselves"
+            )
 
     def _takes_as_they_are(self, parameters: Sequence[nn.Parameter], state_dtype: str | None) -> bool:
         """Tell whether an optimizer of torch's updates these parameters as the mode wants it."""

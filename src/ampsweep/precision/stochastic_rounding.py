@@ -2,6 +2,8 @@
 
 from typing import Self
 
+import torch
+
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.precision.float32_update import Keeping
 from ampsweep.precision.precision import Precision
@@ -16,6 +18,16 @@ class StochasticRounding(Precision):
     """
 
     keeping = Keeping.STOCHASTIC
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the step.
+
+        Raises:
+            ValueError: the optimizer rounds to nearest, as `Precision.optimizer` has not built it.
+        """
+        if not getattr(optimizer, "bf16_stochastic_round", False):  # as torchao's classes do by themselves
+            self._require_own(optimizer)
+        super().step(optimizer)
 
     @classmethod
     def missing_ability(cls: type[Self], config: PrecisionConfig, device: Abilities) -> str | None:

@@ -203,8 +203,13 @@ class Instruments:
     def _profile(self) -> AbstractContextManager[StepProfile]:
         device = self._precision.device
         on_device = [] if device.type == "cpu" else resident(self._data)
-        compiled = lambda: self._compilations.compiled  # noqa: E731
-        return profile_step(self._model, *self._optimizers, device=device, data=on_device, is_void=compiled)
+        return profile_step(
+            self._model,
+            *self._optimizers,
+            device=device,
+            data=on_device,
+            is_void=lambda: self._compilations.compiled,
+        )
 
     def _trace(self) -> AbstractContextManager[Trace]:
         on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
