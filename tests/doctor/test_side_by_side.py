@@ -48,6 +48,16 @@ def test_a_healthy_training_has_no_finding(workload, mode):
     assert all(0 <= point["error"] < 0.2 for point in growth)
 
 
+def test_numbers_that_a_dtype_draws_otherwise_are_no_error():
+    """CPUs draw float32 by another method than bfloat16, where their number is no multiple of 16."""
+    torch.manual_seed(0)
+    drawn = torch.randn(17 * 7)
+    torch.manual_seed(0)
+    assert not torch.equal(drawn.bfloat16(), torch.randn(17 * 7, dtype=torch.bfloat16))
+    odd = ("model=gan_digits", "data.batch_size=17", "model.latent_size=7", "optimizer=adam")
+    assert examine_numerics(patient_of("precision=pure_bf16", *odd, num_steps=1)) == []
+
+
 @pytest.mark.parametrize("mode", ["amp_fp16", "amp_bf16", "pure_bf16"])
 @pytest.mark.parametrize("inner", ["NormedTwice", "Sorted"])
 def test_what_is_no_operators_error_is_no_finding(inner, mode):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import Replay, ReplayState
-from ampsweep.doctor.side_by_side.explained import ExplainedErrors
+from ampsweep.doctor.side_by_side.explained import ExplainedErrors, replaced
 from ampsweep.doctor.side_by_side.recorded import (
     RecordedCall,
     matched,
@@ -54,8 +54,7 @@ class ComparedCall:
         Args:
             of_torch: the operator is torch's own, which adds up long axes in the dtype here and there.
         """
-        roundoff = max(torch.finfo(dtype).eps / 2 for dtype in self.own.call.outputs if dtype.is_floating_point)
-        least = _COARSE if of_torch else roundoff
+        least = _COARSE if of_torch else self.own.roundoff
         return self.error > max(ROUNDINGS * self.explained, least)
 
     @property
@@ -95,6 +94,7 @@ class SideBySide:
         self._known: dict[Site, list[Tensor]] = {}
         self.own = recorded_from(self._own, self.state)
         self.pairs = [*matched(self.own, self.exact)]
+        self._draw_the_same()
         self._take_as_known([(own, baseline) for own, baseline in self.pairs if own.choices != baseline.choices])
 
     def compared(self) -> list[ComparedCall]:
@@ -148,6 +148,28 @@ class SideBySide:
     def take_as_known(self, call: ComparedCall) -> None:
         """Let all comparisons from now on explain what follows from the error of this call."""
         self._take_as_known([(call.own, call.baseline)])
+
+    def _draw_the_same(self) -> None:
+        """Have the float32 steps get the random numbers of the other step, where these are not theirs, rounded.
+
+        A dtype can draw others of the same seed, as CPUs do for normal ones.
+        """
+        drawn = [
+            (own, baseline)
+            for own, baseline in self.pairs
+            if own.draws and relative_error(own.results, baseline.results) > own.roundoff
+        ]
+        if not drawn:
+            return
+        self._take_as_known(drawn)
+
+        def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            result = func(*args, **kwargs)
+            return replaced(func, result, self._known[site]) if site in self._known else result
+
+        self._baseline.restore(self.state)
+        self.exact = record_step(self._baseline, around=around)
+        self.pairs = [*matched(self.own, self.exact)]
 
     def _take_as_known(self, pairs: Sequence[tuple[RecordedCall, RecordedCall]]) -> None:
         """Keep what these calls return in the training's own precision.

@@ -65,16 +65,18 @@ class ExplainedErrors:
             partner = self._partners.get(site)
             if partner is None:
                 return func(*args, **kwargs)
+            known = self._known.get(site)
             if func._schema.is_mutable:
                 result = func(*args, **kwargs)
+                if known is not None:
+                    return replaced(func, result, known)
                 for one, dtype in zip(tensors_in(result), partner.call.outputs, strict=False):
                     one.copy_(_as_in(one, dtype, rounds, everywhere))
                 return result
             dtypes = iter(partner.call.inputs)
             result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
-            if (known := self._known.get(site)) is not None:
-                values = iter(known)
-                return tree_map(lambda one: _replaced(one, next(values)) if isinstance(one, Tensor) else one, result)
+            if known is not None:
+                return replaced(func, result, known)
             dtypes = iter(partner.call.outputs)
             return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
 
@@ -94,6 +96,15 @@ def _as_in(value: Tensor, dtype: torch.dtype | None, rounds: Rounds, everywhere:
     return rounds(value, dtype) if everywhere or torch.finfo(dtype).eps > torch.finfo(torch.float32).eps else value
 
 
-def _replaced(value: Tensor, known: Tensor) -> Tensor:
-    """The known values in place of a result, which stays if its shape is another: it follows from other choices."""
-    return known.to(value.device, value.dtype) if known.shape == value.shape else value
+def replaced(func: Any, result: Any, known: Sequence[Tensor]) -> Any:
+    """The known values in place of an operator's result, which stays if its shape is another: it follows from other
+    choices."""
+    values = iter(known)
+
+    def in_place_of(value: Tensor) -> Tensor:
+        values_known = next(values)
+        if values_known.shape != value.shape:
+            return value
+        return value.copy_(values_known) if func._schema.is_mutable else values_known.to(value.device, value.dtype)
+
+    return tree_map(lambda one: in_place_of(one) if isinstance(one, Tensor) else one, result)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -38,9 +39,16 @@ class RecordedCall:
     results: tuple[Tensor, ...]
     choices: tuple[float, ...]
     """Its arguments that are numbers, and checksums of those that are tensors of whole numbers, such as indices."""
+    draws: bool
+    """It does nothing but fill a tensor with random numbers; of one seed, another dtype may get others."""
     is_gradient_sum: bool
     """It adds up the gradients of one tensor, as autograd does by itself: in another order, or of fewer, where a cast
     in one of two steps makes two tensors of it."""
+
+    @property
+    def roundoff(self) -> float:
+        """The relative error of rounding to the least precise dtype of its results."""
+        return max(torch.finfo(dtype).eps / 2 for dtype in self.call.outputs if dtype.is_floating_point)
 
 
 def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[RecordedCall]:
@@ -60,7 +68,9 @@ def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[Rec
 
     def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         site = sites.passed(call)
-        if call.phase == "update" or call.is_cast or not call.outputs or call.operator in UNWRITTEN:
+        if call.phase == "update" and not _is_random(call.operator):  # what draws for a later turn is in that phase
+            return
+        if call.is_cast or not call.outputs or call.operator in UNWRITTEN:
             return
         floats = [one for one in tensors_in(result) if one.is_floating_point() and one.layout == torch.strided]
         if not floats or (not call.operator.endswith("_") and _share_storage(args, floats)):
@@ -69,7 +79,8 @@ def record_step(replay: Replay, *, around: AroundSite | None = None) -> list[Rec
         seen[site[:4]] += 1
         used = floats[:1] if call.phase == "forward" and call.operator.startswith(_SAVING) else floats
         results = tuple(map(selected, used))
-        recorded.append(RecordedCall(call, site, key, results, _choices((args, kwargs)), _is_gradient_sum(call)))
+        choices, draws = _choices((args, kwargs)), _draws(call, args, floats)
+        recorded.append(RecordedCall(call, site, key, results, choices, draws, _is_gradient_sum(call)))
 
     replay.read_ahead()
     with observe(replay.model, on_call, around=None if around is None else around_site) as observer:
@@ -131,6 +142,23 @@ def _checksum(tensor: Tensor) -> tuple[float, float]:
     values = tensor.detach().reshape(-1).to(torch.int64)
     order = torch.arange(1, values.numel() + 1, device=values.device)
     return float(values.sum()), float((values * order % 65_521).sum())
+
+
+def _draws(call: Call, args: Sequence[Any], results: Sequence[Tensor]) -> bool:
+    if not _is_random(call.operator):
+        return False
+    filled = {one.untyped_storage().data_ptr() for one in results}
+    values = [one for one in tensors_in(args) if one.is_floating_point()]
+    return call.operator.endswith("_like") or all(one.untyped_storage().data_ptr() in filled for one in values)
+
+
+@cache
+def _is_random(operator: str) -> bool:
+    """Tell whether torch marks an operator, written as `aten.randn`, as one that takes numbers of a generator."""
+    namespace, _, name = operator.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    overloads = () if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    return any(torch.Tag.nondeterministic_seeded in one.tags for one in overloads)
 
 
 def _is_gradient_sum(call: Call) -> bool:
