@@ -120,6 +120,10 @@ class Float32Update(Optimizer):
         share = sum(parameter.numel() for parameter in parameters) // _SHARE
         self._rounds = [*rounds_of(self.param_groups, min(max(share, _SMALLEST_ROUND), largest))]
         if not self.is_whole:
+            for one, parameter in of.items():
+                if one in self.inner.state:  # made at once, as by Adagrad in torch 2.11
+                    self.state[parameter].update(self._loaded(parameter, self.inner.state[one]))
+            self._begin_with_state()
             self._let_go()
 
     def _stand_in(self, parameter: nn.Parameter, values: Mapping[nn.Parameter, Tensor]) -> nn.Parameter:
@@ -263,13 +267,18 @@ class Float32Update(Optimizer):
             if (master := masters.get(parameter)) is not None:
                 self.state[parameter][MASTER_WEIGHT] = master.copy_(state.get(MASTER_WEIGHT, parameter.detach()))
             self.state[parameter].update(self._loaded(parameter, state))
-        for pieces in self._rounds:
-            for piece in pieces:
-                of = {key: value for key, value in self.state[piece.parameter].items() if key != MASTER_WEIGHT}
-                piece.is_begun = bool(of)
-                piece.counts = {k: copy.deepcopy(v) for k, v in of.items() if not is_of(piece.parameter, v)}
+        self._begin_with_state()
         if self.is_whole:
             self._load_whole(state_dict, saved)
+
+    def _begin_with_state(self) -> None:
+        """Have the pieces go on from the state that there is."""
+        for pieces in self._rounds:
+            for piece in pieces:
+                state = self.state.get(piece.parameter, {})
+                of = {key: value for key, value in state.items() if key != MASTER_WEIGHT}
+                piece.is_begun = bool(of)
+                piece.counts = {k: copy.deepcopy(v) for k, v in of.items() if not is_of(piece.parameter, v)}
 
     def _loaded(self, parameter: nn.Parameter, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in state.items():
