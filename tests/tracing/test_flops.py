@@ -4,10 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import flop_counter
 
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
+from ampsweep.tracing.flops import formulas
 from ampsweep.tracing.step import trace_step
+
+aten = torch.ops.aten
 
 
 def traced(model, x, dtype=None):
@@ -58,6 +62,39 @@ class Attention(nn.Module):
 def test_attention_multiplies_twice_and_five_times_backward(is_causal):
     matmul = 2 * (2 * 4) * 16 * 16 * 8
     assert flops(Attention(is_causal), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 5) * matmul}
+
+
+class SharedKeys(nn.Module):
+    """Two heads of queries for each of keys and values."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        queries = x * self.scale
+        keys = values = queries[:, ::2]
+        return F.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
+
+
+def test_attention_whose_heads_share_keys_multiplies_as_often():
+    matmul = 2 * (2 * 4) * 16 * 16 * 8
+    assert flops(SharedKeys(), torch.randn(2, 4, 16, 8)) == {"float32": (2 + 5) * matmul}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_counts_as_torch_counts_it(backward):
+    """With keys of another length and values of another size than the queries'."""
+    grad, query, key, value = (torch.empty(2, 4, *sizes) for sizes in ((16, 12), (16, 8), (24, 8), (24, 12)))
+    operator, of_torch, operands = {
+        False: (aten._scaled_dot_product_flash_attention, flop_counter.sdpa_flop_count, [query, key, value]),
+        True: (
+            aten._scaled_dot_product_flash_attention_backward,
+            flop_counter.sdpa_backward_flop_count,
+            [grad, query, key, value],
+        ),
+    }[backward]
+    assert formulas()[operator](*operands, out_val=None) == of_torch(*(one.shape for one in operands))
 
 
 def test_attention_in_parts_multiplies_four_times_backward():

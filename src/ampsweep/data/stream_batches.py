@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -74,8 +74,9 @@ class StreamBatches:
         _, following = turns.of(own + turns.num_own)
         if info is not None and (info.id, info.num_workers) != (stream, turns.num_streams):
             # Nothing public tells a dataset which stream it is where these are not the workers of one loader.
-            torch_worker._worker_info = replace(
-                info, id=stream, num_workers=turns.num_streams, seed=info.seed - info.id + stream
+            # Made anew as torch's workers make it: its class became a dataclass in torch 2.12 or later.
+            torch_worker._worker_info = torch_worker.WorkerInfo(
+                id=stream, num_workers=turns.num_streams, seed=info.seed - info.id + stream, dataset=info.dataset
             )
         place = self.places.get(stream, StreamPlace())
         items = StreamItems(

@@ -27,6 +27,10 @@ class Sharded(Ranks):
 
     def __init__(self, config: ParallelConfig, group: Group, device: torch.device) -> None:
         super().__init__(group, device)
+        if config.find_unused_parameters and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+            raise UnsupportedError(
+                f"parallel.find_unused_parameters=true: FSDP2 of torch {torch.__version__} cannot (that of 2.13 can)"
+            )
         self._config = config
         self._roots: list[FSDPModule] = []
         self._sharded: list[FSDPModule] = []
@@ -50,8 +54,9 @@ class Sharded(Ranks):
         self._roots = [cast(FSDPModule, root) for root in roots_of(model, in_parts=in_parts)]
         self._sharded = [one for one in model.modules() if isinstance(one, FSDPModule)]
         self._trained = [one for one in model.parameters() if one.requires_grad]
-        for root in self._roots:
-            root.set_reduce_scatter_unused_params(self._config.find_unused_parameters)
+        if self._config.find_unused_parameters:
+            for root in self._roots:
+                root.set_reduce_scatter_unused_params(True)
         measure_collectives(model, self)
         precision.joins_losses = precision.frees_parameters = True
         return model

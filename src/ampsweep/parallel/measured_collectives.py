@@ -7,6 +7,7 @@ torch's `FSDPParamGroup` that are private: there is no public place to measure f
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -77,15 +78,23 @@ def _measure_waits(group: FSDPParamGroup, waits: Waits) -> None:
                 module.current_stream().wait_event(result.all_gather_event)
 
     def before_reduced() -> None:
-        states = group.comm_ctx.reduce_scatter_states
-        if group.reduce_grads and len(states) >= group.comm_ctx.reduce_scatter_max_input_buffers:
-            event = states[0].event
-            if event is not None:
-                with waits:
-                    module.current_stream().wait_event(event)
+        event = _event_before_reduction(group) if group.reduce_grads else None
+        if event is not None:
+            with waits:
+                module.current_stream().wait_event(event)
 
     group.wait_for_unshard = _after(before_gathered, group.wait_for_unshard)  # type: ignore[method-assign]
     group.post_backward = _after(before_reduced, group.post_backward)  # type: ignore[method-assign]
+
+
+def _event_before_reduction(group: FSDPParamGroup) -> torch.Event | None:
+    """The end of the earlier reduction whose buffer the next one takes; None if there is a buffer for it."""
+    context: Any = group.comm_ctx
+    if hasattr(context, "reduce_scatter_states"):
+        full = len(context.reduce_scatter_states) >= context.reduce_scatter_max_input_buffers
+        return context.reduce_scatter_states[0].event if full else None
+    earlier = context.reduce_scatter_state  # the only one, as torch 2.11 has it
+    return None if earlier is None else earlier.event
 
 
 def _after(before: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:

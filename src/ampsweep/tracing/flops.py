@@ -13,6 +13,19 @@ Formula = Callable[..., int]
 
 aten = torch.ops.aten
 
+_ATTENTION = (
+    aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_efficient_attention,
+    aten._scaled_dot_product_cudnn_attention,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+)
+_ATTENTION_BACKWARD = (
+    aten._scaled_dot_product_flash_attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward,
+)
+
 
 def formulas() -> Mapping[Any, Formula]:
     """The formulas by operator: those of torch.utils.flop_counter, and our own where it counts nothing or wrongly.
@@ -28,10 +41,8 @@ def formulas() -> Mapping[Any, Formula]:
         aten.linear_backward: _linear_backward,
         aten.convolution: _convolution,
         aten.convolution_backward: _convolution_backward,
-        aten._scaled_dot_product_flash_attention_for_cpu: known[aten._scaled_dot_product_flash_attention],
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: known[
-            aten._scaled_dot_product_flash_attention_backward
-        ],
+        **dict.fromkeys(_ATTENTION, _attention),  # torch 2.11 refuses fewer heads of keys than of queries
+        **dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward),
     }
 
 
@@ -39,20 +50,32 @@ def recomputations() -> Mapping[Any, Formula]:
     """The part of an operator's own operations that it does a second time, by operator.
 
     Fused attention keeps no scores: its backward multiplies queries and keys again before the four products that are
-    the gradients (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 4). Torch counts all five.
+    the gradients (Dao et al., FlashAttention, arXiv:2205.14135, algorithm 4). All five are counted.
     """
-    backwards = (
-        aten._scaled_dot_product_flash_attention_backward,
-        aten._scaled_dot_product_efficient_attention_backward,
-        aten._scaled_dot_product_cudnn_attention_backward,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward,
-    )
-    return dict.fromkeys(backwards, _scores)
+    return dict.fromkeys(_ATTENTION_BACKWARD, lambda _grad, query, key, *_, **__: _scores(query, key))
 
 
-def _scores(_grad: Tensor, query: Tensor, key: Tensor, *_: Any, **__: Any) -> int:
-    """Queries (batch, heads, length, size) times keys: (batch, heads, length, length of the keys)."""
+def _scores(query: Tensor, key: Tensor) -> int:
+    """Queries (batch, heads, length, size) times keys: (batch, heads, length, length of the keys).
+
+    Several heads of the queries may share one of the keys.
+    """
     return 2 * query.numel() * key.shape[-2]
+
+
+def _scored_values(query: Tensor, key: Tensor, value: Tensor) -> int:
+    return 2 * prod(query.shape[:-1]) * key.shape[-2] * value.shape[-1]
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any) -> int:
+    return _scores(query, key) + _scored_values(query, key, value)
+
+
+def _attention_backward(
+    _grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, out_val: Any, **__: Any
+) -> int:
+    """The scores again; then the gradients of queries and keys, and those of values and scores."""
+    return 3 * _scores(query, key) + 2 * _scored_values(query, key, value)
 
 
 def _matrix_vector(matrix: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:

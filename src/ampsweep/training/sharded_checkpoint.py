@@ -233,6 +233,8 @@ class _Writer(FileSystemWriter):
             return super().write_data(plan, planner)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        # torch 2.11 notes the places of the tensors in a copy of what `save` returns.
+        metadata.storage_data = {one.index: one.storage_data for of_rank in results for one in of_rank}
         with _telling_system_errors():
             super().finish(metadata, results)
 
