@@ -12,8 +12,8 @@ from itertools import product
 
 import torch
 
+from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.predict.autocast_dispatch import (
-    INSTALLED_TORCH,
     RefusedCallError,
     autocast_operators,
     call_under_autocast,

@@ -23,6 +23,7 @@ FLOORS = (
         "cores",
         "numeric_formats",
         "complaints",
+        "installed_torch",
     },
     {"config", "record"},
     {"tracing", "precision"},

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.predict.autocast_dispatch import (
-    INSTALLED_TORCH,
     RefusedCallError,
     autocast_operators,
     call_under_autocast,

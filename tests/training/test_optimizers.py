@@ -10,6 +10,7 @@ from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision import Precision
 from ampsweep.training.build.fused_kernels import has_fused_kernels
 from ampsweep.training.build.optimizer import build_optimizers, is_fused, learning_rate, rehearse_optimizers
@@ -192,8 +193,10 @@ def test_matrices_alone_can_be_muons():
 def test_torchs_optimizers_are_fused_where_torch_has_the_kernels(name):
     for device in (CPU, CUDA):
         optimizer = one(f"torch.optim.{name}", device=device)
-        assert is_fused(optimizer) == optimizer.defaults["fused"] == has_fused_kernels(type(optimizer), device.type)
-        assert is_fused(optimizer)
+        assert optimizer.defaults["fused"] is has_fused_kernels(type(optimizer), device.type) is True
+        assert is_fused(optimizer) == (
+            name != "Adagrad" or INSTALLED_TORCH >= (2, 12)
+        )  # 2.11's leaves it to the scaler
     assert not has_fused_kernels(torch.optim.RMSprop, "cpu")
     assert not is_fused(one(f"torch.optim.{name}", fused=False))
     assert not is_fused(one(f"torch.optim.{name}", foreach=True))

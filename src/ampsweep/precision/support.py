@@ -13,6 +13,7 @@ import torch
 
 from ampsweep.config.modes import step_dtypes, with_effect
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision.arithmetic import FLOAT32_BITS, matmul_bits
 from ampsweep.text import first_line
 
@@ -37,6 +38,8 @@ class Abilities:
     autocast: bool
     matmul_bits: Callable[[str], int]
     """Bits behind the binary point that float32 matmuls keep under a setting of `precision.fp32_matmul`."""
+    emulates_casts: bool = True
+    """True if what torch compiles for it heeds `precision.emulate_precision_casts`."""
     capability: tuple[int, int] | None = None
     """Compute capability of an NVIDIA GPU: (9, 0) is an H100."""
 
@@ -53,6 +56,10 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
         return reason
     if "bfloat16" in (config.parameters, config.dtype if config.autocast else "") and not device.bfloat16:
         return f"{device.name} has no bfloat16 arithmetic; use amp_fp16"
+    if with_effect(config).emulate_precision_casts and not device.emulates_casts:
+        return (
+            f"emulate_precision_casts changes nothing in what this torch compiles for {device.name}: use 2.13 or later"
+        )
     if config.autocast and not device.autocast:
         return f"autocast is not available on {device.name}"
     return None
@@ -62,8 +69,14 @@ def abilities_of(device: torch.device) -> Abilities:
     """Find the abilities of a device of this machine."""
     autocast = torch.amp.is_autocast_available(device.type)
     if device.type != "cuda":
-        of_matmuls = partial(matmul_bits, device)
-        return Abilities(device.type, tf32=False, bfloat16=True, autocast=autocast, matmul_bits=of_matmuls)
+        return Abilities(
+            device.type,
+            tf32=False,
+            bfloat16=True,
+            autocast=autocast,
+            matmul_bits=partial(matmul_bits, device),
+            emulates_casts=emulates_casts(device.type),
+        )
     with torch.cuda.device(device):
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     capability = None if torch.version.hip else torch.cuda.get_device_capability(device)
@@ -76,6 +89,14 @@ def abilities_of(device: torch.device) -> Abilities:
         matmul_bits=partial(cuda_matmul_bits, tf32),
         capability=capability,
     )
+
+
+def emulates_casts(kind: str, torch_version: tuple[int, int] = INSTALLED_TORCH) -> bool:
+    """Tell whether what a torch compiles for a type of device heeds `precision.emulate_precision_casts`.
+
+    The C++ code for a CPU does from 2.13 on (torch/_inductor/codegen/cpp.py).
+    """
+    return kind != "cpu" or torch_version >= (2, 13)
 
 
 def cuda_matmul_bits(tf32: bool, setting: str) -> int:

@@ -1,6 +1,7 @@
 """The one place that imports torchao, an optional package that says things on import which are no concern of a user."""
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -39,11 +40,14 @@ def require_torchao(needed_by: str) -> None:
 def import_torchao(module: str, needed_by: str) -> ModuleType:
     """Import a module of torchao; what it logs of extensions that it does without is left out.
 
+    So is what Python 3.12 says of its string literals when it compiles it.
+
     Raises:
         MissingTorchaoError: torchao is not installed.
     """
     require_torchao(needed_by)
-    with _without_idle_words():
+    with _without_idle_words(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=SyntaxWarning)
         return import_module(module)
 
 

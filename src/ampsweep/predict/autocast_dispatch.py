@@ -22,9 +22,6 @@ Cast = Literal["lower", "float32", "float32_result", "float32_overload", "widest
 """Inputs are cast to autocast's dtype, or to float32; the result is requested in float32, from the operator or from an
 overload of it that takes a dtype; inputs are cast to the widest of their dtypes; or the call is refused."""
 
-INSTALLED_TORCH: Final = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
-"""Major and minor version of the torch that is installed here."""
-
 _KEYS: Final = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _BAN: Final = "unsafe to autocast"
 _SAMPLES: Final[dict[str, Any]] = {

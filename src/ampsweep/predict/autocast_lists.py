@@ -7,7 +7,8 @@ ATen/autocast_mode.h, and the table of https://docs.pytorch.org/docs/stable/amp.
 from collections.abc import Mapping
 from typing import Final
 
-from ampsweep.predict.autocast_dispatch import INSTALLED_TORCH, Cast, dispatched_casts
+from ampsweep.installed_torch import INSTALLED_TORCH
+from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts
 
 VERSIONS: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 """The versions of torch whose lists are known."""

@@ -11,9 +11,9 @@ import torch
 from ampsweep.config.device_names import choices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
+from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision.arithmetic import matmul_bits
-from ampsweep.precision.support import Abilities, cuda_matmul_bits
-from ampsweep.predict.autocast_dispatch import INSTALLED_TORCH
+from ampsweep.precision.support import Abilities, cuda_matmul_bits, emulates_casts
 from ampsweep.text import MIB
 
 KINDS: Final = ("cpu", "cuda")
@@ -56,6 +56,7 @@ class TargetDevice:
             bfloat16=is_ampere or self.kind == "cpu",
             autocast=True,
             matmul_bits=partial(cuda_matmul_bits, is_ampere) if self.kind == "cuda" else partial(matmul_bits, _CPU),
+            emulates_casts=emulates_casts(self.kind, self.torch_version),
             capability=self.capability if self.kind == "cuda" else None,
         )
 
