@@ -129,7 +129,7 @@ def test_before_any_step_nothing_is_told():
 
 def test_observing_reads_no_value_from_the_device():
     monitor = monitor_at(1.0)
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         monitor.observe(torch.ones(()))
         monitor.tensors()
     names = {event.name for event in profiled.events()}

@@ -142,7 +142,7 @@ class Collectives:
     """The reductions and gathers that gloo was handed within `with`, in their order, as the profiler saw them."""
 
     def __enter__(self):
-        self._profile = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+        self._profile = profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True)
         self._profile.__enter__()
         return self
 

@@ -13,11 +13,13 @@ from wandb_server import View, WandbServer
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.panels import PANELS
+from ampsweep.tracking.wandb.api import wandb_api
+from ampsweep.tracking.wandb.selection import Selection
+
+pytest.importorskip("wandb_workspaces", reason="needs wandb-workspaces, of the extra `publish`")
 from ampsweep.report.wandb.save_views import SavedPage, publish_views
 from ampsweep.report.wandb.view_merge import PagePart, digests, merge
 from ampsweep.report.wandb.workspace_view import WorkspaceView
-from ampsweep.tracking.wandb.api import wandb_api
-from ampsweep.tracking.wandb.selection import Selection
 
 GROUP = Selection("team", "mine", groups=('it\'s a="group"',))
 REPORT = "http://127.0.0.1/report"

@@ -122,7 +122,7 @@ def test_the_peak_is_that_of_the_allocator(make_recipe, tmp_path):
     recipe.step()
     traced = recipe.traced_step()
     held_before = 4 * NUM_PARAMETERS + traced.peak["optimizer_state"]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiled:
         recipe.step()
     profiled.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -239,7 +239,13 @@ def waiting(mode):
 
 
 class Watched(Trainer):
-    """May wait for the device only while it reads rows or evaluates."""
+    """May wait for the device only while it reads rows or evaluates, and to learn how the last steps ended."""
+
+    def _record(self, step, ending, now_s):
+        if self.step < self.num_steps:
+            return super()._record(step, ending, now_s)
+        with waiting("default"):
+            return super()._record(step, ending, now_s)
 
     def _flush(self):
         with waiting("default"):
@@ -304,7 +310,7 @@ def test_on_cuda_several_rows_come_over_in_one_copy():
             with trainer.instruments.step():
                 step = trainer.train_step(norm_wanted=True)
             trainer._rows.add(trainer.step, trainer._values(step))
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiled:
             trainer._flush()
         for row in parts.rows[-3:]:
             assert {"train/loss", "train/grad_norm", "train/lr", "amp/scale", "amp/skipped_steps"} <= row.keys()
