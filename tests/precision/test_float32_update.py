@@ -102,6 +102,27 @@ def test_a_parameter_without_gradient_stays_as_it_is():
     assert [*optimizer.state] == [ones[0]]
 
 
+@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keeping", Keeping)
+def test_state_that_a_class_makes_at_once_is_taken_over(keeping, state_dtype):
+    def build(stand_ins, *, at_once):
+        optimizer = torch.optim.SGD(stand_ins, lr=0.01, momentum=0.9)
+        for one in stand_ins if at_once else ():
+            optimizer.state[one]["momentum_buffer"] = torch.zeros_like(one)
+        return optimizer
+
+    def trained(*, at_once):
+        ones = parameters()
+        optimizer = Float32Update(ones, partial(build, at_once=at_once), keeping, state_dtype=state_dtype)
+        begun = {optimizer.state[one]["momentum_buffer"].dtype for one in ones if at_once and one.dim() > 0}
+        take_steps(optimizer, ones)
+        return [*values(ones), *(optimizer.state[one]["momentum_buffer"] for one in ones)], begun
+
+    (at_once, begun), (later, _) = trained(at_once=True), trained(at_once=False)
+    assert same(at_once, later)
+    assert begun == {state_dtype}
+
+
 @pytest.mark.parametrize(("keeping", "reached"), [("NEAREST", 1.0), ("STOCHASTIC", 0.9), ("MASTER", 0.9)])
 def test_small_updates_count_unless_rounded_to_nearest(keeping, reached):
     """1,000 steps of 1e-4 from 1.0, where bfloat16's numbers lie 2**-8 apart: the mean of 4,096 weights."""
