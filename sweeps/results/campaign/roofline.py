@@ -8,6 +8,10 @@ bound is one that can be approached by a step of large matrix multiplications an
 
 from dataclasses import dataclass
 
+import torch
+
+from ampsweep.config.modes import EIGHT_BIT_STATES, step_dtypes
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.record import RunRecord
 
@@ -42,34 +46,46 @@ class Bound:
 def moved_bytes(record: RunRecord) -> Moved | None:
     """The bytes that a step of the run moves at least; None if no step was traced.
 
-    With P bytes of parameters and as many of gradients:
+    For each of the parameters, of which there are as many as gradients, with the bytes of one in the mode's dtypes:
 
-    - casts: autocast reads P and writes copies of P / 2, and their gradients go the other way: 3 P, under autocast
-      only (norms, and embeddings that are no output layer, stay: under 1 % of the parameters measured here);
-    - unscale: reads and writes the gradients once: 2 P, under a scaler only;
-    - clipping: a norm reads P, scaling reads and writes it: 3 P, with `trainer.max_grad_norm` only; by value, first
-      from below and then from above, reads and writes it twice: 4 P, with `trainer.max_grad_value` only;
-    - optimizer: SGD reads parameters and gradients and writes parameters: 3 P; a momentum is read and written too: 5 P;
-      AdamW reads parameters, gradients and two moments and writes all but the gradients: 7 P. A fused one that gets the
-      scale, because nothing unscaled before (no clipping), writes the unscaled gradients back: P more. GradScaler has
-      then only looked for infinities, but by the kernel that unscales, which writes too.
+    - casts: autocast reads a weight, writes its copy, and reads the copy's gradient, in 16 bits, and writes the
+      weight's: 12 bytes with copies of 16 bits, 11 with those of 8 (norms, and embeddings that are no output layer,
+      stay: under 1 % of the parameters measured here);
+    - unscale: reads and writes the gradient once, under a scaler only;
+    - clipping: a norm reads the gradient, scaling reads and writes it, with `trainer.max_grad_norm` only; by value,
+      first from below and then from above, reads and writes it twice, with `trainer.max_grad_value` only;
+    - optimizer: reads the gradient, and reads and writes the weight, or the master weight, of which it then writes the
+      parameter, and what the class keeps for it: a momentum of SGD, two moments of AdamW. A fused one that gets the
+      scale, because nothing unscaled before (no clipping), writes the unscaled gradient back. GradScaler has then only
+      looked for infinities, but by the kernel that unscales, which writes too.
     """
     held = record.memory.end_of_forward
     if held is None:
         return None
-    parameters = held.get("parameters", 0)
     config = record.config
+    precision = PrecisionConfig(**config["precision"])
+    dtypes = step_dtypes(precision)
+    parameter, gradient = _num_bytes(dtypes.parameters), _num_bytes(dtypes.gradients)
+    state = _num_bytes(config["optimizer"].get("state_dtype") or dtypes.optimizer_state)
+    has_master = dtypes.optimizer_state != dtypes.parameters
+    num_states = 2 if config["optimizer"]["name"] == "adamw" else 1 if config["optimizer"].get("momentum") else 0
     by_norm = config["trainer"]["max_grad_norm"] is not None
     by_value = config["trainer"].get("max_grad_value") is not None
-    passes = 7 if config["optimizer"]["name"] == "adamw" else 5 if config["optimizer"].get("momentum") else 3
-    if config["precision"]["grad_scaler"] and record.proof.optimizer_fused and not (by_norm or by_value):
-        passes += 1
+    updated = gradient + (2 * 4 + parameter if has_master else 2 * parameter) + 2 * num_states * state
+    if precision.grad_scaler and record.proof.optimizer_fused and not (by_norm or by_value):
+        updated += gradient
+    num = held.get("parameters", 0) // parameter
     return Moved(
-        casts=3 * parameters if config["precision"]["autocast"] else 0,
-        unscale=2 * parameters if config["precision"]["grad_scaler"] else 0,
-        clipping=(3 * by_norm + 4 * by_value) * parameters,
-        optimizer=passes * parameters,
+        casts=num * (4 + _num_bytes(dtypes.compute) + 2 + 4) if precision.autocast else 0,
+        unscale=num * 2 * gradient if precision.grad_scaler else 0,
+        clipping=num * (3 * by_norm + 4 * by_value) * gradient,
+        optimizer=num * updated,
     )
+
+
+def _num_bytes(dtype: str) -> int:
+    size: int = 1 if dtype in EIGHT_BIT_STATES else getattr(torch, dtype).itemsize
+    return size
 
 
 def bound(record: RunRecord) -> Bound | None:
