@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -177,16 +178,42 @@ def traced(precision, model, inputs):
 def test_an_emulated_step_proves_each_layer(mode):
     precision = Precision(mode, "cpu")
     precision.prove()
-    proof = traced(precision, precision.convert(net()), torch.randn(24, 32))
+    proof = traced(precision, precision.convert(net()), torch.randn(32, 32))
     float8 = proof.float8
     assert float8.arithmetic == "rounded"
     assert "cpu" in float8.emulated
     assert [(one.name, one.shape.rows, one.shape.calls) for one in float8.converted] == [
-        ("blocks.0.0", 24, 1),
-        ("blocks.1.0", 24, 1),
+        ("blocks.0.0", 32, 1),
+        ("blocks.1.0", 32, 1),
     ]
     assert [(one.name, one.why) for one in float8.kept] == [("head", "output")]
     assert contradictions(precision.config, proof) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 32), (40, 32), (5, 7, 32)])
+@pytest.mark.parametrize("mode", FP8)
+def test_rows_that_the_kernels_do_not_take_are_filled_up(mode, shape):
+    """With zeros: a multiple of 16 rows is multiplied, and every value is that of the rows that there are."""
+    torch.manual_seed(0)
+    inputs, rows = torch.randn(shape), math.prod(shape[:-1])
+    precision = Precision(mode, "cpu")
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = precision.convert(model)
+    with torch.no_grad(), precision.autocast():
+        outputs = model(inputs)
+    proof = traced(precision, model, inputs)
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    assert outputs.shape == (*shape[:-1], 10)
+    assert [one.shape.rows for one in proof.float8.converted] == [-(-rows // 16) * 16] * 2
+
+    model.zero_grad()
+    filled = torch.cat([inputs.reshape(rows, 32), torch.zeros(-rows % 16, 32)])
+    with precision.autocast():
+        found = model(filled)[:rows]
+    found.float().square().mean().backward()
+    assert torch.equal(outputs.reshape(rows, 10), found.detach())
+    for one, parameter in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-2, atol=1e-4)
 
 
 def test_tensorwise_gradients_are_rounded_to_the_wider_format():
@@ -207,8 +234,8 @@ def test_a_checkpointed_layer_is_proved_too():
             return self.head(x)
 
     precision = Precision("fp8_tensorwise", "cpu")
-    proof = traced(precision, precision.convert(Checkpointed(32, 64, 10, 3)), torch.randn(24, 32))
-    assert [one.shape.rows for one in proof.float8.converted] == [24, 24]
+    proof = traced(precision, precision.convert(Checkpointed(32, 64, 10, 3)), torch.randn(32, 32))
+    assert [one.shape.rows for one in proof.float8.converted] == [32, 32]
     assert contradictions(precision.config, proof) == []
 
 
@@ -303,12 +330,13 @@ def test_other_words_of_its_loggers_are_heard(caplog):
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0), reason="needs float8 kernels"
 )
+@pytest.mark.parametrize("rows", [32, 40])
 @pytest.mark.parametrize("mode", FP8)
-def test_a_gpu_with_float8_kernels_multiplies_in_float8(mode):
+def test_a_gpu_with_float8_kernels_multiplies_in_float8(mode, rows):
     precision = Precision(mode, "cuda")
     precision.prove()
     model = precision.convert(net())
-    proof = traced(precision, model, torch.randn(32, 32, device="cuda"))
+    proof = traced(precision, model, torch.randn(rows, 32, device="cuda"))
     assert precision.emulated is None
     assert proof.float8.arithmetic == "rounded"
     assert contradictions(precision.config, proof) == []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampsweep.precision.fp32_modules import find_modules
@@ -140,8 +141,20 @@ class _UnderAutocast:
             return nn.Linear.forward(self._layer, input)
         dtype = torch.get_autocast_dtype(device_type)
         with torch.autocast(device_type, enabled=False):
-            output: Tensor = type(self._layer).forward(self._layer, input.to(dtype))
-        return output
+            return self._multiply(input.to(dtype))
+
+    def _multiply(self, input: Tensor) -> Tensor:
+        """Compute the layer of an input (..., features) of any number of rows.
+
+        The rows are what the gradient of the weight adds up, and as such have to be a multiple of `ALIGNMENT`, too:
+        rows of zeros are added, which change no scale and no sum.
+        """
+        forward: Callable[[nn.Linear, Tensor], Tensor] = type(self._layer).forward
+        rows = input.shape[:-1].numel()
+        if rows % ALIGNMENT == 0:
+            return forward(self._layer, input)
+        padded = F.pad(input.reshape(rows, -1), (0, 0, 0, -rows % ALIGNMENT))
+        return forward(self._layer, padded)[:rows].reshape(*input.shape[:-1], -1)
 
 
 def restore_layers(model: nn.Module) -> None:
