@@ -22,4 +22,4 @@ def test_text_is_learned_beyond_the_frequency_of_letters(precision, train):
     lengths = ("trainer.steps=200", "trainer.log_every=50", "trainer.eval_every=50", "data.num_val_batches=8")
     assert train(*GPT, *lengths, "optimizer.lr=1e-2", f"precision={precision}").code == 0
     losses = list(only_run().column("val/loss").values())
-    assert losses[-1] < 3.1 < losses[0]  # on the way it may rise: rounding differs by processor
+    assert losses[-1] < min(3.25, losses[0])  # on the way it may rise: rounding and text differ
