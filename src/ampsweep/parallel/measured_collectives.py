@@ -4,7 +4,7 @@ On an accelerator they run in streams of their own, and the computing stream wai
 torch's `FSDPParamGroup` that are private: there is no public place to measure from. A test fails when they change.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,16 @@ def measure_collectives(model: nn.Module, ranks: Ranks) -> None:
             module.set_custom_all_gather(gather)
             module.set_custom_reduce_scatter(reduce)
             if ranks.device.type != "cpu":
-                for group in module._get_fsdp_state()._fsdp_param_groups:
+                for group in _groups_of(module):
                     _measure_waits(group, ranks.waits)
+
+
+def _groups_of(module: FSDPModule) -> Sequence[FSDPParamGroup]:
+    """The groups of parameters that a module gathers at once: torch 2.11 has one, or none."""
+    state: Any = module._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return [*state._fsdp_param_groups]
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 class _Gather(DefaultAllGather):
