@@ -17,7 +17,12 @@ PLAN = ROOT / "sweeps/results/plan.yaml"
 FILES = {path.stem: path for path in sorted((ROOT / "sweeps").rglob("*.yaml")) if path != PLAN}
 NAMES = [name for name, path in FILES.items() if path.parent.name == "sweeps"]
 OF_RESULTS = [name for name in FILES if name not in NAMES]
-SHARED = {"nanogpt": "gpt_small"} | {name: "memory_by_batch" for name in FILES if name.startswith("memory_by_batch_")}
+SHARED = {
+    "nanogpt": "gpt_small",
+    "gpt_small_modes": "gpt_small",
+    "recipe_modes": "recipe",
+    **{name: "memory_by_batch" for name in FILES if name.startswith("memory_by_batch_")},
+}
 """Files whose runs belong to those of another name."""
 
 
