@@ -194,7 +194,8 @@ def test_a_step_that_was_not_measured_has_no_allocator_peak():
 @needs_cuda
 def test_cuda_peaks_of_the_run_and_of_the_steady_steps():
     device = torch.device("cuda")
-    held = torch.empty(64 * MIB, dtype=torch.uint8, device=device)  # first: it would lie in what the next one leaves
+    torch.cuda.empty_cache()  # `held` would lie in what earlier tests have left, or the next tensor leaves
+    held = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
     before = torch.empty(2048 * MIB, dtype=torch.uint8, device=device)
     del before
     monitor = MemoryMonitor(device)
