@@ -55,5 +55,5 @@ def test_names_of_tests_are_short():
 
 def test_no_two_files_of_tests_have_one_name():
     """pytest imports them from their folders by name: of two in one process the second would be the first."""
-    names = [path.stem for path in TESTS.rglob("*.py") if path.stem not in ("__init__", "conftest")]
+    names = [path.stem for path in TESTS.rglob("*.py") if path.stem not in ("__init__", "conftest", "sitecustomize")]
     assert not {name for name in names if names.count(name) > 1}
