@@ -74,7 +74,7 @@ class StreamBatches:
         _, following = turns.of(own + turns.num_own)
         if info is not None and (info.id, info.num_workers) != (stream, turns.num_streams):
             # Nothing public tells a dataset which stream it is where these are not the workers of one loader.
-            # Made anew as torch's workers make it: its class became a dataclass in torch 2.12 or later.
+            # Made anew, as torch's workers make it: its class is a dataclass only since torch 2.12.
             torch_worker._worker_info = torch_worker.WorkerInfo(
                 id=stream, num_workers=turns.num_streams, seed=info.seed - info.id + stream, dataset=info.dataset
             )

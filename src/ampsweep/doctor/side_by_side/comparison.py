@@ -150,9 +150,10 @@ class SideBySide:
         self._take_as_known([(call.own, call.baseline)])
 
     def _draw_the_same(self) -> None:
-        """Have the float32 steps get the random numbers of the other step, where these are not theirs, rounded.
+        """Have the float32 steps get the random numbers of the other step where they draw others.
 
-        A dtype can draw others of the same seed, as CPUs do for normal ones.
+        Of the same seed another dtype can draw other numbers, as CPUs do for normal ones. Those that are equal but for
+        rounding stay.
         """
         drawn = [
             (own, baseline)
