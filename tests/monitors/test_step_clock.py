@@ -40,12 +40,16 @@ def test_time_between_steps_is_not_counted():
     assert 2 <= c.summary()["perf/step_ms"] < 50
 
 
-def test_throughput_belongs_to_the_step_time():
+def test_throughput_is_what_a_user_gets():
     c = clock(tokens_per_step=512)
     take_step(c, 0.001)
+    time.sleep(0.05)  # an evaluation
+    c.restart()
+    time.sleep(0.02)
+    take_step(c, 0.001)
     for figures in (window(c), c.summary()):
-        assert figures["perf/samples_per_sec"] == pytest.approx(8e3 / figures["perf/step_ms"])
-        assert figures["perf/tokens_per_sec"] == pytest.approx(512e3 / figures["perf/step_ms"])
+        assert 16 / 0.07 < figures["perf/samples_per_sec"] < 16 / 0.022
+        assert figures["perf/tokens_per_sec"] == pytest.approx(64 * figures["perf/samples_per_sec"])
 
 
 def test_work_without_tokens_has_no_token_throughput():
@@ -185,11 +189,14 @@ class Queue:
 
     def step(self, clock, *, host_s, device_s):
         clock.begin()
+        self.launch(host_s=host_s, device_s=device_s)
+        clock.end()
+
+    def launch(self, *, host_s, device_s):
         self.now_s += host_s / 2  # until the first launch
         self.free_s = max(self.free_s, self.now_s) + device_s
         self.now_s += host_s / 2
         self.free_s = max(self.free_s, self.now_s)
-        clock.end()
 
 
 class Event:
@@ -231,6 +238,25 @@ def test_a_step_after_a_wait_tells_only_of_launching(monkeypatch):
     assert summary["perf/launch_ms"] == pytest.approx(4)
     assert summary["perf/device_lag_ms"] == pytest.approx(60, abs=4)
     assert not c.waits_for_host
+
+
+@pytest.mark.parametrize(
+    ("device_s", "own_s", "step_s", "overhead_s"),
+    [(0.001, 0, 0.005, 0.001), (0.001, 0.001, 0.006, 0.002), (0.010, 0, 0.010, 0), (0.010, 0.001, 0.0105, 0.0005)],
+)
+def test_overhead_is_what_the_device_loses_by_it(monkeypatch, device_s, own_s, step_s, overhead_s):
+    queue, c = queued_clock(monkeypatch)
+    c.end_warmup()
+    for _ in range(200):
+        c.begin()
+        queue.launch(host_s=0.004, device_s=device_s)
+        began = c.now()
+        queue.launch(host_s=own_s, device_s=own_s / 2)
+        c.own(began)
+        c.end()
+        queue.now_s += 0.001
+    assert c.summary()["perf/samples_per_sec"] == pytest.approx(8 / step_s, rel=0.01)
+    assert c.overhead()["instrumentation/overhead_pct"] == pytest.approx(100 * overhead_s / step_s, abs=0.2)
 
 
 def test_where_every_step_is_waited_for_all_count(monkeypatch):

@@ -1,9 +1,9 @@
-"""Clocks: the time of optimizer steps, on the device or the host, and stretches of host time."""
+"""Clocks: the time of optimizer steps and of what lies between, on the device or the host; stretches of host time."""
 
 from array import array
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -18,10 +18,11 @@ Waits = Sequence[tuple[Any, Any]]
 
 
 class StepClock:
-    """Times optimizer steps between `begin` and `end`; what lies between two steps is not timed.
+    """Times optimizer steps between `begin` and `end`, and what lies between two steps: throughput is by both.
 
-    On cuda, xpu and mps a step's time is that between two events in the device's queue, and nothing waits for the
-    device until `windows` or `summary` reads them. Elsewhere it is time on the host.
+    On cuda, xpu and mps times are those between events in the device's queue, and nothing waits for the device until
+    `windows` or `summary` reads them: what the host does while the device is busy takes no time there. Elsewhere they
+    are times on the host.
 
     Waiting for data is host time on every device; while the device is still busy it costs nothing.
 
@@ -40,8 +41,14 @@ class StepClock:
             self._work["perf/tokens_per_sec"] = tokens_per_step
         self.now = self._timer.now
         """Takes a moment: seconds on the host, or an event in the device's queue. Nothing waits for it."""
+        self.sampling = 16 if self._timer.has_queue else 1
+        """One step of so many is enough to tell what each takes, where taking a moment costs as much as a kernel."""
         self._start: Any = None
+        self._since: Any = None
+        """The moment from which on no step was taken; None before the first."""
         self._unread: list[_Stretch] = []
+        self._own: list[tuple[int, Any, Any, int]] = []
+        """Stretches within unread steps that the suite took: index of the step, two moments, weight."""
         self._warmup: set[int] = set()
         """Indices of unread steps that were marked as warm-up; those that were traced are in `_traced` too."""
         self._traced: set[int] = set()
@@ -70,8 +77,18 @@ class StepClock:
         if waits is not None:
             self._waits.append(waits)
         assert self._start is not None, "end before begin"
-        self._unread.append((self._start, self.now(), data_wait_s))
-        self._start = None
+        ended = self.now()
+        self._unread.append((self._start, ended, data_wait_s, self._since))
+        self._start, self._since = None, ended
+
+    def own(self, since: Any, weight: int = 1) -> None:
+        """Note that the current step's time since this moment went to the suite; it counts for as many steps."""
+        if self._start is not None:
+            self._own.append((len(self._unread), since, self.now(), weight))
+
+    def restart(self) -> None:
+        """Leave out the time since the latest step: it was no training's."""
+        self._since = self.now()
 
     def wait(self) -> None:
         """Wait until the device has finished the latest step."""
@@ -106,10 +123,13 @@ class StepClock:
         """
         self._read()
         windows, self._windows = self._windows, []
-        return [self._figures(window, window.mean_ms) if window.step_ms else {} for window in windows]
+        return [
+            self._figures(window, sum(window.step_ms) / len(window.step_ms)) if window.step_ms else {}
+            for window in windows
+        ]
 
     def summary(self) -> dict[str, float]:
-        """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput at the median.
+        """Median, interquartile range and 95th percentile of the steps after warm-up, and throughput.
 
         Quantiles are interpolated linearly between the two nearest steps (type 7 of Hyndman and Fan, The American
         Statistician 50, 1996: NumPy's default). The wait for data is a mean, because a loader that stalls at every
@@ -142,20 +162,23 @@ class StepClock:
             return False
         return _median(self._lag_ms) < _MAX_LAG_SHARE * _median(self._steady.step_ms)
 
-    @property
-    def mean_steady_s(self) -> float | None:
-        """Mean time of the steps after warm-up that were read so far, in seconds; None if there are none."""
-        return self._steady.mean_ms / 1e3 if self._steady.step_ms else None
+    def overhead(self) -> dict[str, float]:
+        """The suite's share of the time after warm-up, of the steps that were read so far; empty if there are none."""
+        if not self._steady.step_ms:
+            return {}
+        own_ms = self._steady.between_ms + self._steady.own_ms
+        return {"instrumentation/overhead_pct": 100 * own_ms / self._steady.wall_ms}
 
     def _figures(self, times: "_Times", step_ms: float) -> dict[str, float]:
         figures = {"perf/step_ms": step_ms, "perf/data_wait_ms": times.data_wait_ms / len(times.step_ms)}
         if times.communication_ms:
             figures["perf/communication_ms"] = sum(times.communication_ms) / len(times.communication_ms)
-        return figures | {key: 1e3 * work / step_ms for key, work in self._work.items()}
+        return figures | {key: 1e3 * work * len(times.step_ms) / times.wall_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
         """Turn the events of ended steps into times."""
         unread, self._unread = self._unread, []
+        own, self._own = self._own, []
         cuts, self._cuts = self._cuts, []
         warmup, self._warmup = self._warmup, set()
         traced, self._traced = self._traced, set()
@@ -163,12 +186,18 @@ class StepClock:
         step_ms = self._timer.elapsed_ms(unread)
         has_waited = self._timer.has_queue and (bool(unread) or 0 in after_wait)  # to read is to wait
         self._after_wait, self._lags_s = {0} if has_waited else set(), {}
-        wait_ms = [1e3 * wait_s for _, _, wait_s in unread]
+        wait_ms = [1e3 * wait_s for _, _, wait_s, _ in unread]
         waits, self._waits = self._waits, []
         apart_ms = [sum(self._timer.between_ms(*wait) for wait in of_step) for of_step in waits]
+        between_ms = [0.0 if since is None else self._timer.between_ms(since, start) for start, _, _, since in unread]
+        own_ms = [0.0] * len(unread)
+        for index, start, end, weight in own:
+            if index < len(unread):  # else of a step that has not ended
+                own_ms[index] += weight * self._timer.between_ms(start, end)
+        read = _Read(step_ms, wait_ms, apart_ms, between_ms, own_ms)
         first_steady = len(unread) if self._first_steady is None else self._first_steady
         self._first_steady = None if self._first_steady is None else 0
-        self._steady.add(step_ms, wait_ms, apart_ms, first_steady, len(unread), without=warmup | traced)
+        self._steady.add(read, first_steady, len(unread), without=warmup | traced)
         if self._timer.has_queue:
             for index in range(first_steady, len(unread)):
                 if index in warmup or index in traced:
@@ -181,10 +210,10 @@ class StepClock:
                     self._lag_ms.append(1e3 * lags_s[index])
         begin = 0
         for cut in cuts:
-            self._window.add(step_ms, wait_ms, apart_ms, begin, cut, without=traced)
+            self._window.add(read, begin, cut, without=traced)
             self._windows.append(self._window)
             self._window, begin = _Times(), cut
-        self._window.add(step_ms, wait_ms, apart_ms, begin, len(unread), without=traced)
+        self._window.add(read, begin, len(unread), without=traced)
 
 
 class Stopwatch:
@@ -208,44 +237,46 @@ class Stopwatch:
         self.seconds = 0.0
 
 
-_Stretch = tuple[Any, Any, float]
-"""Two moments of a timer, and the seconds between them that the host waited for data."""
+_Stretch = tuple[Any, Any, float, Any]
+"""Two moments of a timer, the seconds between them that the host waited for data, and the moment that ended what was
+before."""
+
+
+class _Read(NamedTuple):
+    """Times of steps in ms, one of each a step; those apart are empty in a training of one rank."""
+
+    step: Sequence[float]
+    wait: Sequence[float]
+    apart: Sequence[float]
+    between: Sequence[float]
+    own: Sequence[float]
 
 
 class _Times:
-    """Step times of several steps, and the waiting for data in all of them."""
+    """Step times of several steps, and in all of them what was waiting for data and what the suite took."""
 
     def __init__(self) -> None:
         self.step_ms = array("d")
-        self.total_ms = 0.0
         self.data_wait_ms = 0.0
         self.communication_ms = array("d")
         """Waits for other ranks, of each step; empty where there are none."""
+        self.wall_ms = 0.0
+        """Time of the steps and of what lay before each."""
+        self.between_ms = self.own_ms = 0.0
 
-    def add(
-        self,
-        step_ms: Sequence[float],
-        wait_ms: Sequence[float],
-        apart_ms: Sequence[float],
-        begin: int,
-        end: int,
-        *,
-        without: set[int],
-    ) -> None:
+    def add(self, read: _Read, begin: int, end: int, *, without: set[int]) -> None:
         """Add the steps from `begin` to `end` (exclusive), except those in `without`."""
-        steps, waits, apart = step_ms[begin:end], wait_ms[begin:end], apart_ms[begin:end]
         if without:
             kept = [index for index in range(begin, end) if index not in without]
-            steps, waits = [step_ms[index] for index in kept], [wait_ms[index] for index in kept]
-            apart = [apart_ms[index] for index in kept] if apart_ms else []
-        self.communication_ms.extend(apart)
-        self.step_ms.extend(steps)
-        self.total_ms += sum(steps)
-        self.data_wait_ms += sum(waits)
-
-    @property
-    def mean_ms(self) -> float:
-        return self.total_ms / len(self.step_ms)
+            added = _Read(*([values[index] for index in kept] if values else values for values in read))
+        else:
+            added = _Read(*(values[begin:end] for values in read))
+        self.step_ms.extend(added.step)
+        self.data_wait_ms += sum(added.wait)
+        self.communication_ms.extend(added.apart)
+        self.between_ms += sum(added.between)
+        self.own_ms += sum(added.own)
+        self.wall_ms += sum(added.step) + sum(added.between)
 
 
 class _Timer(Protocol):
@@ -282,7 +313,7 @@ class _HostTimer:
         return 0.0
 
     def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        return [1e3 * (end - start) for start, end, _ in stretches]
+        return [1e3 * (end - start) for start, end, _, _ in stretches]
 
     def between_ms(self, start: float, end: float) -> float:
         return 1e3 * (end - start)
@@ -320,13 +351,13 @@ class _EventTimer:
         if stretches:
             last, _ = stretches[-1][1]
             last.synchronize()
-        return [self.between_ms(start, end) for start, end, _ in stretches]
+        return [self.between_ms(start, end) for start, end, _, _ in stretches]
 
     def between_ms(self, start: tuple[Any, float], end: tuple[Any, float]) -> float:
         return float(start[0].elapsed_time(end[0]))
 
     def host_ms(self, stretch: _Stretch) -> float:
-        (_, start_s), (_, end_s), _ = stretch
+        (_, start_s), (_, end_s), _, _ = stretch
         return float(1e3 * (end_s - start_s))
 
 

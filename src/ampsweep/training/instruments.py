@@ -20,7 +20,7 @@ from ampsweep.monitors.memory import MemoryMonitor
 from ampsweep.monitors.memory_snapshot import MemorySnapshot
 from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
-from ampsweep.monitors.step_clock import StepClock, Stopwatch
+from ampsweep.monitors.step_clock import StepClock
 from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
@@ -77,6 +77,8 @@ class Instruments:
         self._num_left_out: int | None = None
         """Steps that warm-up took; None while it lasts."""
         self._clock = StepClock(device, samples_per_step, tokens_per_step)
+        self.now, self.own = self._clock.now, self._clock.own
+        """Enclose, within a step, calls that a bare loop would not make: `own` takes the moment at which they began."""
         self._waits = waits
         self._timed_step = _TimedStep(
             self._clock.begin if waits is None else self._begin_among_ranks, self._end_timed_step
@@ -98,8 +100,6 @@ class Instruments:
         if scaler.grad_scaler and not is_fused:  # a skipped step is one in which the scaler does not call the optimizer
             for optimizer in optimizers:
                 optimizer.register_step_post_hook(self._on_optimizer_step)
-        self.own_time = Stopwatch()
-        """Measures time in calls that a bare loop would not make; restarts with the first step after warm-up."""
         self.data_wait_s = 0.0
         """Seconds that the trainer has waited for the data of the current step; the trainer adds to it."""
         self._snapshot = snapshot
@@ -133,8 +133,6 @@ class Instruments:
 
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, or trace it if that is due."""
-        if self._num_left_out == self._num_steps_seen:
-            self.own_time.reset()
         self.data_wait_s = 0.0
         if self._traced is None and self._trace_is_due():
             if not self._is_compiled:
@@ -150,7 +148,6 @@ class Instruments:
 
     def _end_timed_step(self) -> None:
         self._clock.end(self.data_wait_s, None if self._waits is None else self._waits.end_step())
-        began_s = perf_counter()
         if self._compilations.compiled:
             self._clock.mark_warmup()
             self._settle_compilations()
@@ -158,8 +155,7 @@ class Instruments:
             self._clock.mark_warmup(num_slowed)
         self._num_steps_seen += 1
         if self._num_left_out is None:
-            self._look_at_warmup(began_s)
-        self.own_time.seconds += perf_counter() - began_s
+            self._look_at_warmup(perf_counter())
 
     @contextmanager
     def _traced_step(self) -> Iterator[None]:
@@ -231,6 +227,7 @@ class Instruments:
             self._energy.begin(self._num_steps_seen)
             self._sampler.resume()
             self._others.resume()
+        self._clock.restart()
 
     def count_update(self, *, ends_step: bool = True) -> None:
         """Note an update of the scale, which tells a skipped step from an applied one; most steps have one.
@@ -240,13 +237,16 @@ class Instruments:
         if self._scale is None:
             self._applied_on_host += ends_step
             return
-        with self.own_time:
-            scale = self._precision.scale()
-            assert scale is not None
-            self._scale.observe(scale, ends_step=ends_step)
-            if ends_step:
-                self._applied_on_host += self._num_calls == self._calls_per_step
-                self._num_calls = 0
+        sampling = self._clock.sampling
+        began = self.now() if self._num_steps_seen % sampling == sampling // 2 else None
+        scale = self._precision.scale()
+        assert scale is not None
+        self._scale.observe(scale, ends_step=ends_step)
+        if ends_step:
+            self._applied_on_host += self._num_calls == self._calls_per_step
+            self._num_calls = 0
+        if began is not None:
+            self.own(began, sampling)
 
     def applied_steps(self) -> int | Tensor:
         """Number of applied steps so far: an int if the host knows it, else a 0-dim int64 tensor on the device."""
@@ -275,7 +275,7 @@ class Instruments:
         """Host-side metrics of every row ended since the last call; on an accelerator this waits for their steps."""
         self._look_for_growth()
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
-        shared = self._overhead() | self._sampler.latest() | self._memory.row()
+        shared = self._clock.overhead() | self._sampler.latest() | self._memory.row()
         rows = [window | shared for window in windows]
         if rows and self._unreported is not None:
             rows[-1] |= self._memory.row(self._unreported)
@@ -285,7 +285,7 @@ class Instruments:
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
         self._look_for_growth()
-        times = self._with_efficiency(self._clock.summary()) | self._overhead() | self._energy.summary()
+        times = self._with_efficiency(self._clock.summary()) | self._clock.overhead() | self._energy.summary()
         return self._told(times | self._sampler.summary() | self._memory.summary(self._traced))
 
     @property
@@ -306,7 +306,7 @@ class Instruments:
         if self._emulated is not None:
             return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
         found = self._sampler.absent()
-        if self._num_steps_seen and self._clock.mean_steady_s is None:
+        if self._num_steps_seen and not self._clock.summary():
             found["perf/step_ms"] = self._why_untimed()
         return found
 
@@ -401,14 +401,6 @@ class Instruments:
             return times
         return times | self._efficiency.figures(times["perf/step_ms"])
 
-    def _overhead(self) -> dict[str, float]:
-        """Host time in the instruments' own calls per step after warm-up, over the mean time of such a step."""
-        step_s = self._clock.mean_steady_s
-        if step_s is None or self._num_left_out is None:
-            return {}
-        num_steps = self._num_steps_seen - self._num_left_out
-        return {"instrumentation/overhead_pct": 100 * self.own_time.seconds / num_steps / step_s}
-
     def _why_untimed(self) -> str:
         if self._num_left_out is not None and self._num_steps_seen > self._num_left_out:
             return "each step after warm-up was traced, compiled something or made the allocator grow"
@@ -435,6 +427,7 @@ class Instruments:
             self._growth.begin()
         self._sampler.resume()
         self._others.after_warmup()
+        self._clock.restart()
 
     def _on_optimizer_step(self, *_: Any) -> None:
         self._num_calls += 1

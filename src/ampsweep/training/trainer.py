@@ -249,9 +249,11 @@ class Trainer:
         return norms
 
     def _norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        with self.instruments.own_time:  # nobody but a row asks for it
-            gradients = [grad for p in parameters if (grad := p.grad) is not None]
-            return self.parallel.grad_norm(gradients, self.precision.device)
+        began = self.instruments.now()
+        gradients = [grad for p in parameters if (grad := p.grad) is not None]
+        norm = self.parallel.grad_norm(gradients, self.precision.device)
+        self.instruments.own(began)  # nobody but a row asks for it
+        return norm
 
     def _record(self, step: Step, ending: Ending | None, now_s: float) -> Ending | None:
         """Log, evaluate and save if due; return an ending if the numbers call for one."""
@@ -264,8 +266,7 @@ class Trainer:
         num_skipped = self.instruments.num_last_skipped() if finishes else 0  # waits for the device
         validation = self.evaluate() if evaluates else {}
         if logs or validation:
-            with self.instruments.own_time:
-                self._rows.add(self.step, self._values(step) | validation if logs else validation)
+            self._rows.add(self.step, self._values(step) | validation if logs else validation)
             self._flush_due_s = self._flushed_s + FLUSH_EVERY_S
         diverged = None
         if self._rows and (last or evaluates or saves or self._rows.full or now_s >= self._flush_due_s):
@@ -294,19 +295,18 @@ class Trainer:
 
     def _flush(self) -> Ending | None:
         """Read and log the rows since the last flush; rows after a divergence are dropped."""
-        self.instruments.wait()  # for the steps themselves, which is not our own time
-        with self.instruments.own_time:
-            figures = iter(self.instruments.rows())
-            for step, values in self._rows.take():
-                diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
-                if "train/loss" in values:
-                    self.parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
-                    values |= next(figures)
-                self.values |= values
-                self._log(values, step)
-                if diverged is not None:
-                    return diverged
-            self._progress(self)
+        self.instruments.wait()
+        figures = iter(self.instruments.rows())
+        for step, values in self._rows.take():
+            diverged = self._numbers.row(step, values, scales_in_losses=self.precision.scales_in_losses)
+            if "train/loss" in values:
+                self.parallel.require_same({key: values[key] for key in _SAME_ON_ALL if key in values}, step)
+                values |= next(figures)
+            self.values |= values
+            self._log(values, step)
+            if diverged is not None:
+                return diverged
+        self._progress(self)
         return None
 
     def _ending(self, asked_by: str, *, time_is_up: bool) -> Ending | None:

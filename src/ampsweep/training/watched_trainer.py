@@ -179,8 +179,7 @@ class WatchedTrainer(Trainer):
         losses |= {self.turns[turn.index].name: torch.stack(turn.losses).sum() for turn in begun.turns if turn.losses}
         loss, norm = float(sum(losses.values())), error.norm
         if self.step == begun.number:  # else its row, if it has one, waits to be read
-            with self.instruments.own_time:
-                self._rows.add(self.step, self._values(Step(losses, [] if norm is None else [norm])))
+            self._rows.add(self.step, self._values(Step(losses, [] if norm is None else [norm])))
         self._flush()
         self._save_before(begun)
         what = f"the training loss is {loss}"
