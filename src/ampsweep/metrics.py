@@ -75,8 +75,8 @@ _METRICS = (
         "lower",
     ),
     Metric("perf/reduced_mib", "MiB", "bytes of gradients that a rank hands to the reduction in a step", "lower"),
-    Metric("perf/samples_per_sec", "1/s", "training samples per second", "higher"),
-    Metric("perf/tokens_per_sec", "1/s", "training tokens per second", "higher"),
+    Metric("perf/samples_per_sec", "1/s", "training samples per second of wall time, also between steps", "higher"),
+    Metric("perf/tokens_per_sec", "1/s", "training tokens per second of wall time, also between steps", "higher"),
     Metric(
         "perf/tflops_per_sec",
         "TFLOP/s",
@@ -160,7 +160,12 @@ _METRICS = (
         "",
         "largest magnitude of a gradient of an activation or a parameter, unscaled (`numerics.watch`)",
     ),
-    Metric("instrumentation/overhead_pct", "%", "host time inside the suite's own calls over step time", "lower"),
+    Metric(
+        "instrumentation/overhead_pct",
+        "%",
+        "share of the device's time (CPU: the host's) lost between steps and to the suite's calls in them",
+        "lower",
+    ),
     Metric(
         "instrumentation/watch_pct",
         "%",

@@ -38,14 +38,17 @@ _CUDA: Final[Any] = torch.cuda  # whose events have no types
 
 
 def recipe(config: Config, device: torch.device) -> Callable[[], None]:
-    """A step on random batches resident on the device: linear layers with ReLUs between, SGD, mean squared error."""
+    """A step on random batches resident on the device: linear layers with ReLUs between, SGD, mean squared error.
+
+    There is a batch more than the suite trains on, whose validation batch is resident, too.
+    """
     mode, model, data = config.precision.mode, config.model, config.data
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high" if mode == "tf32" else "highest")
     dtype = torch.bfloat16 if mode == "pure_bf16" else torch.float32
     width, shape = model["hidden_size"], (data["batch_size"], model["hidden_size"])
     batches = itertools.cycle(
-        [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(data["num_batches"])]
+        [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(data["num_batches"] + 1)]
     )
     layers = [nn.Linear(width, width) for _ in range(model["num_layers"])]
     network = nn.Sequential(layers[0], *(part for layer in layers[1:] for part in (nn.ReLU(), layer)))
@@ -83,7 +86,7 @@ def nanogpt(config: Config, device: torch.device, checkout: Path) -> Callable[[]
     def tokens() -> torch.Tensor:
         return torch.randint(model["vocab_size"], (data["batch_size"], data["seq_len"]), device=device)
 
-    batches = itertools.cycle([(tokens(), tokens()) for _ in range(data["num_batches"])])
+    batches = itertools.cycle([(tokens(), tokens()) for _ in range(data["num_batches"] + 1)])
 
     def step() -> None:
         inputs, targets = next(batches)

@@ -4,7 +4,13 @@ import time
 
 import pytest
 import torch
-from by_hand import time_steps
+from by_hand import recipe, time_steps
+
+from ampsweep.config.compose import compose_one
+from ampsweep.tracing.feeding import resident
+from ampsweep.training.build.built import build_data
+
+CPU = torch.device("cpu")
 
 
 def test_steps_after_warm_up_are_timed():
@@ -14,7 +20,7 @@ def test_steps_after_warm_up_are_timed():
         time.sleep(0.05 if len(taken) < 2 else 0.002)
         taken.append(1)
 
-    timed = time_steps(step, num_steps=12, num_warmup_steps=2, device=torch.device("cpu"))
+    timed = time_steps(step, num_steps=12, num_warmup_steps=2, device=CPU)
     assert len(taken) == 12
     assert timed["step_ms"] >= 2.0
     assert 2.0 <= timed["wall_ms"] < 50.0
@@ -29,9 +35,20 @@ def test_warm_up_lasts_for_a_time_too():
         taken.append(time.perf_counter())
 
     began = time.perf_counter()
-    time_steps(step, num_steps=5, num_warmup_steps=2, warmup_seconds=0.1, device=torch.device("cpu"))
+    time_steps(step, num_steps=5, num_warmup_steps=2, warmup_seconds=0.1, device=CPU)
     assert len(taken) > 5
     assert taken[-4] - began >= 0.1
+
+
+def test_as_many_bytes_are_resident_as_in_the_suite(monkeypatch):
+    config = compose_one(
+        ["model=mlp_recipe", "model.hidden_size=16", "data.in_features=16", "data.out_features=16", "optimizer=sgd"]
+    )
+    held = sum(tensor.nbytes for tensor in resident(build_data(config, CPU)))
+    drawn, randn = [], torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *shape, **where: drawn.append(randn(*shape, **where)) or drawn[-1])
+    recipe(config, CPU)
+    assert sum(tensor.nbytes for tensor in drawn) == held
 
 
 @pytest.mark.gpu

@@ -45,6 +45,7 @@ KEYS = {
     "several values in a single run": ("precision=fp32,amp_bf16", "precision=fp32,amp_bf16", "-m"),
     "missing config directory": ("--config-dir=nosuch", "--config-dir nosuch", "not a directory"),
     "unknown device": ("device=tpu", "device=tpu"),
+    "cuDNN's flag without cuDNN": ("device=cpu trainer.cudnn_benchmark=true", "trainer.cudnn_benchmark", "CUDA", "cpu"),
     "device that is not here": ("device=cuda:77", "device=cuda:77"),
     "unknown W&B mode": ("tracking.mode=sometimes", "tracking.mode=sometimes", "offline"),
     "W&B online without a key": ("tracking.mode=online", "tracking.mode is online", "WANDB_API_KEY", "offline"),

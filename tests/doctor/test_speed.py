@@ -13,7 +13,7 @@ from ampsweep.doctor.replay import KeptBatches
 from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
 from ampsweep.doctor.speed.bound import speedup_bound
-from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates
+from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values
 from ampsweep.doctor.speed.device_waits import host_waits
 from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
 from ampsweep.doctor.speed.filling import gain_pct
@@ -46,6 +46,11 @@ def patient_of(*overrides: str, seconds: float = 60.0) -> Patient:
 def has_fast_bfloat16() -> bool:
     rates = device_rates(CPU, ("bfloat16",), Moments(CPU), seconds=1.0)
     return rates.product_ratio("bfloat16") > 1.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rates_are_of_unequal_numbers(dtype: torch.dtype) -> None:
+    assert len(random_values((64, 64), dtype, CPU).unique()) > 500, "equal ones let a GPU run at higher clocks"
 
 
 def played(

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from devices import needs_cuda
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import ampsweep
-from ampsweep.monitors.environment import device_name, environment
+from ampsweep.monitors.environment import device_name, effective_flags, environment
 from ampsweep.monitors.nvml import NvmlDevice
 
 CPU = torch.device("cpu")
@@ -49,6 +50,20 @@ def test_flags_and_variables_are_those_in_effect(monkeypatch):
     assert facts["flags"]["mkldnn_matmul_fp32_precision"] == "bf16"
     assert facts["variables"]["NVIDIA_TF32_OVERRIDE"] == "1"
     assert "OMP_NUM_THREADS" not in facts["variables"]
+
+
+def test_the_flags_of_half_precision_are_recorded(monkeypatch):
+    matmul = torch.backends.cuda.matmul
+    before = effective_flags(torch.device("cuda"))
+    for name in ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation"):
+        was = getattr(matmul, f"allow_{name}")
+        setattr(matmul, f"allow_{name}", not was)
+        try:
+            assert effective_flags(torch.device("cuda")) == before | {name: not was}
+        finally:
+            setattr(matmul, f"allow_{name}", was)
+    with sdpa_kernel([SDPBackend.MATH]):
+        assert effective_flags(CPU)["attention_backends"] == ["math"]
 
 
 @pytest.fixture

@@ -123,6 +123,35 @@ def test_how_much_compiled_code_recomputes_is_unknown():
     assert found.model_flops == {}
 
 
+class Padded(torch.autograd.Function):
+    """A product whose backward pass takes a column more, as compiled code pads some sizes of tensor cores."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        padded = F.pad(gradient, (0, 1))
+        return padded @ F.pad(weight, (0, 1)).T, (x.T @ padded)[:, :-1]
+
+
+def test_a_size_that_is_padded_is_no_recomputation():
+    class Vocabulary(Net):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(10, 100))
+
+        def forward(self, x):
+            return Padded.apply(super().forward(x), self.weight)
+
+    training = Training(Vocabulary())
+    training.step()
+    assert training.profiled().model_flops["float32"] > 0
+
+
 def test_a_step_that_no_optimizer_takes_has_no_gradients_to_find():
     training = Training(Net())
     assert training.profiled(steps=False) is None

@@ -115,6 +115,15 @@ def test_options_of_the_trainer_reach_the_model(checkpoint, compiled):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # of what torch imports to compile
+@pytest.mark.parametrize(("key", "inside"), [("null", True), ("false", False), ("true", True)])
+def test_cudnn_tries_its_algorithms_where_that_is_asked_for(key, inside, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    config = composed(*MLP, f"trainer.cudnn_benchmark={key}")
+    with build(config, CPU, build_data(config, CPU)).precision.flags():
+        assert torch.backends.cudnn.benchmark is inside
+    assert torch.backends.cudnn.benchmark is True
+
+
 def test_where_a_task_calls_several_models_each_is_compiled():
     config = composed("model=gan_digits", "trainer.compile=true")
     model = build(config, CPU, build_data(config, CPU)).model

@@ -52,6 +52,7 @@ LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
     ("task", "output"): None,
     ("task", "penalty_of"): "parameters",
     ("trainer", "accumulate_dtype"): None,
+    ("trainer", "cudnn_benchmark"): None,
     ("trainer", "max_grad_value"): None,
     ("trainer", "warmup_seconds"): None,
 }

@@ -300,6 +300,8 @@ class TrainerConfig:
     checkpoint_every: int | None = None
     """None: a checkpoint only when the run is interrupted."""
     compile: bool = False
+    cudnn_benchmark: bool | None = None
+    """cuDNN tries its algorithms for each new shape and takes the quickest (CUDA only). None: as torch is set."""
     channels_last: bool = False
     activation_checkpointing: bool = False
     memory_limit_gib: float | None = None

@@ -28,6 +28,8 @@ _VARIABLES: Final = (
     "TORCH_CUDNN_V8_API_DISABLED",
 )
 """Variables that change speed, memory or arithmetic behind a configuration's back."""
+_FUSED: Final = ("flash", "mem_efficient", "cudnn", "math")
+"""Backends of attention that torch chooses from, as far as they are enabled."""
 
 
 def device_name(device: torch.device) -> str:
@@ -69,7 +71,11 @@ def _versions() -> dict[str, str]:
 def effective_flags(device: torch.device) -> dict[str, Any]:
     """The current values of torch's switches that change what is computed on `device` or how fast."""
     backends: Any = torch.backends  # its flags are properties that type checkers do not see
-    flags: dict[str, Any] = {"deterministic_algorithms": torch.are_deterministic_algorithms_enabled()}
+    matmul, attention = backends.cuda.matmul, {name: getattr(backends.cuda, f"{name}_sdp_enabled")() for name in _FUSED}
+    flags: dict[str, Any] = {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "attention_backends": [name for name, is_enabled in attention.items() if is_enabled],
+    }
     if device.type == "cpu":
         return flags | {
             "mkldnn_matmul_fp32_precision": backends.mkldnn.matmul.fp32_precision,
@@ -77,7 +83,11 @@ def effective_flags(device: torch.device) -> dict[str, Any]:
         }
     if device.type == "cuda":
         return flags | {
-            "matmul_fp32_precision": backends.cuda.matmul.fp32_precision,
+            "matmul_fp32_precision": matmul.fp32_precision,
+            "fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+            "bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+            "fp16_accumulation": matmul.allow_fp16_accumulation,
+            "attention_in_half_reduces_in_half": backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
             "cudnn_conv_fp32_precision": backends.cudnn.conv.fp32_precision,
             "cudnn_rnn_fp32_precision": backends.cudnn.rnn.fp32_precision,
             "cudnn_benchmark": backends.cudnn.benchmark,

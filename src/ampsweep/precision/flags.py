@@ -39,6 +39,17 @@ def fp32_arithmetic(*, matmul: str, tf32: bool) -> Iterator[None]:
             switch.fp32_precision = value
 
 
+@contextmanager
+def cudnn_benchmark(wanted: bool | None) -> Iterator[None]:
+    """Let cuDNN try its algorithms within the context or not; None: as it is set."""
+    before = _BACKENDS.cudnn.benchmark
+    _BACKENDS.cudnn.benchmark = before if wanted is None else wanted
+    try:
+        yield
+    finally:
+        _BACKENDS.cudnn.benchmark = before
+
+
 def emulated_casts(wanted: bool) -> AbstractContextManager[None]:
     """Let what is compiled within the context round wherever eager code casts to a half precision, if that is wanted.
 

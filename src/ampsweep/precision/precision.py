@@ -18,7 +18,7 @@ from ampsweep.config.modes import (
     with_effect,
 )
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
+from ampsweep.precision.flags import cudnn_benchmark, emulated_casts, fp32_arithmetic
 from ampsweep.precision.float8_layers import restore_layers
 from ampsweep.precision.float32_update import Build, Float32Update, Keeping
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
@@ -119,6 +119,8 @@ class Precision:
         if mode.autocast and mode.fp32_modules:
             self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
+        self.cudnn_benchmark: bool | None = None
+        """Whether cuDNN tries its algorithms (`trainer.cudnn_benchmark`); None: as it is set."""
         self.scales_in_losses = False
         """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
         self.frees_parameters = False
@@ -142,7 +144,8 @@ class Precision:
         Inside, `ampsweep.precision.gradients` is this mode's.
         """
         arithmetic = fp32_arithmetic(matmul=fp32_matmul(self.config), tf32=self.config.tf32)
-        with arithmetic, emulated_casts(with_effect(self.config).emulate_precision_casts):
+        casts = emulated_casts(with_effect(self.config).emulate_precision_casts)
+        with arithmetic, casts, cudnn_benchmark(self.cudnn_benchmark):
             _in_force.append(self)
             try:
                 yield

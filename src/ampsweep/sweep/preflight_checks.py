@@ -187,11 +187,13 @@ def _check_services(config: Config, wandb: WandbAddress | None) -> None:
 
 
 def _check_limits(config: Config, device: torch.device) -> None:
-    """Refuse a limit, a snapshot or a search that the device cannot do.
+    """Refuse a limit, a snapshot, a search or a flag that the device cannot do.
 
     Raises:
         UserError: one sentence with the reason.
     """
+    if config.trainer.cudnn_benchmark is not None and device.type != "cuda":
+        raise UserError(f"trainer.cudnn_benchmark has an effect on CUDA devices only, and this is {device}")
     if config.trainer.memory_snapshot and (reason := why_no_snapshot(device)):
         raise UserError(f"trainer.memory_snapshot=true: {reason}")
     limit_gib = config.trainer.memory_limit_gib

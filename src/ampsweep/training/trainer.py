@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -209,7 +209,9 @@ class Trainer:
             return self._evaluate()
 
     def _evaluate(self, how: str | None = None) -> dict[str, float]:
-        return evaluate(self.model, self.data, self.task, self.precision, self._prepare, how, self.parallel)
+        # Compiled, it would compile again: without gradients, in evaluation mode, and for a smaller last batch.
+        with torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext():
+            return evaluate(self.model, self.data, self.task, self.precision, self._prepare, how, self.parallel)
 
     def autocast_penalty(self) -> float | None:
         """Compute the validation loss under autocast minus that in full precision, of the weights as they are.

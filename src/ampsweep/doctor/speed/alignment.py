@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
+from ampsweep.doctor.speed.device_rates import random_values
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.speed.trials import Arguments, tried
@@ -90,8 +90,8 @@ def _padded(tensor: Tensor) -> Tensor:
     sizes = [*tensor.shape[:kept], *(rounded_up(size) for size in tensor.shape[kept:])]
     if tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.stride(-1) != 1:  # a transposed view stays one
         sizes[-1], sizes[-2] = sizes[-2], sizes[-1]
-        return torch.ones(sizes, dtype=tensor.dtype, device=tensor.device).transpose(-1, -2)
-    return torch.ones(sizes, dtype=tensor.dtype, device=tensor.device)
+        return random_values(sizes, tensor.dtype, tensor.device).transpose(-1, -2)
+    return random_values(sizes, tensor.dtype, tensor.device)
 
 
 def _sizes(calls: Sequence[TimedCall]) -> list[int]:

@@ -51,6 +51,7 @@ def build(config: Config, device: torch.device, data: Data, parallel: Parallel =
         UserError: a part refuses its settings.
     """
     precision = parallel.precision(config.precision, device)
+    precision.cudnn_benchmark = config.trainer.cudnn_benchmark
     seed_everything(config.seed)
     model = build_model(config)
     adapt_model(precision, model)
