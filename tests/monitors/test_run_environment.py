@@ -52,18 +52,18 @@ def test_flags_and_variables_are_those_in_effect(monkeypatch):
     assert "OMP_NUM_THREADS" not in facts["variables"]
 
 
-def test_the_flags_of_half_precision_are_recorded(monkeypatch):
-    matmul = torch.backends.cuda.matmul
-    before = effective_flags(torch.device("cuda"))
-    for name in ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation"):
-        was = getattr(matmul, f"allow_{name}")
-        setattr(matmul, f"allow_{name}", not was)
-        try:
-            assert effective_flags(torch.device("cuda")) == before | {name: not was}
-        finally:
-            setattr(matmul, f"allow_{name}", was)
-    with sdpa_kernel([SDPBackend.MATH]):
-        assert effective_flags(CPU)["attention_backends"] == ["math"]
+@pytest.mark.parametrize(
+    "name", ["fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction", "fp16_accumulation"]
+)
+def test_flags_of_half_precision_and_of_attention_are_recorded(name):
+    matmul, before = torch.backends.cuda.matmul, effective_flags(torch.device("cuda"))
+    setattr(matmul, f"allow_{name}", not before[name])
+    try:
+        with sdpa_kernel([SDPBackend.MATH]):
+            found = effective_flags(torch.device("cuda"))
+    finally:
+        setattr(matmul, f"allow_{name}", before[name])
+    assert found == before | {name: not before[name], "attention_backends": ["math"]}
 
 
 @pytest.fixture

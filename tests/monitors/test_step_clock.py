@@ -32,23 +32,16 @@ def window(clock):
     return figures
 
 
-def test_time_between_steps_is_not_counted():
-    c = clock()
-    for _ in range(3):
-        take_step(c, 0.002)
-        time.sleep(0.05)
-    assert 2 <= c.summary()["perf/step_ms"] < 50
-
-
-def test_throughput_is_what_a_user_gets():
+def test_time_between_steps_counts_in_throughput_alone():
     c = clock(tokens_per_step=512)
-    take_step(c, 0.001)
+    take_step(c, 0.002)
     time.sleep(0.05)  # an evaluation
     c.restart()
     time.sleep(0.02)
-    take_step(c, 0.001)
+    take_step(c, 0.002)
     for figures in (window(c), c.summary()):
-        assert 16 / 0.07 < figures["perf/samples_per_sec"] < 16 / 0.022
+        assert 2 <= figures["perf/step_ms"] < 20
+        assert 16 / 0.07 < figures["perf/samples_per_sec"] < 16 / 0.024
         assert figures["perf/tokens_per_sec"] == pytest.approx(64 * figures["perf/samples_per_sec"])
 
 
@@ -68,20 +61,12 @@ def test_warmup_is_in_the_rows_and_not_in_the_summary():
     assert c.summary()["perf/step_ms"] < 40
 
 
-def test_a_marked_step_is_warmup():
+@pytest.mark.parametrize("num_marked", [1, 2])
+def test_marked_steps_are_warmup(num_marked):
     c = clock()
-    take_step(c, 0.05)
-    c.mark_warmup()
-    take_step(c, 0.001)
-    assert window(c)["perf/step_ms"] > 20
-    assert c.summary()["perf/step_ms_p95"] < 40
-
-
-def test_several_steps_can_be_marked_at_once():
-    c = clock()
-    for seconds in (0.001, 0.05, 0.05):
+    for seconds in (0.001, *[0.05] * num_marked):
         take_step(c, seconds)
-    c.mark_warmup(num_steps=2)
+    c.mark_warmup(num_marked)
     c.mark_warmup(num_steps=0)
     assert window(c)["perf/step_ms"] > 20
     assert c.summary()["perf/step_ms_p95"] < 40
@@ -129,17 +114,6 @@ def test_a_window_read_within_a_step_leaves_it_whole():
     assert window(c) == {}
     c.end()
     assert window(c)["perf/step_ms"] >= 10
-
-
-def test_waiting_for_data_is_a_mean():
-    c = clock(is_warm=False)
-    for wait_s in (0.5, 0, 0, 0.03):
-        c.begin()
-        c.end(data_wait_s=wait_s)
-        if wait_s == 0.5:
-            c.end_warmup()
-    assert window(c)["perf/data_wait_ms"] == pytest.approx(530 / 4)
-    assert c.summary()["perf/data_wait_ms"] == pytest.approx(10)
 
 
 def test_quantiles_are_those_of_numpy():

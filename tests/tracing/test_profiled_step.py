@@ -1,6 +1,7 @@
 """The profiled step: what a step took, compiled or not, and the dtypes that it computed in, without changing a bit."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tracing.feeding import fed
-from ampsweep.tracing.profiled_step import profile_step
+from ampsweep.tracing.profiled_step import _Census, _recomputed, profile_step
 from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
@@ -123,33 +124,10 @@ def test_how_much_compiled_code_recomputes_is_unknown():
     assert found.model_flops == {}
 
 
-class Padded(torch.autograd.Function):
-    """A product whose backward pass takes a column more, as compiled code pads some sizes of tensor cores."""
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        return x @ weight
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight = ctx.saved_tensors
-        padded = F.pad(gradient, (0, 1))
-        return padded @ F.pad(weight, (0, 1)).T, (x.T @ padded)[:, :-1]
-
-
-def test_a_size_that_is_padded_is_no_recomputation():
-    class Vocabulary(Net):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(10, 100))
-
-        def forward(self, x):
-            return Padded.apply(super().forward(x), self.weight)
-
-    training = Training(Vocabulary())
-    training.step()
-    assert training.profiled().model_flops["float32"] > 0
+@pytest.mark.parametrize(("backward", "known"), [(200, True), (204, True), (210, False)])
+def test_what_the_compiler_pads_is_no_recomputation(backward, known):
+    census = _Census(flops=Counter(float32=100 + backward), forward=Counter(float32=100))
+    assert (_recomputed(census) is not None) is known
 
 
 def test_a_step_that_no_optimizer_takes_has_no_gradients_to_find():

@@ -1,9 +1,10 @@
 """Clocks: the time of optimizer steps and of what lies between, on the device or the host; stretches of host time."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -33,7 +34,7 @@ class StepClock:
     """
 
     def __init__(self, device: torch.device, samples_per_step: int, tokens_per_step: int | None) -> None:
-        self._timer: _Timer = _EventTimer(device) if device.type in _QUEUED else _HostTimer()
+        self._timer = Moments(device)
         self._first_steady: int | None = None
         """Index of the first unread step after warm-up; None during warm-up."""
         self._work = {"perf/samples_per_sec": samples_per_step}
@@ -94,7 +95,7 @@ class StepClock:
         """Wait until the device has finished the latest step."""
         num_unread = len(self._unread)
         if self._timer.has_queue and num_unread and num_unread not in self._after_wait:
-            self._lags_s[num_unread - 1] = self._timer.wait(self._unread[-1][1])
+            self._lags_s[num_unread - 1] = self._timer.lag_s(self._unread[-1][1])
             self._after_wait.add(num_unread)
 
     def end_warmup(self) -> None:
@@ -152,7 +153,7 @@ class StepClock:
             "perf/device_lag_ms": self._lag_ms,
             "perf/communication_ms": self._steady.communication_ms,
         }
-        return figures | {key: _median(times) for key, times in medians.items() if times}
+        return figures | {key: median(times) for key, times in medians.items() if times}
 
     @property
     def waits_for_host(self) -> bool:
@@ -160,7 +161,7 @@ class StepClock:
         self._read()
         if not self._lag_ms:
             return False
-        return _median(self._lag_ms) < _MAX_LAG_SHARE * _median(self._steady.step_ms)
+        return median(self._lag_ms) < _MAX_LAG_SHARE * median(self._steady.step_ms)
 
     def overhead(self) -> dict[str, float]:
         """The suite's share of the time after warm-up, of the steps that were read so far; empty if there are none."""
@@ -183,17 +184,20 @@ class StepClock:
         warmup, self._warmup = self._warmup, set()
         traced, self._traced = self._traced, set()
         after_wait, lags_s = self._after_wait, self._lags_s
-        step_ms = self._timer.elapsed_ms(unread)
+        between = self._timer.between_ms
+        if self._timer.has_queue and unread:
+            self._timer.lag_s(unread[-1][1])
+        step_ms = [between(start, end) for start, end, _, _ in unread]
         has_waited = self._timer.has_queue and (bool(unread) or 0 in after_wait)  # to read is to wait
         self._after_wait, self._lags_s = {0} if has_waited else set(), {}
         wait_ms = [1e3 * wait_s for _, _, wait_s, _ in unread]
         waits, self._waits = self._waits, []
-        apart_ms = [sum(self._timer.between_ms(*wait) for wait in of_step) for of_step in waits]
-        between_ms = [0.0 if since is None else self._timer.between_ms(since, start) for start, _, _, since in unread]
+        apart_ms = [sum(between(*wait) for wait in of_step) for of_step in waits]
+        between_ms = [0.0 if since is None else between(since, start) for start, _, _, since in unread]
         own_ms = [0.0] * len(unread)
         for index, start, end, weight in own:
             if index < len(unread):  # else of a step that has not ended
-                own_ms[index] += weight * self._timer.between_ms(start, end)
+                own_ms[index] += weight * between(start, end)
         read = _Read(step_ms, wait_ms, apart_ms, between_ms, own_ms)
         first_steady = len(unread) if self._first_steady is None else self._first_steady
         self._first_steady = None if self._first_steady is None else 0
@@ -203,7 +207,8 @@ class StepClock:
                 if index in warmup or index in traced:
                     continue
                 if index in after_wait:
-                    self._launch_ms.append(self._timer.host_ms(unread[index]) - wait_ms[index])
+                    (_, began_s), (_, ended_s), waited_s, _ = unread[index]
+                    self._launch_ms.append(1e3 * (ended_s - began_s - waited_s))
                 else:
                     self._flowing_ms.append(step_ms[index])
                 if index in lags_s:
@@ -279,60 +284,19 @@ class _Times:
         self.wall_ms += sum(added.step) + sum(added.between)
 
 
-class _Timer(Protocol):
-    @property
-    def has_queue(self) -> bool:
-        """Tell whether the device works asynchronously; `wait` and `host_ms` are asked only where it does."""
-        ...
-
-    def now(self) -> Any: ...
-
-    def wait(self, moment: Any) -> float:
-        """Wait for a moment on the device; return by how many seconds it came after the host's."""
-        ...
-
-    def host_ms(self, stretch: _Stretch) -> float:
-        """The length of a stretch on the host."""
-        ...
-
-    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        """The length of each stretch in ms, oldest first; waits for the last one to end."""
-        ...
-
-    def between_ms(self, start: Any, end: Any) -> float:
-        """The time in ms between two moments that have passed."""
-        ...
-
-
-class _HostTimer:
-    has_queue = False
-    now = staticmethod(perf_counter)
-
-    def wait(self, moment: float) -> float:
-        """Do nothing: on the host there is nothing to wait for."""
-        return 0.0
-
-    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        return [1e3 * (end - start) for start, end, _, _ in stretches]
-
-    def between_ms(self, start: float, end: float) -> float:
-        return 1e3 * (end - start)
-
-    def host_ms(self, stretch: _Stretch) -> float:
-        (milliseconds,) = self.elapsed_ms([stretch])
-        return milliseconds
-
-
-class _EventTimer:
-    """Timer that records events in the device's current queue, each with the host's time of recording."""
-
-    has_queue = True
+class Moments:
+    """Moments of a device's work: events in its current queue, each with the host's time, or times on the host."""
 
     def __init__(self, device: torch.device) -> None:
+        self.has_queue = device.type in _QUEUED
+        """True if the device works asynchronously; on the host there is nothing to wait for."""
         self._device = device
-        self._module = torch.get_device_module(device)
+        self._module = torch.get_device_module(device) if self.has_queue else None
+        self.now: Callable[[], Any] = self._event if self.has_queue else perf_counter
+        """Takes a moment; nothing waits for it."""
 
-    def now(self) -> tuple[Any, float]:
+    def _event(self) -> tuple[Any, float]:
+        assert self._module is not None
         event = self._module.Event(enable_timing=True)
         if self._device.type == "mps":
             event.record()
@@ -340,29 +304,28 @@ class _EventTimer:
             event.record(self._module.current_stream(self._device))
         return event, perf_counter()
 
-    def wait(self, moment: tuple[Any, float]) -> float:
+    def wait(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self._module is not None:
+            self._module.synchronize()
+
+    def lag_s(self, moment: tuple[Any, float]) -> float:
+        """Wait for a moment in the device's queue; return by how many seconds it came after the host's."""
         event, host_s = moment
         if event.query():  # the device was there before the host asked
             return 0.0
         event.synchronize()
-        return perf_counter() - host_s
+        return perf_counter() - float(host_s)
 
-    def elapsed_ms(self, stretches: Sequence[_Stretch]) -> list[float]:
-        if stretches:
-            last, _ = stretches[-1][1]
-            last.synchronize()
-        return [self.between_ms(start, end) for start, end, _, _ in stretches]
+    def between_ms(self, start: Any, end: Any) -> float:
+        """The time in ms between two moments that have passed."""
+        return float(start[0].elapsed_time(end[0]) if self.has_queue else 1e3 * (end - start))
 
-    def between_ms(self, start: tuple[Any, float], end: tuple[Any, float]) -> float:
-        return float(start[0].elapsed_time(end[0]))
-
-    def host_ms(self, stretch: _Stretch) -> float:
-        (_, start_s), (_, end_s), _, _ = stretch
-        return float(1e3 * (end_s - start_s))
-
-
-def _median(values: Sequence[float]) -> float:
-    return _quantile(sorted(values), 0.5)
+    def since_ms(self, start: Any) -> float:
+        """The time in ms since a moment; waits until the device has done what it was given."""
+        end = self.now()
+        self.wait()
+        return self.between_ms(start, end)
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

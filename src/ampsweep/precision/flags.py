@@ -10,7 +10,7 @@ _BACKENDS: Final[Any] = torch.backends  # its switches are properties that type 
 
 
 @contextmanager
-def fp32_arithmetic(*, matmul: str, tf32: bool) -> Iterator[None]:
+def fp32_arithmetic(*, matmul: str, tf32: bool, cudnn_benchmark: bool | None = None) -> Iterator[None]:
     """Set how float32 matmuls and convolutions are computed within the context; on leaving restore the switches.
 
     cuDNN's TF32 is on by default, so a baseline that sets nothing is not float32 for convolutions. torch has older and
@@ -23,31 +23,24 @@ def fp32_arithmetic(*, matmul: str, tf32: bool) -> Iterator[None]:
         matmul: highest, high or medium, as for `torch.set_float32_matmul_precision`. On CUDA the last two are TF32, in
             oneDNN they are TF32 and bfloat16 where it has such kernels.
         tf32: let convolutions and recurrent layers run in TF32, on CUDA.
+        cudnn_benchmark: let cuDNN try its algorithms for each new shape, or not; None: as it is set.
     """
     cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
     newer = (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)
     before = [switch.fp32_precision for switch in newer]
     matmul_before, convolution_tf32 = _matmul_precision(), cudnn.conv.fp32_precision == "tf32"
     _set_older(matmul, tf32)
+    benchmark_before = cudnn.benchmark
+    cudnn.benchmark = benchmark_before if cudnn_benchmark is None else cudnn_benchmark
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32" if tf32 else "ieee"
     mkldnn.conv.fp32_precision = mkldnn.rnn.fp32_precision = "ieee"
     try:
         yield
     finally:
         _set_older(matmul_before, convolution_tf32)
+        cudnn.benchmark = benchmark_before
         for switch, value in zip(newer, before, strict=True):
             switch.fp32_precision = value
-
-
-@contextmanager
-def cudnn_benchmark(wanted: bool | None) -> Iterator[None]:
-    """Let cuDNN try its algorithms within the context or not; None: as it is set."""
-    before = _BACKENDS.cudnn.benchmark
-    _BACKENDS.cudnn.benchmark = before if wanted is None else wanted
-    try:
-        yield
-    finally:
-        _BACKENDS.cudnn.benchmark = before
 
 
 def emulated_casts(wanted: bool) -> AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from ampsweep.config.modes import (
     with_effect,
 )
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.precision.flags import cudnn_benchmark, emulated_casts, fp32_arithmetic
+from ampsweep.precision.flags import emulated_casts, fp32_arithmetic
 from ampsweep.precision.float8_layers import restore_layers
 from ampsweep.precision.float32_update import Build, Float32Update, Keeping
 from ampsweep.precision.fp32_modules import FP32_MODULES, Fp32Modules, find_modules, uncover
@@ -143,9 +143,10 @@ class Precision:
 
         Inside, `ampsweep.precision.gradients` is this mode's.
         """
-        arithmetic = fp32_arithmetic(matmul=fp32_matmul(self.config), tf32=self.config.tf32)
-        casts = emulated_casts(with_effect(self.config).emulate_precision_casts)
-        with arithmetic, casts, cudnn_benchmark(self.cudnn_benchmark):
+        arithmetic = fp32_arithmetic(
+            matmul=fp32_matmul(self.config), tf32=self.config.tf32, cudnn_benchmark=self.cudnn_benchmark
+        )
+        with arithmetic, emulated_casts(with_effect(self.config).emulate_precision_casts):
             _in_force.append(self)
             try:
                 yield

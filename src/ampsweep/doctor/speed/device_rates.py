@@ -8,10 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ampsweep.doctor.speed.moments import Moments
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
 from ampsweep.monitors.environment import device_name
+from ampsweep.monitors.step_clock import Moments
 
 HALF: Final = ("bfloat16", "float16")
 _SIZES: Final = {"cpu": (192, 512, 1024)}
@@ -119,4 +119,4 @@ def timed_ms(call: Callable[[], object], moments: Moments) -> float:
     moments.wait()
     start = moments.now()
     call()
-    return moments.between_ms(start, moments.now())
+    return moments.since_ms(start)

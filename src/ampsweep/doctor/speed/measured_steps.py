@@ -10,9 +10,9 @@ from typing import Final
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.device_rates import DeviceRates
-from ampsweep.doctor.speed.moments import Moments
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
+from ampsweep.monitors.step_clock import Moments
 
 MIN_COST_PCT: Final = 10.0
 """Share of a step from which a cause is told."""

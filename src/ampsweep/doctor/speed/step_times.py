@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from ampsweep.doctor.speed.moments import Moments
+from ampsweep.monitors.step_clock import Moments
 
 _BLOCK_MS: Final = 30.0
 """Time of a block of steps, as far as a step is shorter."""
@@ -99,4 +99,4 @@ def _block_ms(step: Callable[[], None], count: int, moments: Moments) -> float:
     start = moments.now()
     for _ in range(count):
         step()
-    return moments.between_ms(start, moments.now()) / count
+    return moments.since_ms(start) / count

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.doctor.speed.bare_training import BareTraining
-from ampsweep.doctor.speed.moments import Moments
+from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.calls import Call, observe
 from ampsweep.tracing.flops import formulas
 from ampsweep.tracing.ledger import tensors_in
@@ -270,5 +270,5 @@ def _empty_ms(moments: Moments) -> float:
     for _ in range(50):
         start = moments.now()
         detach(tensor)
-        times.append(moments.between_ms(start, moments.now()))
+        times.append(moments.since_ms(start))
     return min(times)

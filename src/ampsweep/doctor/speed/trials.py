@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.device_rates import timed_ms
-from ampsweep.doctor.speed.moments import Moments
+from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.calls import Call, observe
 
 _REPEATED: Final = 5
