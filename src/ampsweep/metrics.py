@@ -22,6 +22,7 @@ class Metric:
 
 
 AUTOCAST_PENALTY: Final = "val/autocast_penalty"
+CLIPPED: Final = "train/clipped_pct"
 
 _METRICS = (
     Metric(
@@ -31,6 +32,12 @@ _METRICS = (
         "lower",
     ),
     Metric("train/grad_norm", "", "2-norm of all gradients, unscaled, before clipping"),
+    Metric(
+        CLIPPED,
+        "%",
+        "share of the logged steps with a finite gradient norm in which it was above `trainer.max_grad_norm` (one "
+        "optimizer, without `trainer.max_grad_value`)",
+    ),
     Metric("train/lr", "", "learning rate the step was taken with, of the first parameter group"),
     Metric("val/loss", "", "mean validation loss", "lower"),
     Metric(

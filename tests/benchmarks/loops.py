@@ -98,7 +98,6 @@ def ampsweep_overrides(size: Size, *, log_every: int) -> list[str]:
         "tracking.mode=offline",
         f"trainer.steps={size.num_steps}",
         f"trainer.log_every={log_every}",
-        "trainer.max_grad_norm=null",
     ]
 
 

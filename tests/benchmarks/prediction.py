@@ -55,8 +55,8 @@ SMALLER = {("resnet", mode): ("data.image_size=16", "data.batch_size=2") for mod
 through a bfloat16 one: these cases have other sizes, which their rows name."""
 OPTIMIZERS = {"sgd": ("optimizer=sgd", "optimizer.momentum=0.9"), "adamw": ("optimizer=adamw",)}
 VARIANTS = {
-    "plain": ("trainer.max_grad_norm=null",),
-    "clipped": (),
+    "plain": (),
+    "clipped": ("trainer.max_grad_norm=1.0",),
     "accumulated": ("trainer.grad_accum_steps=3",),
     "checkpointed": ("trainer.activation_checkpointing=true",),
 }

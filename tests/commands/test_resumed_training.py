@@ -1,6 +1,7 @@
 """A training that was stopped or killed goes on as if nothing had been."""
 
 import json
+import math
 import signal
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def gated(tmp_path):
         "scheduler=cosine",
         "scheduler.num_warmup_steps=4",
         "trainer.steps=24",
+        "trainer.max_grad_norm=0.35",
         "trainer.eval_every=6",
         "trainer.log_every=1",
         "tracking=disabled",
@@ -55,6 +57,11 @@ def assert_as_if_uninterrupted(gated, train):
             assert resumed.column(key) == reference.column(key), key
             assert resumed.record.summary[key] == reference.record.summary[key]
         assert reference.record.summary["amp/skipped_steps"] > 0
+        norms = [norm for norm in reference.column("train/grad_norm").values() if math.isfinite(norm)]
+        above = sum(norm > 0.35 for norm in norms)
+        assert 0 < above < len(norms), "it clips some"
+        for run in (resumed, reference):
+            assert run.record.summary["train/clipped_pct"] == 100 * above / len(norms)
         assert resumed.record.memory.peak == reference.record.memory.peak
 
     return check

@@ -34,6 +34,7 @@ CPU = torch.device("cpu")
 NUM_STEPS = 4
 LOGGED = (
     "trainer.log_every=1",
+    "trainer.max_grad_norm=1.0",
     "trainer.warmup_steps=2",
     "device=cpu",
     "tracking=disabled",

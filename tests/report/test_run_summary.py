@@ -17,7 +17,7 @@ def lines(entry):
 
 def test_a_completed_run_tells_its_figures_and_where_it_is():
     entry = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97)
-    entry[1].summary["perf/tokens_per_sec"] = 41500.0
+    entry[1].summary |= {"perf/tokens_per_sec": 41500.0, "train/clipped_pct": 12.5}
     entry[1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
     entry[1].prediction = StepPrediction(peak_bytes=303 * 2**20, error_pct=1.0)
     text = lines(entry)
@@ -28,6 +28,7 @@ def test_a_completed_run_tells_its_figures_and_where_it_is():
     assert text["peak_memory"] == "300 MiB"
     assert text["predicted"] == "303 MiB (+1.00%)"
     assert text["skipped"] == "3 steps"
+    assert text["clipped"] == "in 12 % of the logged steps"
     assert text["directory"] == "runs/amp_fp16-gpt_tiny-8-s1"
     assert text["W&B"] == "https://wandb.ai/team/ampsweep/runs/a1"
 

@@ -290,8 +290,9 @@ class TrainerConfig:
     accumulate_dtype: str | None = None
     """dtype of the gradients, in which those of micro-batches are added up: float32, bfloat16 or float16. None: that of
     the parameters."""
-    max_grad_norm: float | None = 1.0
-    """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it."""
+    max_grad_norm: float | None = None
+    """Largest 2-norm of the gradients of an optimizer's parameters as one vector; longer ones are scaled down to it.
+    None: gradients are not clipped."""
     max_grad_value: float | None = None
     """Largest magnitude of a single gradient; larger ones are cut down to it, before the norm is clipped."""
     log_every: int = 10

@@ -12,7 +12,7 @@ from ampsweep.analysis.float8_summary import float8_summary
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run
-from ampsweep.metrics import AUTOCAST_PENALTY
+from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.record import RunRecord
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import RunNumerics
@@ -81,6 +81,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "", line
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
+    if (value := run.figure(CLIPPED)) is not None:
+        yield "clipped", f"in {value:.0f} % of the logged steps"
     if (summary := float8_summary(record.proof.float8)) is not None:
         yield "float8", float8.layers(summary)
         if summary.gain is not None:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
-from ampsweep.metrics import AUTOCAST_PENALTY, MEASURED
+from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED, MEASURED
 from ampsweep.precision.proof import contradictions
-from ampsweep.record import RunRecord
+from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.run.messages import Say
@@ -55,6 +57,17 @@ def add_figures(record: RunRecord, trainer: Trainer, busy: str | None, *, slowed
     search = record.batch_search
     if search is not None and record.status == "completed" and search.largest == record.identity.batch_size:
         record.summary[LARGEST_BATCH] = search.largest
+
+
+def add_clipped_share(record: RunRecord, trainer: Trainer, directory: Path) -> None:
+    """Add in how many of the logged steps the norm of the gradients was clipped, those before a resumption included."""
+    limit = trainer.config.max_grad_norm
+    if limit is None or trainer.config.max_grad_value is not None or len(trainer.optimizers) > 1:
+        return  # a row has the norm of all gradients, before any is cut by value
+    with suppress(RecordError):  # who reads the history is told what is wrong with it
+        norms = [row.get("train/grad_norm", math.nan) for row in read_history(directory)]
+        if finite := [norm for norm in norms if math.isfinite(norm)]:
+            record.summary[CLIPPED] = 100 * sum(norm > limit for norm in finite) / len(finite)
 
 
 def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:

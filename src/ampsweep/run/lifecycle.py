@@ -47,6 +47,7 @@ from ampsweep.run.cause import cause_of_end, cause_of_failure, cause_of_oom, end
 from ampsweep.run.compile_cache import share_compile_cache
 from ampsweep.run.ending import (
     add_autocast_penalty,
+    add_clipped_share,
     add_figures,
     end_failed,
     end_unsupported,
@@ -221,6 +222,7 @@ def _train(
     finally:
         stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
+        add_clipped_share(record, trainer, directory)
         write_numerics(request, trainer)
         if not is_broken:
             add_rank_figures(record, built.parallel, trainer.instruments.num_steps_seen)
