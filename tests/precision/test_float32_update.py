@@ -68,7 +68,7 @@ def test_the_size_of_a_round_changes_no_value(kind, keeping, monkeypatch):
         return values(ones), state
 
     whole = trained()
-    monkeypatch.setattr(float32_update, "_SMALLEST_ROUND", 9)
+    monkeypatch.setattr(float32_update, "_ROUNDS", {"cpu": (9, 9)})
     parts = trained()
     if keeping is Keeping.STOCHASTIC:  # other numbers are drawn
         assert [one.shape for one in whole[1]] == [one.shape for one in parts[1]]

@@ -1,5 +1,7 @@
 """Any optimizer trains, is grouped, saved and resumed as the built-in ones; what cannot be is refused in a sentence."""
 
+import re
+from contextlib import nullcontext
 from itertools import pairwise
 
 import own_optimizers
@@ -20,11 +22,21 @@ OF_TORCH = ("Adam", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adafactor", "Adadel
 OWN = ("Lion", "Decaying", "Scaling", "WithoutRate", "adam_of")
 EVERY = (*(f"torch.optim.{name}" for name in OF_TORCH), *(f"own_optimizers.{name}" for name in OWN))
 ONE = {"optimizer": ["*"]}
+BIGRAMS = (
+    *("model=custom", f"model._target_={__name__}.bigrams", "optimizer=sgd"),
+    *("data=synthetic_tokens", "data.vocab_size=17", "data.seq_len=8", "data.batch_size=4"),
+)
 TWO = {"generator": ["0.*"], "critic": ["1.*"]}
 
 
 def net():
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def bigrams(sparse=False, frozen=False):
+    model = nn.Sequential(nn.Embedding(17, 8, sparse=sparse), nn.Linear(8, 17))
+    model[1].bias.requires_grad_(not frozen)
+    return model
 
 
 def built(target="torch.optim.Adam", model=None, trains=ONE, device=None, **settings):
@@ -172,6 +184,40 @@ def test_what_cannot_train_is_refused_before(sentence):
             precision=PRECISION_MODES["fp32"],
         )
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("limit", ["max_grad_norm=null", "max_grad_norm=0.05", "max_grad_value=1e-3"])
+@pytest.mark.parametrize("mode", ["fp32", "amp_fp16", "master_bf16", "master_fp16", "bf16_sr"])
+def test_sparse_gradients_train_as_dense_ones(mode, limit):
+    given = (*BIGRAMS, f"precision={mode}", f"trainer.{limit}", "trainer.steps=6", "optimizer.lr=0.5")
+    sparse, dense = (assemble(*given, f"+model.sparse={one}") for one in ("true", "false"))
+    assert sparse.train().status == dense.train().status == "completed"
+    for key in ("train/loss", "train/grad_norm"):
+        assert [*sparse.column(key).values()] == pytest.approx([*dense.column(key).values()], rel=1e-2)
+    for mine, theirs in zip(sparse.parameters(), dense.parameters(), strict=True):
+        assert torch.allclose(mine.float(), theirs.float(), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "sentence"),
+    [
+        ("SparseAdam", {}, None),
+        ("SGD", {"momentum": 0.9}, None),
+        ("SGD", {"fused": True}, "optimizer.fused=true: torch fuses no step of the sparse gradient of weight"),
+        ("AdamW", {}, "cannot take a step (with the sparse gradient of weight): RuntimeError: Adam does not support"),
+    ],
+)
+def test_what_takes_no_sparse_gradients_is_refused_before(target, settings, sentence):
+    config = {"_target_": f"torch.optim.{target}", "name": "custom", "lr": 0.1, **settings}
+    with nullcontext() if sentence is None else pytest.raises(UserError, match=re.escape(sentence)):
+        rehearse_optimizers(config, nn.Embedding(5, 3, sparse=True), ONE, device=CPU, precision=PRECISION_MODES["fp32"])
+
+
+def test_a_parameter_unfrozen_after_the_optimizers_were_built_is_told():
+    training = assemble(*BIGRAMS, "+model.frozen=true", "trainer.log_every=3", "trainer.steps=9")
+    training.built.model[1].bias.requires_grad_()
+    with pytest.raises(ValueError, match=r"^1\.bias was frozen when .*, and no longer is at step 3: none of them"):
+        training.train()
 
 
 def test_capturable_is_refused_where_nothing_can_be_captured():

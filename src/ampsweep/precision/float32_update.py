@@ -4,6 +4,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
-from ampsweep.precision.rounding import RoundingNoise, round_stochastically_
+from ampsweep.precision.rounding import KernelNoise, RoundAll, RoundingNoise, has_kernel
 
 MASTER_WEIGHT: Final = "master_weight"
 """The key of a master weight in an optimizer's state."""
@@ -35,10 +36,10 @@ ELEMENTWISE: Final = (
 _OF_A_SCALER: Final = ("grad_scale", "found_inf")
 _SHARE: Final = 16
 """A round has this part of the elements, so that what is cast for it takes at most a byte a parameter."""
-_SMALLEST_ROUND: Final = 2**16
-_LARGEST_ROUND: Final[Mapping[str, int]] = {"cpu": 2**20}
-"""Elements of a round at most, by type of device: on a CPU what is cast is to stay in its caches."""
-_LARGEST_ELSEWHERE: Final = 2**26
+_ROUNDS: Final = {"cpu": (2**16, 2**20)}
+"""Elements of a round at least and at most, by type of device: on a CPU what is cast is to stay in its caches."""
+_ROUNDS_ELSEWHERE: Final = (2**24, 2**26)
+"""The same of others: calls for fewer elements would take the host longer than the device."""
 
 Build = Callable[[Sequence[nn.Parameter]], Optimizer]
 
@@ -116,9 +117,11 @@ class Float32Update(Optimizer):
         for one, parameter in of.items():
             if keeping is Keeping.MASTER and one is not parameter:
                 self.state[parameter][MASTER_WEIGHT] = one.detach()
-        largest = _LARGEST_ROUND.get((device or parameters[0].device).type, _LARGEST_ELSEWHERE)
+        self._device = device or parameters[0].device
+        smallest, largest = _ROUNDS.get(self._device.type, _ROUNDS_ELSEWHERE)
         share = sum(parameter.numel() for parameter in parameters) // _SHARE
-        self._rounds = [*rounds_of(self.param_groups, min(max(share, _SMALLEST_ROUND), largest))]
+        self._rounds = [*rounds_of(self.param_groups, min(max(share, smallest), largest))]
+        self._has_kernel = self._draws and has_kernel(parameters[0], self._device)
         if not self.is_whole:
             for one, parameter in of.items():
                 if one in self.inner.state:  # made at once, as by Adagrad in torch 2.11
@@ -168,14 +171,15 @@ class Float32Update(Optimizer):
         scratch = Scratch(max((sum(piece.size for piece in one) for one in self._rounds), default=0))
         number, noise = self.param_groups[0]["num_updates"], None
         if self._draws and self._rounds:
-            noise = RoundingNoise(self._rounds[0][0].parameter.device, self._seed, number)
+            eager = partial(RoundingNoise, self._rounds[0][0].parameter.device)
+            noise = (KernelNoise if self._has_kernel else eager)(self._seed, number)
         try:
             for pieces in self._rounds:
                 self._update([piece for piece in pieces if piece.parameter.grad is not None], scratch, noise)
         finally:
             self._let_go()
 
-    def _update(self, pieces: Sequence[Piece], scratch: Scratch, noise: RoundingNoise | None) -> None:
+    def _update(self, pieces: Sequence[Piece], scratch: Scratch, noise: RoundingNoise | KernelNoise | None) -> None:
         if not pieces:
             return
         kept = [piece.of(self._kept(piece.parameter)) for piece in pieces]
@@ -195,19 +199,22 @@ class Float32Update(Optimizer):
         if hasattr(self.inner, "found_inf"):
             begin_momentum(self.inner)
         self.inner.step()
-        numbers = None if noise is None else noise.numbers(sum(piece.size for piece in pieces))
+        rounds = None if noise is None else noise.of_round(sum(piece.size for piece in pieces))
         is_master = self._keeping is Keeping.MASTER
         to_store = [piece.of(piece.parameter.detach()) for piece in pieces] if is_master else kept
-        narrow = [(to, work) for to, work in zip(to_store, works, strict=True) if to.dtype in HALF]
-        _store(narrow, numbers if self._keeping is Keeping.STOCHASTIC else None)
+        every = zip(to_store, works, pieces, strict=True)
+        narrow = [(to, work, piece.place) for to, work, piece in every if to.dtype in HALF]
+        _store(narrow, rounds if self._keeping is Keeping.STOCHASTIC else None)
         states = [self.inner.state[work] for work in works]
         for piece, state, to, parts, work in zip(pieces, states, stored, loaded, works, strict=True):
             self._find_new(piece, state, to, parts, work)
         for key in dict.fromkeys(key for to in stored for key in to):
             values = [
-                (to[key], s[key], of.get(key)) for to, s, of in zip(stored, states, loaded, strict=True) if key in to
+                (to[key], state[key], piece.place)
+                for to, state, given, piece in zip(stored, states, loaded, pieces, strict=True)
+                if key in to and (to[key].dtype in HALF or state[key] is not given.get(key))
             ]
-            _store([(to, now) for to, now, given in values if to.dtype in HALF or now is not given], numbers)
+            _store(values, rounds)
 
     def _kept(self, parameter: nn.Parameter) -> Tensor:
         """The tensor that a parameter's update begins with."""
@@ -320,19 +327,15 @@ def _loaded(pieces: Sequence[Piece], stored: Sequence[dict[str, Tensor]], scratc
     return loaded
 
 
-def _store(pairs: Sequence[tuple[Tensor, Tensor]], numbers: Iterator[Tensor] | None) -> None:
-    """Copy the second tensor of each pair to the first: those in half precision rounded stochastically by the next of
-    `numbers`, or to nearest where there are none."""
-    narrow = [] if numbers is None else [(to, value) for to, value in pairs if to.dtype in HALF]
-    if numbers is None or not narrow:
-        copy_all(pairs)
-        return
-    values = [flat(value) for _, value in narrow]
-    block = values[0] if len(values) == 1 else torch.cat(values)
-    round_stochastically_(block, next(numbers)[: block.numel()])
-    rounded = torch.split(block, [value.numel() for value in values])
-    copy_all([(flat(to), one) for (to, _), one in zip(narrow, rounded, strict=True)])
-    copy_all([(to, value) for to, value in pairs if to.dtype not in HALF])
+def _store(stored: Sequence[tuple[Tensor, Tensor, int]], rounds: RoundAll | None) -> None:
+    """Copy the second tensor of each triple to the first: those in half precision rounded stochastically by `rounds`,
+    which gets their places, or to nearest where there is none."""
+    narrow = [one for one in stored if rounds is not None and one[0].dtype in HALF]
+    if rounds is not None and narrow:
+        rounded = rounds([flat(value) for _, value, _ in narrow], [place for _, _, place in narrow])
+        copy_all([(flat(to), one) for (to, _, _), one in zip(narrow, rounded, strict=True)])
+        stored = [one for one in stored if one[0].dtype not in HALF]
+    copy_all([(to, value) for to, value, _ in stored])
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -22,6 +22,8 @@ class Piece:
     begin: int
     end: int
     is_whole: bool
+    place: int
+    """That of its first element among the elements of all parameters."""
     is_begun: bool = False
     """True once its state exists."""
     counts: dict[str, Any] = field(default_factory=dict)
@@ -43,14 +45,14 @@ class Piece:
 def rounds_of(groups: Sequence[Mapping[str, Any]], size: int) -> Iterator[list[Piece]]:
     """Divide the parameters into rounds of at most `size` elements."""
     pieces: list[Piece] = []
-    left = size
+    left, place = size, 0
     for number, group in enumerate(groups):
         for parameter in group["params"]:
             begin = 0
             while begin < parameter.numel():
                 end = min(begin + left, parameter.numel())
-                pieces.append(Piece(parameter, number, begin, end, end - begin == parameter.numel()))
-                left -= end - begin
+                pieces.append(Piece(parameter, number, begin, end, end - begin == parameter.numel(), place))
+                left, place = left - (end - begin), place + end - begin
                 begin = end
                 if left == 0:
                     yield pieces
@@ -89,10 +91,12 @@ def copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient, in memory as the parameter is."""
+    """The parameter's gradient, in memory as the parameter is; a sparse one becomes dense first."""
     gradient = parameter.grad
     assert gradient is not None, "a parameter without gradient is not updated"
-    if gradient.stride() == parameter.stride() and not gradient.is_sparse:
+    if gradient.is_sparse:
+        parameter.grad = gradient = gradient.to_dense()
+    if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
 

@@ -135,4 +135,6 @@ def refusal_by_kernel(error: BaseException, config: PrecisionConfig, device: str
     if told is None:
         return None
     what = told[0] if told.re is _NO_PRIMITIVE else first_line(text)
+    if (kernel := re.match(r"\"_*(\w+?)(?:_impl)?(?:_cpu|_cuda|_mps)?_*\" not implemented", text)) is not None:
+        what = f"torch has no {kernel[1]} for it there; cast what that is given to float32"
     return f"{device} cannot compute this model in {dtype}: {what}"

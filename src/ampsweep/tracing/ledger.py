@@ -358,8 +358,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def plain_tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts; instead of one that wraps others, such as a DTensor, these."""
+    """All tensors in nested lists, tuples and dicts; instead of one that wraps others, such as a DTensor, these, and
+    instead of a sparse one its indices and values."""
     for tensor in tensors_in(value):
+        if tensor.is_sparse:
+            yield from (tensor._indices(), tensor._values())  # the public ones are those of coalesced tensors only
+            continue
         if wraps_others(tensor):
             names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
             yield from plain_tensors_in([getattr(tensor, name) for name in names])

@@ -126,6 +126,7 @@ class Trainer:
             optimizer: [p for group in optimizer.param_groups for p in group["params"]]
             for optimizer in optimizers.values()
         }
+        self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
         self._after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
 
@@ -240,7 +241,7 @@ class Trainer:
         They are cut by value first, so that a single large one does not shrink all others with the norm. The norm from
         before clipping is returned in a list, which is empty where nobody wants it and clipping does not need it.
         """
-        parameters, config = self._parameters[optimizer], self.config
+        parameters, config = _with_dense_gradients(self._parameters[optimizer]), self.config
         if config.max_grad_norm is not None and config.max_grad_value is None:
             return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
         norms = [self._norm(parameters)] if norm_wanted else []
@@ -284,7 +285,16 @@ class Trainer:
         return diverged
 
     def _values(self, step: Step) -> dict[str, float | Tensor]:
-        """Make the step's row with values still on the device; host-side figures are added when the row is read."""
+        """Make the step's row with values still on the device; host-side figures are added when the row is read.
+
+        Raises:
+            ValueError: a parameter that no optimizer trains has been unfrozen.
+        """
+        if (unfrozen := next((name for name, one in self._frozen if one.requires_grad), None)) is not None:
+            raise ValueError(
+                f"{unfrozen} was frozen when the optimizers were built, and no longer is at step {self.step}: none of "
+                "them trains it; leave requires_grad on while the model is built"
+            )
         self.instruments.end_row()
         step.losses = self.parallel.mean(step.losses)
         values: dict[str, float | Tensor] = {"train/loss": step.loss, **self.schedule.values()}
@@ -329,6 +339,21 @@ class Trainer:
         intervals = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         nexts = [self.step - self.step % every + every for every in intervals if every is not None]
         return min([self.num_steps, *nexts, *(step for step in self._seam if step > self.step)])
+
+
+def _with_dense_gradients(parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The parameters, and in place of one with a sparse gradient a tensor whose gradient is the values of that."""
+    if not any(one.grad is not None and one.grad.is_sparse for one in parameters):
+        return parameters
+    found = []
+    for one in parameters:
+        if one.grad is not None and one.grad.is_sparse:
+            one.grad = one.grad.coalesce()
+            values = one.grad.values()
+            one = values.detach()
+            one.grad = values
+        found.append(one)
+    return found
 
 
 def _value(losses: Sequence[Tensor]) -> Tensor:

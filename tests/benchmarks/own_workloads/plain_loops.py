@@ -41,7 +41,7 @@ def train(name: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_steps: int) -> list[float]:
-    """One model, one loss, one optimizer; the gradients' norm is clipped to 1."""
+    """One model, one loss, one optimizer."""
     loss_of, accumulate = LOSSES[name], ACCUMULATED.get(name, 1)
     optimizer = adamw(model) if name != "cnn" else sgd(model)
     # A cosine under a scaler has its learning rate in a tensor, as torch's fused optimizers take it.
@@ -56,8 +56,6 @@ def recipe(name: str, model: nn.Module, batches: Iterator[Any], mode: str, num_s
                 loss = loss_of(model, batch) / accumulate
             scaler.scale(loss).backward()
             loss_of_step = loss_of_step + loss.detach()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         before = scaler.get_scale()
         scaler.update()
@@ -199,8 +197,6 @@ def backward_and_step(
 ) -> None:
     model.zero_grad()  # gradients that the other model's loss has left there
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
 
 
@@ -218,10 +214,8 @@ def two_heads(name: str, model: nn.Module, batches: Iterator[Any], mode: str, nu
             copied, named = F.mse_loss(made["copies"], images), F.cross_entropy(made["logits"], names)
         scaler.scale(copied).backward(retain_graph=True)
         scaler.scale(named).backward()
-        for optimizer, parameters in ((first, copying), (second, model.head.parameters())):
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            scaler.step(optimizer)
+        scaler.step(first)
+        scaler.step(second)
         scaler.update()
         model.zero_grad()
         losses.append(float(copied.detach() + named.detach()))

@@ -1,7 +1,7 @@
 """The optimizers of a run: any class by its `_target_`, its parameter groups, fused kernels where torch has them."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -61,7 +61,7 @@ def build_optimizers(
             trained by no optimizer or by two.
     """
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    optimizers = _build(config, parameters, trains, precision, device)
+    optimizers = _build(config, parameters, trains, precision, device, sparse=_with_sparse_gradients(model))
     _check_sizes(config, model, trains)
     return optimizers
 
@@ -85,16 +85,17 @@ def rehearse_optimizers(
     Raises:
         UserError: the settings are refused, by the class or because they fit no parameter, or the step fails.
     """
-    on_cpu, tiny = Precision(without_fp32_arithmetic(precision), "cpu"), {}
+    on_cpu, tiny, sparse = Precision(without_fp32_arithmetic(precision), "cpu"), {}, _with_sparse_gradients(model)
     for name, one in model.named_parameters():
         if one.requires_grad:
             values = torch.full([min(size, 2) for size in one.shape], 0.5, dtype=_dtype(one, on_cpu.parameters_dtype))
             tiny[name] = nn.Parameter(values if part_of is None else part_of(values))
-    for parameter in tiny.values():
-        parameter.grad = torch.full_like(parameter, 0.5)
+    for name, parameter in tiny.items():
+        gradient = torch.full_like(parameter, 0.5)
+        parameter.grad = gradient.to_sparse(1) if name in sparse else gradient
     with torch.random.fork_rng(devices=[]):
         try:
-            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True)
+            optimizers = _build(config, tiny, trains, on_cpu, device, rehearses=True, sparse=sparse)
             _check_sizes(config, model, trains)
         except UserError:  # the class may speak of sizes, which are those of the model's own parameters
             build_optimizers(config, model, trains, on_cpu, device=device)
@@ -104,8 +105,16 @@ def rehearse_optimizers(
                 optimizer.step()
             except Exception as error:  # the class may be the user's own, and raise anything
                 named = component_name(settings_of(config, name))
-                raise UserError(f"optimizer={named} cannot take a step: {one_line(error)}") from error
+                why = f" (with the sparse gradient of {next(iter(sparse))})" if sparse else ""
+                raise UserError(f"optimizer={named} cannot take a step{why}: {one_line(error)}") from error
     return optimizers
+
+
+def _with_sparse_gradients(model: nn.Module) -> set[str]:
+    """The names of parameters that only embeddings with `sparse=True` have."""
+    holders = [(getattr(layer, "sparse", None) is True, layer.parameters(recurse=False)) for layer in model.modules()]
+    dense = {one for is_sparse, held in holders if not is_sparse for one in held}
+    return {name for name, one in model.named_parameters() if one not in dense}
 
 
 def _dtype(parameter: nn.Parameter, dtype: torch.dtype) -> torch.dtype:
@@ -153,6 +162,7 @@ def _build(
     device: torch.device | None,
     *,
     rehearses: bool = False,
+    sparse: Collection[str] = (),
 ) -> dict[str, Optimizer]:
     if not parameters:
         raise UserError("the model has no parameters to train")
@@ -169,7 +179,7 @@ def _build(
         mine = {one: parameters[one] for one in names}
         if "groups" in own.get(name, {}):
             _check_patterns(key, settings["groups"], mine)
-        found[name] = _OneOptimizer(key, settings, mine, precision, device, rehearses).build()
+        found[name] = _OneOptimizer(key, settings, mine, precision, device, rehearses, sparse).build()
     return found
 
 
@@ -246,6 +256,8 @@ class _OneOptimizer:
     device: torch.device | None
     rehearses: bool
     """No kernels are chosen: parameters of one device stand for those of another."""
+    sparse: Collection[str] = ()
+    """Names of parameters whose gradients are sparse, for which torch has no fused kernels."""
 
     def build(self) -> Optimizer:
         state_dtype = self.settings.get("state_dtype")
@@ -350,6 +362,10 @@ class _OneOptimizer:
                             f"{self.key}.fused=true: the step of torch's fused {target.__name__} on this CPU leaves "
                             f"parameters in {named} as they are"
                         )
+        if sparse := [name for name in self.parameters if name in self.sparse]:
+            available = False
+            if given.get("fused"):
+                raise UserError(f"{self.key}.fused=true: torch fuses no step of the sparse gradient of {sparse[0]}")
         others_than_real = [name for name, one in self.parameters.items() if not one.is_floating_point()]
         if given.get("fused") and others_than_real:
             raise UserError(f"{self.key}.fused=true: torch fuses no step of complex {others_than_real[0]}")
