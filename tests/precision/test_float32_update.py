@@ -1,14 +1,16 @@
 """Updates computed in float32 of what is kept in half precision: their values, their rounding, their state."""
 
+import os
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.precision import Precision, float32_update
 from ampsweep.precision.float32_update import ELEMENTWISE, MASTER_WEIGHT, Float32Update, Keeping
-from ampsweep.precision.rounding import RoundingNoise, round_stochastically_
+from ampsweep.precision.rounding import KernelNoise, RoundingNoise, round_stochastically_
 
 CPU = torch.device("cpu")
 SHAPES = ((7, 5), (3, 4, 2, 2), (11,), (1,), (), (130,))
@@ -32,6 +34,19 @@ def take_steps(optimizer, ones, steps=range(4)):
     for step in steps:
         give_gradients(ones, step)
         optimizer.step()
+
+
+class Calls(TorchDispatchMode):
+    """Names of the operators called, views left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not (func.is_view or func.name().startswith(("aten::detach", "profiler::"))):
+            self.kernels.append(func.name())
+        return func(*args, **(kwargs or {}))
 
 
 def values(ones):
@@ -190,6 +205,45 @@ def test_noise_is_uniform_independent_and_that_of_its_seed():
         counts = torch.bincount(((first.int() >> shift) & 0xFF).long(), minlength=256).double()
         expected = number / 256
         assert float(((counts - expected) ** 2 / expected).sum()) < 255 + 6 * (2 * 255) ** 0.5  # chi squared
+
+
+@pytest.mark.gpu
+def test_the_kernel_rounds_as_eager_does_by_noise_of_places_alone():
+    """On a GPU, or with TRITON_INTERPRET=1 on a CPU."""
+    if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        pytest.skip("needs a CUDA device, or Triton and TRITON_INTERPRET=1")
+    from ampsweep.precision.rounding_kernel import launch
+
+    device, number, begin = "cuda" if torch.cuda.is_available() else "cpu", 10_001, 2**33 - 5000
+    least = torch.full((number,), 2**16, device=device)  # bits behind 1.0 from which on a value is rounded up
+    for step in (2**power for power in range(15, -1, -1)):
+        given = (least - step + (0x3F80 << 16)).int().view(torch.float32)
+        launch(given, begin, 7, 3, 1)
+        least -= step * (given > 1)
+    rounded = (values := torch.randn(number, device=device)).clone()
+    for first, last in ((0, 333), (333, number)):
+        launch(rounded[first:last], begin + first, 7, 3, 1)
+    round_stochastically_(values, (2**15 - least).to(torch.int16))
+    assert torch.equal(rounded, values)
+    assert abs(least.float().mean() - 2**15) < 5 * 2**16 / (12 * number) ** 0.5
+
+
+@pytest.mark.parametrize(("kind", "most"), [(torch.optim.SGD, (4, 6)), (torch.optim.AdamW, (6, 14))])
+@pytest.mark.parametrize("keeping", [Keeping.MASTER, Keeping.STOCHASTIC])
+def test_on_a_gpu_a_round_takes_few_calls(kind, most, keeping, monkeypatch):
+    """Of kernels, as torch's dispatcher sees them, beside that of stochastic rounding; of views there are more."""
+    recipe = [nn.Parameter(torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)) for _ in range(3)]
+    assert len(Float32Update(recipe, partial(kind, lr=0.1), keeping, device=torch.device("cuda"))._rounds) == 3
+    monkeypatch.setattr(float32_update, "_ROUNDS", {})
+    monkeypatch.setattr(float32_update, "noise_for", lambda *_: KernelNoise)
+    ones = [nn.Parameter(torch.ones(64, 64, dtype=torch.bfloat16)) for _ in range(3)]
+    state_dtype = torch.bfloat16 if keeping is Keeping.STOCHASTIC else torch.float32
+    optimizer = Float32Update(ones, partial(kind, lr=0.1, fused=True), keeping, state_dtype=state_dtype)
+    take_steps(optimizer, ones)
+    with Calls() as called:
+        optimizer.step()
+    print(len(called.kernels), called.kernels)
+    assert len(called.kernels) <= most[keeping is Keeping.STOCHASTIC], called.kernels
 
 
 @pytest.mark.parametrize("seed", [0, 1])

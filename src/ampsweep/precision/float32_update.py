@@ -4,7 +4,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 
 from ampsweep.precision.fused_momentum import begin_momentum
 from ampsweep.precision.pieces import HALF, Piece, Scratch, copy_all, flat, gradient_of, is_dense, is_of, rounds_of
-from ampsweep.precision.rounding import KernelNoise, RoundAll, RoundingNoise, has_kernel
+from ampsweep.precision.rounding import KernelNoise, RoundingNoise, joined, noise_for
 
 MASTER_WEIGHT: Final = "master_weight"
 """The key of a master weight in an optimizer's state."""
@@ -92,7 +91,7 @@ class Float32Update(Optimizer):
                 raise ValueError("an update in float32 takes parameters that lie densely in memory")
         self._keeping, self._state_dtype, self._seed = keeping, state_dtype, seed
         rounds_to_nearest = keeping is Keeping.NEAREST and any(one.dtype in HALF for one in parameters)
-        self._draws = keeping is Keeping.STOCHASTIC or (state_dtype in HALF and not rounds_to_nearest)
+        draws = keeping is Keeping.STOCHASTIC or (state_dtype in HALF and not rounds_to_nearest)
         stand_ins = [self._stand_in(parameter, values or {}) for parameter in parameters]
         self.inner = build(stand_ins)
         """The optimizer of the class; between updates it has no parameters, unless it takes them whole."""
@@ -117,11 +116,11 @@ class Float32Update(Optimizer):
         for one, parameter in of.items():
             if keeping is Keeping.MASTER and one is not parameter:
                 self.state[parameter][MASTER_WEIGHT] = one.detach()
-        self._device = device or parameters[0].device
-        smallest, largest = _ROUNDS.get(self._device.type, _ROUNDS_ELSEWHERE)
+        device = device or parameters[0].device
+        smallest, largest = _ROUNDS.get(device.type, _ROUNDS_ELSEWHERE)
         share = sum(parameter.numel() for parameter in parameters) // _SHARE
         self._rounds = [*rounds_of(self.param_groups, min(max(share, smallest), largest))]
-        self._has_kernel = self._draws and has_kernel(parameters[0], self._device)
+        self._noise = noise_for(parameters[0], device) if draws else None
         if not self.is_whole:
             for one, parameter in of.items():
                 if one in self.inner.state:  # made at once, as by Adagrad in torch 2.11
@@ -169,10 +168,7 @@ class Float32Update(Optimizer):
 
     def _update_in_rounds(self) -> None:
         scratch = Scratch(max((sum(piece.size for piece in one) for one in self._rounds), default=0))
-        number, noise = self.param_groups[0]["num_updates"], None
-        if self._draws and self._rounds:
-            eager = partial(RoundingNoise, self._rounds[0][0].parameter.device)
-            noise = (KernelNoise if self._has_kernel else eager)(self._seed, number)
+        noise = self._noise and self._noise(self._seed, self.param_groups[0]["num_updates"])
         try:
             for pieces in self._rounds:
                 self._update([piece for piece in pieces if piece.parameter.grad is not None], scratch, noise)
@@ -199,22 +195,19 @@ class Float32Update(Optimizer):
         if hasattr(self.inner, "found_inf"):
             begin_momentum(self.inner)
         self.inner.step()
-        rounds = None if noise is None else noise.of_round(sum(piece.size for piece in pieces))
+        rounds = None if noise is None else noise.rounds(sum(piece.size for piece in pieces), pieces[0].place)
         is_master = self._keeping is Keeping.MASTER
         to_store = [piece.of(piece.parameter.detach()) for piece in pieces] if is_master else kept
-        every = zip(to_store, works, pieces, strict=True)
-        narrow = [(to, work, piece.place) for to, work, piece in every if to.dtype in HALF]
+        narrow = [(to, work) for to, work in zip(to_store, works, strict=True) if to.dtype in HALF]
         _store(narrow, rounds if self._keeping is Keeping.STOCHASTIC else None)
         states = [self.inner.state[work] for work in works]
         for piece, state, to, parts, work in zip(pieces, states, stored, loaded, works, strict=True):
             self._find_new(piece, state, to, parts, work)
         for key in dict.fromkeys(key for to in stored for key in to):
             values = [
-                (to[key], state[key], piece.place)
-                for to, state, given, piece in zip(stored, states, loaded, pieces, strict=True)
-                if key in to and (to[key].dtype in HALF or state[key] is not given.get(key))
+                (to[key], s[key], of.get(key)) for to, s, of in zip(stored, states, loaded, strict=True) if key in to
             ]
-            _store(values, rounds)
+            _store([(to, now) for to, now, given in values if to.dtype in HALF or now is not given], rounds)
 
     def _kept(self, parameter: nn.Parameter) -> Tensor:
         """The tensor that a parameter's update begins with."""
@@ -327,15 +320,18 @@ def _loaded(pieces: Sequence[Piece], stored: Sequence[dict[str, Tensor]], scratc
     return loaded
 
 
-def _store(stored: Sequence[tuple[Tensor, Tensor, int]], rounds: RoundAll | None) -> None:
-    """Copy the second tensor of each triple to the first: those in half precision rounded stochastically by `rounds`,
-    which gets their places, or to nearest where there is none."""
-    narrow = [one for one in stored if rounds is not None and one[0].dtype in HALF]
-    if rounds is not None and narrow:
-        rounded = rounds([flat(value) for _, value, _ in narrow], [place for _, _, place in narrow])
-        copy_all([(flat(to), one) for (to, _, _), one in zip(narrow, rounded, strict=True)])
-        stored = [one for one in stored if one[0].dtype not in HALF]
-    copy_all([(to, value) for to, value, _ in stored])
+def _store(pairs: Sequence[tuple[Tensor, Tensor]], rounds: Iterator[Callable[[Tensor], None]] | None) -> None:
+    """Copy the second tensor of each pair to the first: those in half precision rounded stochastically by the next of
+    `rounds`, or to nearest where there are none."""
+    narrow = [] if rounds is None else [(to, value) for to, value in pairs if to.dtype in HALF]
+    if rounds is None or not narrow:
+        copy_all(pairs)
+        return
+    block = joined([flat(value) for _, value in narrow])
+    next(rounds)(block)
+    rounded = torch.split(block, [value.numel() for _, value in narrow])
+    copy_all([(flat(to), one) for (to, _), one in zip(narrow, rounded, strict=True)])
+    copy_all([(to, value) for to, value in pairs if to.dtype not in HALF])
 
 
 def _name(dtype: torch.dtype) -> str:

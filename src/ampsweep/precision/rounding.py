@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -34,50 +35,42 @@ class RoundingNoise:
         for begin in range(numbers.numel() - num + 1):
             yield numbers[begin : begin + num]
 
-    def of_round(self, num: int) -> "RoundAll":
-        """The rounding of tensors with `num` elements in all at most, each call by other numbers."""
-        numbers = self.numbers(num)
+    def rounds(self, num: int, place: int) -> Iterator[Callable[[Tensor], None]]:
+        """Yield functions that round up to `num` values in place, as `round_stochastically_` does.
 
-        def rounded(values: Sequence[Tensor], places: Sequence[int]) -> Sequence[Tensor]:
-            block = values[0] if len(values) == 1 else torch.cat([*values])
-            round_stochastically_(block, next(numbers)[: block.numel()])
-            return torch.split(block, [value.numel() for value in values])
-
-        return rounded
+        Args:
+            place: that of the first one among the elements of all parameters.
+        """
+        for numbers in self.numbers(num):
+            yield partial(round_stochastically_, noise=numbers)
 
 
 class KernelNoise:
-    """The same from a kernel on a CUDA device, in place and without memory for the numbers.
+    """The same by one kernel on a CUDA device, without memory for the numbers.
 
-    An element's number follows from seed, update and the element's place, however elements are divided into rounds.
+    That of an element follows from seed, update and its place, so that the size of rounds changes nothing.
     """
 
     def __init__(self, seed: int, update: int) -> None:
         self._seed, self._update = seed % 2**31, update % 2**31
 
-    def of_round(self, num: int) -> "RoundAll":
-        """See `RoundingNoise.of_round`."""
-        streams = iter(range(2**31))
+    def rounds(self, num: int, place: int) -> Iterator[Callable[[Tensor], None]]:
+        """See `RoundingNoise.rounds`."""
+        for stream in count():
+            yield partial(self._round, place, stream)
 
-        def rounded(values: Sequence[Tensor], places: Sequence[int]) -> Sequence[Tensor]:
-            stream = next(streams)
-            for block, place in _joined(values, places):
-                if _is_real(block):
-                    from ampsweep.precision.rounding_kernel import launch
+    def _round(self, place: int, stream: int, values: Tensor) -> None:
+        if _is_real(values):
+            from ampsweep.precision.rounding_kernel import launch
 
-                    launch(block, place, self._seed, self._update, stream)
-            return values
-
-        return rounded
+            launch(values, place, self._seed, self._update, stream)
 
 
-RoundAll = Callable[[Sequence[Tensor], Sequence[int]], Sequence[Tensor]]
-"""Rounds float32 values (1-D, dense), given the place of each one's first element among all; may do so in place."""
-
-
-def has_kernel(parameter: Tensor, device: torch.device) -> bool:
-    """Tell whether the kernel rounds the parameters of a device, for which `parameter` may stand in a prediction."""
-    return device.type == "cuda" and (not _is_real(parameter) or _runs(parameter.device))
+def noise_for(parameter: Tensor, device: torch.device) -> Callable[[int, int], RoundingNoise | KernelNoise]:
+    """The noise of updates on a device, for which `parameter` stands in a prediction, by seed and update."""
+    if device.type == "cuda" and (not _is_real(parameter) or _runs(parameter.device)):
+        return KernelNoise
+    return partial(RoundingNoise, parameter.device)
 
 
 def _is_real(tensor: Tensor) -> bool:
@@ -86,7 +79,6 @@ def _is_real(tensor: Tensor) -> bool:
 
 @cache
 def _runs(device: torch.device) -> bool:
-    """Tell whether the kernel runs on a CUDA device; a warning says why not."""
     try:
         from ampsweep.precision.rounding_kernel import launch
 
@@ -95,23 +87,6 @@ def _runs(device: torch.device) -> bool:
         warnings.warn(f"stochastic rounding runs operator by operator, which is slower: {error}", stacklevel=2)
         return False
     return True
-
-
-def _joined(values: Sequence[Tensor], places: Sequence[int]) -> Iterator[tuple[Tensor, int]]:
-    """Tensors that lie one behind the other, in memory as among all elements, as one."""
-    first = size = 0
-    for number, value in enumerate(values):
-        begun = values[first]
-        size += value.numel()
-        after = values[number + 1] if number + 1 < len(values) else None
-        if (
-            after is None
-            or places[number + 1] != places[first] + size
-            or after.storage_offset() != begun.storage_offset() + size
-            or after.untyped_storage()._cdata != begun.untyped_storage()._cdata
-        ):
-            yield begun.as_strided((size,), (1,)), places[first]
-            first, size = number + 1, 0
 
 
 def round_stochastically_(values: Tensor, noise: Tensor) -> None:
@@ -123,7 +98,15 @@ def round_stochastically_(values: Tensor, noise: Tensor) -> None:
 
     Args:
         values: float32, dense, 1-D.
-        noise: int16 of the same size, uniform.
+        noise: int16 of the same size at least, uniform.
     """
     bits = values.view(torch.int32)
-    bits.add_(noise).add_(2**15).bitwise_and_(~_BEHIND)  # noise from -2**15 to 2**15 - 1
+    bits.add_(noise[: bits.numel()]).add_(2**15).bitwise_and_(~_BEHIND)  # noise from -2**15 to 2**15 - 1
+
+
+def joined(values: Sequence[Tensor]) -> Tensor:
+    """The values of 1-D tensors one after the other: without a copy where they lie so in memory, as in a scratch."""
+    first, last, size = values[0], values[-1], sum(value.numel() for value in values)
+    if last.storage_offset() + last.numel() - first.storage_offset() == size:
+        return first.as_strided((size,), (1,))
+    return torch.cat([*values])
