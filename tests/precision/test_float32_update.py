@@ -39,13 +39,11 @@ def take_steps(optimizer, ones, steps=range(4)):
 class Calls(TorchDispatchMode):
     """Names of the operators called, views left out."""
 
-    def __init__(self):
-        super().__init__()
-        self.kernels = []
+    kernels = ()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not (func.is_view or func.name().startswith(("aten::detach", "profiler::"))):
-            self.kernels.append(func.name())
+            self.kernels += (func.name(),)
         return func(*args, **(kwargs or {}))
 
 
@@ -228,7 +226,7 @@ def test_the_kernel_rounds_as_eager_does_by_noise_of_places_alone():
     assert abs(least.float().mean() - 2**15) < 5 * 2**16 / (12 * number) ** 0.5
 
 
-@pytest.mark.parametrize(("kind", "most"), [(torch.optim.SGD, (4, 6)), (torch.optim.AdamW, (6, 14))])
+@pytest.mark.parametrize(("kind", "most"), [(torch.optim.SGD, (4, 6)), (torch.optim.AdamW, (5, 13))])
 @pytest.mark.parametrize("keeping", [Keeping.MASTER, Keeping.STOCHASTIC])
 def test_on_a_gpu_a_round_takes_few_calls(kind, most, keeping, monkeypatch):
     """Of kernels, as torch's dispatcher sees them, beside that of stochastic rounding; of views there are more."""
@@ -242,7 +240,6 @@ def test_on_a_gpu_a_round_takes_few_calls(kind, most, keeping, monkeypatch):
     take_steps(optimizer, ones)
     with Calls() as called:
         optimizer.step()
-    print(len(called.kernels), called.kernels)
     assert len(called.kernels) <= most[keeping is Keeping.STOCHASTIC], called.kernels
 
 

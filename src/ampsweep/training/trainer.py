@@ -343,16 +343,13 @@ class Trainer:
 
 def _with_dense_gradients(parameters: Sequence[Tensor]) -> Sequence[Tensor]:
     """The parameters, and in place of one with a sparse gradient a tensor whose gradient is the values of that."""
-    if not any(one.grad is not None and one.grad.is_sparse for one in parameters):
-        return parameters
-    found = []
-    for one in parameters:
+    found = [*parameters]
+    for number, one in enumerate(parameters):
         if one.grad is not None and one.grad.is_sparse:
             one.grad = one.grad.coalesce()
             values = one.grad.values()
-            one = values.detach()
-            one.grad = values
-        found.append(one)
+            found[number] = values.detach()
+            found[number].grad = values
     return found
 
 
