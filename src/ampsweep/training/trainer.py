@@ -127,6 +127,7 @@ class Trainer:
             for optimizer in optimizers.values()
         }
         self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
+        self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in model.modules())
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
         self._after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
 
@@ -241,7 +242,9 @@ class Trainer:
         They are cut by value first, so that a single large one does not shrink all others with the norm. The norm from
         before clipping is returned in a list, which is empty where nobody wants it and clipping does not need it.
         """
-        parameters, config = _with_dense_gradients(self._parameters[optimizer]), self.config
+        parameters, config = self._parameters[optimizer], self.config
+        if self._has_sparse_layers:
+            parameters = _with_dense_gradients(parameters)
         if config.max_grad_norm is not None and config.max_grad_value is None:
             return [self.parallel.clip_grad_norm_(parameters, config.max_grad_norm)]
         norms = [self._norm(parameters)] if norm_wanted else []
@@ -341,7 +344,7 @@ class Trainer:
         return min([self.num_steps, *nexts, *(step for step in self._seam if step > self.step)])
 
 
-def _with_dense_gradients(parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+def _with_dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """The parameters, and in place of one with a sparse gradient a tensor whose gradient is the values of that."""
     found = [*parameters]
     for number, one in enumerate(parameters):
