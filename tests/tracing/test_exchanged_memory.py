@@ -141,8 +141,8 @@ def test_every_byte_of_fsdp2(world_size, rank, settings):
         traced, truth = training.traced()
         shards = sum(p.to_local().untyped_storage().nbytes() for p in training.optimizer.param_groups[0]["params"])
 
-    padding = 4 * (4 * WIDTH + 1) * 4 if world_size == 3 else 0
-    assert 0 <= truth - traced.peak_bytes <= padding, "which the CPU's kernel keeps to itself"
+    padded = 4 * 3 * (86 * WIDTH + 86 + 22 * 4 * WIDTH + 22) if world_size == 3 else 0
+    assert 0 <= truth - traced.peak_bytes <= padded, "a block's padded gradients, which the CPU's kernel keeps to itself"
     assert traced.peak["parameters"] == shards, "with the padding that makes them equally long"
     assert traced.peak["communication"] > 0
     assert traced.peak["optimizer_state"] <= 2 * shards + 4 * 16
@@ -160,7 +160,7 @@ def test_fsdp2_gathers_block_by_block():
 def test_gradients_wait_in_the_dtype_of_their_reduction():
     with one_of(2):
         traced, _ = fsdp2(2, torch.bfloat16, micro_batches=2).traced()
-    assert traced.peak["gradients"] >= BYTES
+    assert traced.end_of_forward["gradients"] == BYTES
 
 
 def test_copies_that_autocast_makes_of_gathered_parameters():

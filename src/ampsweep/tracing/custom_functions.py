@@ -1,13 +1,16 @@
 """The forward of custom autograd functions, within which torch does not say that autograd records."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
-_BASE: Final[Any] = torch.autograd.Function.__bases__[0]
-"""The class below `torch.autograd.Function`: `apply` ends there, however it was called or bound before."""
+_METACLASS: Final[Any] = type(torch.autograd.Function)
+"""`apply` is a C function from torch 2.15 on, bound when a module is imported: what it looks up on its class is all
+that can be intercepted. It reads `_backward_cls` while recording is as outside, and calls the others with it off."""
+_INHERITED: Final = (torch.autograd.Function.forward, torch.autograd.Function.setup_context)
 
 
 class RecordedForward:
@@ -17,7 +20,7 @@ class RecordedForward:
     """
 
     def __init__(self) -> None:
-        self._in_function = False
+        self._in_function = self._is_applied_recorded = False
 
     def __bool__(self) -> bool:
         return self._in_function or torch.is_grad_enabled()
@@ -26,19 +29,33 @@ class RecordedForward:
     def following(self) -> Iterator[None]:
         """Follow the custom functions that are applied inside."""
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            outside, self._in_function = self._in_function, bool(self)
-            try:
-                return super(_BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
-            finally:
-                self._in_function = outside
+        def look_up(cls: Any, name: str) -> Any:
+            found = type.__getattribute__(cls, name)
+            if name == "_backward_cls":
+                self._is_applied_recorded = bool(self)
+            elif name in ("forward", "setup_context") and found not in _INHERITED:
+                return self._followed(found)
+            return found
 
-        before = vars(_BASE).get("apply")
-        _BASE.apply = classmethod(apply)
+        before = vars(_METACLASS).get("__getattribute__")
+        _METACLASS.__getattribute__ = look_up
         try:
             yield
         finally:
             if before is None:
-                del _BASE.apply
+                del _METACLASS.__getattribute__
             else:
-                _BASE.apply = before
+                _METACLASS.__getattribute__ = before
+
+    def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_recorded = self._is_applied_recorded
+
+        @functools.wraps(function)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            outside, self._in_function = self._in_function, is_recorded
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._in_function, self._is_applied_recorded = outside, is_recorded
+
+        return followed
