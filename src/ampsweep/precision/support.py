@@ -58,7 +58,8 @@ def missing_ability(config: PrecisionConfig, device: Abilities) -> str | None:
         return f"{device.name} has no bfloat16 arithmetic; use amp_fp16"
     if with_effect(config).emulate_precision_casts and not device.emulates_casts:
         return (
-            f"emulate_precision_casts changes nothing in what this torch compiles for {device.name}: use 2.13 or later"
+            f"emulate_precision_casts rounds otherwise than eager code in what this torch compiles for {device.name}: "
+            "use torch 2.13"
         )
     if config.autocast and not device.autocast:
         return f"autocast is not available on {device.name}"
@@ -92,11 +93,13 @@ def abilities_of(device: torch.device) -> Abilities:
 
 
 def emulates_casts(kind: str, torch_version: tuple[int, int] = INSTALLED_TORCH) -> bool:
-    """Tell whether what a torch compiles for a type of device heeds `precision.emulate_precision_casts`.
+    """Tell whether what a torch compiles for a type of device rounds under `precision.emulate_precision_casts` as eager
+    code does.
 
-    The C++ code for a CPU does from 2.13 on (torch/_inductor/codegen/cpp.py).
+    Before 2.13 the C++ code for a CPU does not heed it (torch/_inductor/codegen/cpp.py); that of 2.15 rounds the numbers
+    in `0.3 * h`, too.
     """
-    return kind != "cpu" or torch_version >= (2, 13)
+    return kind != "cpu" or torch_version == (2, 13)
 
 
 def cuda_matmul_bits(tf32: bool, setting: str) -> int:
