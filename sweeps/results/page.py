@@ -1,9 +1,9 @@
-"""Make the page of a campaign from its packed files: see README.md.
+"""Make the page of a campaign from the files of its calls: see README.md.
 
-    python sweeps/results/page.py PACKED [--to DIRECTORY]
+    python sweeps/results/page.py FILE... [--to DIRECTORY]
 
 writes README.md, beside it the whole comparison of each experiment as `ampsweep report` makes it (NAME.md, and its
-picture where a browser is installed), and copies the packed files there; by default into a folder here that is named
+picture where a browser is installed), and copies the files there; by default into a folder here that is named
 after the device.
 """
 
@@ -19,7 +19,6 @@ from typing import Final
 
 from campaign.aims import aims
 from campaign.results import BASELINE, Results, Workload, num_warmup_steps
-from campaign.state import FILES
 from campaign.tables import (
     BESIDE,
     DEVICE,
@@ -32,13 +31,11 @@ from campaign.tables import (
     table,
     told,
 )
-from run import Command, planned
+from run import PLAN, Command, planned
 
 from ampsweep.analysis.runs import Run
 from ampsweep.report.files import HTML_NAME, MARKDOWN_NAME, write_comparison
 from ampsweep.report.screenshot import find_browser, take_screenshot
-from ampsweep.report.search_tables import search_table
-from ampsweep.report.sentences.batch_limits import heading, largest_batches, search_lines
 from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.text import duration, num_bytes
 
@@ -47,8 +44,7 @@ TITLES: Final = {
     "gpt_small": "GPT-2 124M",
     "resnet50": "ResNet-50",
     "memory_by_batch": "Peak memory against batch size, and its prediction",
-    "small_steps": "Cost of the instrumentation",
-    "largest_batch": "The largest batch that trains",
+    "smoke": "Does everything run here?",
 }
 """Experiments by the name of their runs, in the order of the page."""
 
@@ -58,8 +54,6 @@ ELSEWHERE: Final = {
     "gpt_small": "Elsewhere, GPT-2 124M: TF32 to bf16 1.60x, reserved memory -47 % on an A100; about 463,000 tokens/s "
     "with llm.c and 380,000 with nanoGPT on an H100. BERT-large: 1.8x to 1.9x on an A100.",
     "resnet50": "Elsewhere: ResNet-50 from TF32 to AMP 2.63x on an A100.",
-    "small_steps": "Steps so small that they are kernel launches, where the host's time counts most; the overhead is "
-    "what the suite says of itself (`instrumentation/overhead_pct`).",
 }
 
 
@@ -82,7 +76,7 @@ def device_of(results: Results) -> str:
 def _head(results: Results) -> Iterator[str]:
     record = next((record for record in results.records if record.status == "completed"), None)
     yield from (f"# {record.identity.device_name if record else 'Nothing was measured'}", "")
-    if results.state.tiny:
+    if any(call.tiny for call in results.calls):
         yield from ("**A rehearsal with tiny sizes: it shows that everything runs. Its figures mean nothing.**", "")
     if record is not None:
         environment = record.environment
@@ -94,11 +88,12 @@ def _head(results: Results) -> Iterator[str]:
             "power limit": f"{environment['power_limit_w']:.0f} W" if "power_limit_w" in environment else None,
             "Python": environment.get("python"),
             "ampsweep": environment.get("code_version"),
-            "commit": (results.state.commit or "")[:12] or None,
+            "commit": ", ".join(sorted({call.commit[:12] for call in results.calls if call.commit})) or None,
         }
-        counted = f"{len(results.records)} runs and {len(results.state.by_hand)} loops by hand"
+        counted = f"{len(results.records)} runs and {len(results.by_hand)} loops by hand"
+        began = min(call.began_at for call in results.calls)
         known = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-        yield from (f"{known}. {counted}, each in a process of its own, {results.state.began_at[:10]}.", "")
+        yield from (f"{known}. {counted}, each in a process of its own, {began[:10]}.", "")
     yield from ("How to read it, and the command that made it: [the results' README](../README.md).", "")
 
 
@@ -110,10 +105,6 @@ def _aims(results: Results) -> list[str]:
 
 def _experiment(results: Results, experiment: str) -> Iterator[str]:
     compared = results.compared[experiment]
-    for search in compared.comparison.searches:
-        found = search_table(search)
-        yield from (f"### {heading(search)}", "", largest_batches(search), "", *table(found.headers, found.rows))
-        yield from (*(f"- {_plain(line)}" for line in search_lines(search)), "")
     if experiment == "memory_by_batch":
         yield from _by_batch([Run(path, record) for path, record in compared.records])
         return
@@ -125,7 +116,7 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
         yield from bounds_against(workload, BASELINE)
         if any(arm.by_hand is not None for arm in workload.arms):
             yield from (
-                "Beside the same loop written by hand (of GPT-2: nanoGPT's):",
+                "Beside the same loop written by hand:",
                 "",
                 *arms_table(workload, BESIDE),
             )
@@ -143,6 +134,8 @@ def _about(workload: Workload) -> list[str]:
     size = "" if identity.model_size is None else f" ({identity.model_size / 1e6:.4g} M parameters)"
     sequences = "" if identity.seq_len is None else f" of {identity.seq_len} tokens"
     steps = f"{identity.steps} steps, of which the first {num_warmup_steps(workload.record)} are warm-up"
+    if (seconds := workload.record.config["trainer"].get("max_seconds")) is not None:
+        steps = f"as many steps as {seconds:g} s have room for, at most {identity.steps}"
     return [f"{identity.model}{size}, batch {identity.batch_size}{sequences}, {identity.optimizer}, {steps}.", ""]
 
 
@@ -174,16 +167,15 @@ def _end(results: Results, experiment: str, pictures: Sequence[str]) -> Iterator
         f"The whole comparison, with the memory by category and every run: [{experiment}.md]({experiment}.md).",
         "",
     )
-    commands = [
-        command.text
-        for command in map(Command, results.state.entries)
-        if command.file is not None and command.experiment == experiment
-    ]
+    entries = results.entries
+    commands = [text for text in entries if Command(text, 0.0).experiment == experiment]
+    told = [entries[text].printed.strip() for text in commands if text.startswith("ampsweep doctor")]
+    yield from (line for text in told if text for line in ("What the doctor says of it:", "", "```", text, "```", ""))
     yield from ("```bash", *commands, "```", "")
 
 
 def _tests(results: Results) -> Iterator[str]:
-    lines = results.state.tests
+    lines = results.tests
     if lines:
         others = [line for line in lines[:-1] if not line.startswith("PASSED")]
         yield from ("## Tests on the GPU", "", f"`pytest -m gpu`: {_plain(lines[-1].strip('= '))}.", "")
@@ -191,29 +183,26 @@ def _tests(results: Results) -> Iterator[str]:
 
 
 def _not_measured(results: Results) -> Iterator[str]:
-    state = results.state
-    every = [command.text for command in planned(tiny=state.tiny, overrides=state.overrides)]
-    left = [text for text in every if text not in state.entries or state.entries[text].status != "done"]
+    left = {text: entry.reason or "not begun" for text, entry in results.entries.items() if entry.status != "done"}
+    for number in sorted({*PLAN["calls"]} - {call.number for call in results.calls}):
+        left |= {command.text: f"call {number} was not made" for command in planned(number, tiny=False)}
     if left:
-        told = {text: entry.reason or "not begun" for text, entry in state.entries.items()}
-        yield from ("## Not measured", "")
-        yield from (*(f"- `{text}`: {_plain(told.get(text, 'not asked for'))}" for text in left), "")
+        yield from ("## Not measured", "", *(f"- `{text}`: {_plain(reason)}" for text, reason in left.items()), "")
 
 
 def _files(results: Results) -> Iterator[str]:
-    yield from ("## Files", "", *(f"- [{name}]({name})" for name in FILES), "")
-    yield f"All commands together took {duration(sum(entry.seconds for entry in results.state.entries.values()))}."
+    yield from ("## Files", "", *(f"- [{call.file}]({call.file})" for call in results.calls), "")
+    yield f"All commands together took {duration(sum(entry.seconds for entry in results.entries.values()))}."
 
 
 def _plain(text: str) -> str:
     return re.sub(r"([\\`*<>|#~])", r"\\\1", " ".join(text.split()))
 
 
-def _write_comparisons(results: Results, to: Path) -> list[str]:
+def _write_comparisons(results: Results, directory: Path, to: Path) -> list[str]:
     """Write each experiment's comparison, and its picture if there is a browser; return the names of those with one."""
     drawn = []
     for name, compared in results.compared.items():
-        directory = results.directories[name]
         write_comparison(compared.comparison, compared.records, compared.histories, directory)
         shutil.copyfile(directory / MARKDOWN_NAME, to / f"{name}.md")
         if find_browser() is not None:
@@ -224,7 +213,7 @@ def _write_comparisons(results: Results, to: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packed", type=Path, metavar="PACKED", help="directory with the packed files")
+    parser.add_argument("packed", type=Path, nargs="+", metavar="FILE", help="callN.tar.xz")
     parser.add_argument("--to", type=Path, metavar="DIRECTORY", help="where the page goes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -235,11 +224,11 @@ def main() -> int:
             return 2
         to: Path = arguments.to or Path(__file__).parent / device_of(results)
         to.mkdir(parents=True, exist_ok=True)
-        pictures = _write_comparisons(results, to)
+        pictures = _write_comparisons(results, Path(temporary), to)
         (to / "README.md").write_text(page(results, pictures), encoding="utf-8")
-    for name in FILES:
-        if (arguments.packed / name).is_file() and arguments.packed.resolve() != to.resolve():
-            shutil.copyfile(arguments.packed / name, to / name)
+    for call, path in zip(results.calls, arguments.packed, strict=True):
+        if path.resolve() != (to / call.file).resolve():
+            shutil.copyfile(path, to / call.file)
     print(to / "README.md")
     return 0
 

@@ -1,5 +1,6 @@
-"""The findings of a campaign, read from its packed files: each experiment as `ampsweep report` compares it."""
+"""The findings of a campaign, read from the files of its calls: each experiment as `ampsweep report` compares it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +13,11 @@ from ampsweep.analysis.runs import Run
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
 from ampsweep.record import RunRecord
 from ampsweep.report.compare import Compared, compare_directories
+from campaign.call import RUNS, Call, Entry
 from campaign.roofline import Bound, Moved, bound, moved_bytes
-from campaign.state import RUNS, State, restore
 
 BASELINE: Final = "fp32"
+_OUTCOMES: Final = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ByHand:
     """The suite's step time over that of the loop by hand: geometric mean over pairs of one seed."""
 
     def median(self, key: str) -> float | None:
-        """Median of `step_ms`, `wall_ms`, `peak_bytes` or `tokens_per_sec`; None if it was not measured."""
+        """Median of `step_ms`, `wall_ms` or `peak_bytes`; None if it was not measured."""
         return known_median(row.get(key) for row in self.rows)
 
 
@@ -53,12 +55,6 @@ class Arm:
         """Median of a metric over the runs whose speed counts; None if none of them measured it."""
         return known_median(run.figure(key) for run in self.undisturbed)
 
-    @property
-    def vocab_size(self) -> int | None:
-        """Tokens per second of a language model."""
-        size: int | None = self.runs[0].record.config["model"].get("vocab_size")
-        return size
-
     @cached_property
     def moved(self) -> Moved | None:
         """The bytes that a step moves at least."""
@@ -80,10 +76,9 @@ class Arm:
         """Median over runs of the time of a step by the wall: all time after warm-up over its steps."""
         found = []
         for run in self.undisturbed:
-            window_s = (run.record.contamination.figures or {}).get("window_s")
-            steps = run.record.identity.steps
-            if run.finished and window_s is not None and steps is not None:
-                found.append(1e3 * window_s / (steps - num_warmup_steps(run.record)))
+            per_sec, samples = run.figure("perf/samples_per_sec"), run.record.identity.batch_size
+            if per_sec is not None and samples is not None:
+                found.append(1e3 * samples / per_sec)
         return known_median(found)
 
     @property
@@ -95,11 +90,6 @@ class Arm:
     def wall_over_by_hand(self) -> float | None:
         """Its step by the wall over that by hand."""
         return self._over_by_hand(self.wall_ms, "wall_ms")
-
-    @property
-    def tokens_over_by_hand(self) -> float | None:
-        """Its tokens per second over those by hand."""
-        return self._over_by_hand(self.median("perf/tokens_per_sec"), "tokens_per_sec")
 
     def _over_by_hand(self, ours: float | None, key: str) -> float | None:
         theirs = None if self.by_hand is None else self.by_hand.median(key)
@@ -121,27 +111,42 @@ class Workload:
 
 @dataclass(frozen=True)
 class Results:
-    """A campaign and its experiments by name, unpacked in a directory."""
+    """The calls of a campaign and its experiments by name."""
 
-    state: State
+    calls: Sequence[Call]
     compared: Mapping[str, Compared]
-    directories: Mapping[str, Path]
-    """Directory with the runs of each experiment."""
 
     @staticmethod
-    def load(packed: Path, directory: Path) -> "Results":
-        """Unpack and compare the runs of a campaign.
+    def load(packed: Sequence[Path], directory: Path) -> "Results":
+        """Unpack the files of the calls below a directory, and compare their runs.
 
         Raises:
-            ValueError: there is no campaign in `packed`, or its state is damaged.
-            OSError, tarfile.TarError: a file is damaged.
+            OSError, ValueError, tarfile.TarError: a file is missing, damaged, or no call's.
         """
-        state = State.read(packed)
-        if state is None:
-            raise ValueError(f"{packed} holds no campaign.json")
-        restore(packed, directory)
-        found = {path.name: path for path in sorted((directory / RUNS).glob("*"))}
-        return Results(state, {name: compare_directories([path]) for name, path in found.items()}, found)
+        places = [directory / str(number) for number in range(len(packed))]
+        calls = [Call.unpack(path, place) for path, place in zip(packed, places, strict=True)]
+        found: dict[str, list[Path]] = {}
+        for place in places:
+            for path in sorted((place / RUNS).glob("*")):
+                found.setdefault(path.name, []).append(path)
+        return Results(calls, {name: compare_directories(paths) for name, paths in found.items()})
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """What became of each command of the calls."""
+        return {text: entry for call in self.calls for text, entry in call.entries.items()}
+
+    @property
+    def by_hand(self) -> list[dict[str, Any]]:
+        """The rows that by_hand.py printed."""
+        lines = "".join(entry.printed for text, entry in self.entries.items() if "by_hand.py" in text).splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    @property
+    def tests(self) -> list[str]:
+        """pytest's summary: a line a test, the last one with the counts; empty if it did not come to its end."""
+        lines = "".join(entry.printed for text, entry in self.entries.items() if text.startswith("pytest")).splitlines()
+        return [line for line in lines if line.startswith(_OUTCOMES)] + lines[-1:]
 
     @property
     def records(self) -> list[RunRecord]:
@@ -162,7 +167,7 @@ class Results:
     def _arm(self, figures: ArmComparison, of_workload: Sequence[Run]) -> Arm:
         runs = [run for run in of_workload if run.arm == figures.arm]
         arm = Arm(figures, runs, None)
-        return Arm(figures, runs, _by_hand(arm, [row for row in self.state.by_hand if _is_of(row, runs[0].record)]))
+        return Arm(figures, runs, _by_hand(arm, [row for row in self.by_hand if _is_of(row, runs[0].record)]))
 
 
 def num_warmup_steps(record: RunRecord) -> int:

@@ -132,7 +132,4 @@ BESIDE: Final[dict[str, Cell]] = {
     "peak": lambda arm: told(num_bytes, arm.figures.peak_memory_bytes),
     "peak by hand": _by_hand(num_bytes, "peak_bytes"),
     "peaks' difference": lambda arm: told(_difference, arm.peak_over_by_hand),
-    "tokens/s": _metric("perf/tokens_per_sec"),
-    "tokens/s by hand": _by_hand(thousands, "tokens_per_sec"),
-    "over by hand": lambda arm: told(ratio, arm.tokens_over_by_hand),
 }
