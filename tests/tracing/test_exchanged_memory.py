@@ -142,9 +142,7 @@ def test_every_byte_of_fsdp2(world_size, rank, settings):
         shards = sum(p.to_local().untyped_storage().nbytes() for p in training.optimizer.param_groups[0]["params"])
 
     padded = 4 * 3 * (86 * WIDTH + 86 + 22 * 4 * WIDTH + 22) if world_size == 3 else 0
-    assert 0 <= truth - traced.peak_bytes <= padded, (
-        "a block's padded gradients, the kernel's own"
-    )
+    assert 0 <= truth - traced.peak_bytes <= padded, "a block's padded gradients, the kernel's own"
     assert traced.peak["parameters"] == shards, "with the padding that makes them equally long"
     assert traced.peak["communication"] > 0
     assert traced.peak["optimizer_state"] <= 2 * shards + 4 * 16
