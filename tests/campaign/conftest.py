@@ -1,4 +1,4 @@
-"""A tiny campaign over the recipe, run by its own command: interrupted at first, then killed, and gone on with."""
+"""A tiny first call of the campaign, run by its own command."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from campaign.results import Results
-from tiny_campaign import PATIENCE_S, Campaign, beginnings, command, entries_of, left_in
+from tiny_campaign import PATIENCE_S, Made, command
 
 
 @pytest.fixture(scope="session")
@@ -22,64 +22,44 @@ def machine() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def call(machine: dict[str, str]) -> Callable[..., Campaign]:
-    """The campaign's command, to its end."""
+def call(machine: dict[str, str]) -> Callable[..., Made]:
+    """The command of a call, to its end."""
 
-    def call(directory: Path, *arguments: str) -> Campaign:
+    def call(directory: Path, *arguments: str) -> Made:
         ended = subprocess.run(
             command(directory, *arguments), env=machine, capture_output=True, text=True, check=False, timeout=300
         )
-        return left_in(directory, ended.returncode, ended.stdout, ended.stderr)
+        return Made(directory, ended.returncode, ended.stdout, ended.stderr)
 
     return call
 
 
-@pytest.fixture(scope="session")
-def stopped(machine: dict[str, str]) -> Callable[..., Campaign]:
-    """Starts the campaign over the recipe and sends it a signal as soon as `reached` says so."""
+@pytest.fixture
+def stopped(machine: dict[str, str]) -> Callable[..., Made]:
+    """Starts a call and sends it a signal as soon as it has packed something."""
 
-    def stopped(directory: Path, number: signal.Signals, reached: Callable[[], bool]) -> Campaign:
+    def stopped(directory: Path, number: signal.Signals) -> Made:
         process = subprocess.Popen(
-            command(directory, "--only", "recipe"), env=machine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(directory), env=machine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + PATIENCE_S
-        while not ((directory / "running").is_file() and reached()):
+        made, deadline = Made(directory, 0), time.monotonic() + PATIENCE_S
+        while not made.packed.is_file():
             assert time.monotonic() < deadline, "waited in vain"
-            assert process.poll() is None, "the campaign ended by itself"
+            assert process.poll() is None, "the call ended by itself"
             time.sleep(0.02)
         process.send_signal(number)
-        return left_in(directory, process.wait(PATIENCE_S))
+        return Made(directory, process.wait(PATIENCE_S))
 
     return stopped
 
 
 @pytest.fixture(scope="session")
-def interrupted(stopped: Callable[..., Campaign], tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    """A campaign that was asked to end within its sweep, after the first run."""
-    directory = tmp_path_factory.mktemp("campaign") / "out"
-    return stopped(directory, signal.SIGTERM, lambda: len(beginnings(directory)) > 0)
+def finished(call: Callable[..., Made], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A whole call."""
+    return call(tmp_path_factory.mktemp("campaign") / "out")
 
 
 @pytest.fixture(scope="session")
-def began_before(interrupted: Campaign) -> dict[str, str]:
-    """When the runs that it finished had begun."""
-    return beginnings(interrupted.directory)
-
-
-@pytest.fixture(scope="session")
-def killed(interrupted: Campaign, began_before: dict[str, str], stopped: Callable[..., Campaign]) -> Campaign:
-    """The same, called again and killed without a word at its loops by hand."""
-    directory = interrupted.directory
-    return stopped(directory, signal.SIGKILL, lambda: len(entries_of(directory)) == 2)
-
-
-@pytest.fixture(scope="session")
-def finished(killed: Campaign, call: Callable[..., Campaign]) -> Campaign:
-    """The same, called once more and left alone."""
-    return call(killed.directory, "--only", "recipe")
-
-
-@pytest.fixture(scope="session")
-def results(finished: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What it found."""
-    return Results.load(finished.packed, tmp_path_factory.mktemp("unpacked"))
+    return Results.load([finished.packed], tmp_path_factory.mktemp("unpacked"))

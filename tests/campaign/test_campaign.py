@@ -1,152 +1,99 @@
-"""The campaign's command: what is done is kept, whatever happens to it, and nothing is done twice."""
+"""The calls of the campaign: what was found is there whatever ends one, and each has its time."""
 
-import shutil
+import signal
 import socket
-import tarfile
 
+import psutil
 import pytest
 import run
-from campaign.state import RECORDS_NAME
-from tiny_campaign import beginnings, is_alive
+from tiny_campaign import of_group
 
-ROOT = run.ROOT
-COMMANDS = [command.text for command in run.planned(tiny=True, overrides=["device=cpu"], only=["recipe"])]
+from ampsweep.commands.sweep import points_of
+from ampsweep.config.compose import compose_one, compose_points
 
-
-@pytest.mark.slow
-def test_one_that_is_asked_to_end_keeps_its_runs(interrupted, began_before):
-    assert interrupted.code == 1
-    assert interrupted.worker is None
-    (entry,) = interrupted.state.entries.values()
-    assert (entry.status, entry.reason) == ("cut off", "the campaign was interrupted meanwhile")
-    completed = {name for name, record in interrupted.records.items() if record["status"] == "completed"}
-    assert completed == set(began_before)
+CALLS = [*run.PLAN["calls"]]
 
 
 @pytest.mark.slow
-def test_a_killed_one_has_packed_what_was_done(killed, finished):
-    assert [entry.status for entry in killed.state.entries.values()] == ["done"]
-    assert len(killed.records) == 5
-    assert not is_alive(killed.worker), "ended by the next call"
-
-
-@pytest.mark.slow
-def test_it_goes_on_and_does_nothing_twice(began_before, finished):
+def test_a_call_measures_all_of_its_commands(finished, tmp_path):
     assert finished.code == 0, finished.err
-    state = finished.state
-    assert list(state.entries) == COMMANDS
-    assert [(entry.status, entry.num_tries) for entry in state.entries.values()] == [("done", 2), ("done", 2)]
-    assert began_before.items() <= beginnings(finished.directory).items()
-    assert [row["arm"] for row in state.by_hand] == ["fp32", "amp_fp16", "amp_bf16", "pure_bf16"]
+    made = finished.call(tmp_path)
+    assert list(made.entries) == [one.text for one in run.planned(1, tiny=True, overrides=["device=cpu"])]
+    assert {entry.status for entry in made.entries.values()} == {"done"}
+    assert {(record["config"]["name"], record["arm"]) for record in finished.records} == {
+        *(("smoke", arm) for arm in ("fp32", "amp_fp16", "amp_bf16", "master_fp16", "fp8_rowwise")),
+        *(("recipe", arm) for arm in ("fp32", "tf32", "amp_fp16", "amp_bf16", "pure_bf16")),
+    }
 
 
 @pytest.mark.slow
-def test_a_finished_campaign_runs_nothing_more(finished, call):
-    before = beginnings(finished.directory)
-    again = call(finished.directory, "--only", "recipe")
-    assert again.code == 0
-    assert "2 of 2 commands are done" in again.out
-    assert again.err == ""
-    assert beginnings(finished.directory) == before
-
-
-@pytest.mark.slow
-def test_packed_files_are_small_and_name_no_machine(finished):
-    files = [*finished.packed.iterdir()]
-    assert {path.name for path in files} == {"campaign.json", "records.tar.xz"}
-    assert sum(path.stat().st_size for path in files) < 100_000
-    with tarfile.open(finished.packed / RECORDS_NAME) as archive:
-        names = archive.getnames()
-        packed = [archive.extractfile(entry).read().decode() for entry in archive]
-    assert {name.rpartition("/")[2] for name in names} == {"run.json", "history.jsonl"}
-    whole = "".join([*packed, (finished.packed / "campaign.json").read_text()])
+def test_what_is_packed_is_small_and_names_no_machine(finished):
+    assert finished.packed.stat().st_size < 100_000
+    assert {name.rpartition("/")[2] for name in finished.files} == {"call.json", "run.json", "history.jsonl"}
+    whole = "".join(finished.files.values())
     assert str(finished.directory) not in whole
     assert f'"{socket.gethostname()}"' not in whole
 
 
 @pytest.mark.slow
-def test_another_machine_goes_on_from_the_packed_files(finished, call, tmp_path):
-    packed = tmp_path / "carried"
-    shutil.copytree(finished.packed, packed)
-    there = call(tmp_path / "out", "--only", "recipe", "--packed", str(packed))
-    assert there.code == 0
-    assert "5 runs restored" in there.err
-    assert "2 of 2 commands are done" in there.out
-    assert beginnings(tmp_path / "out") == beginnings(finished.directory)
-
-
-def test_what_the_budget_does_not_hold_is_left_and_said(call, tmp_path):
-    poor = call(tmp_path / "out", "--only", "resnet50", "--budget", "12")
-    assert poor.code == 1
-    assert poor.statuses == ["not begun"]
-    assert "device=cpu: the budget was spent before" in poor.out
-    assert [entry.seconds for entry in poor.state.entries.values()] == [0.0]
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_call_that_is_cut_leaves_the_runs_that_ended(stopped, tmp_path, number):
+    """Also those of the command that it was cut in, which ends within its time."""
+    cut = stopped(tmp_path / "out", number)
+    first, *others = cut.call(tmp_path / "unpacked").entries.values()
+    assert (first.status, first.reason) == ("cut off", "the call was cut off meanwhile")
+    assert {entry.status for entry in others} == {"not begun"}
+    assert any(record["status"] == "completed" for record in cut.records)
+    left = of_group(cut.directory)
+    assert bool(left) == (number == signal.SIGKILL)
+    assert any(process.name() == "timeout" for process in left) == (number == signal.SIGKILL)
+    for process in left:
+        if process.name() == "timeout":
+            process.send_signal(signal.SIGINT)
+    assert not psutil.wait_procs(left, timeout=30)[1]
 
 
 @pytest.mark.slow
-def test_another_campaign_is_not_mixed_in(finished, call):
-    other = call(finished.directory, "trainer.steps=7")
+def test_a_command_that_takes_too_long_or_fails_ends_nothing_and_says_why(finished, tmp_path, monkeypatch):
+    hand = "python sweeps/results/by_hand.py sweeps/results/recipe.yaml model=gpt_small device=cpu seed=0"
+    commands = [
+        run.Command("python -c 'import time; print(1, flush=True); time.sleep(60)'", 2.5),
+        run.Command(hand, 60.0),
+    ]
+    call = finished.call(tmp_path / "unpacked")
+    call.entries = {command.text: run.Entry() for command in commands}
+    monkeypatch.setattr(run, "_LEAST_S", 1.0)
+    run.Caller(tmp_path, call, ends_s=run.time.monotonic() + 300).run(commands)
+    slow, wrong = call.entries.values()
+    assert (slow.status, slow.reason, slow.printed) == ("cut off", "its 5 s were spent", "1\n")
+    assert wrong.status == "failed"
+    assert wrong.reason.startswith("exit code 1: pure_bf16, seed 0: ")
+
+
+@pytest.mark.slow
+def test_the_call_of_a_directory_is_not_mixed_with_another(finished, call):
+    other = call(finished.directory)
     assert other.code == 2
-    assert "holds a campaign with --tiny device=cpu; choose another --out" in other.err
+    assert "holds the runs of another call; choose another --out" in other.err
 
 
-NANOGPT = """
-import torch
-from dataclasses import dataclass
-
-@dataclass
-class GPTConfig:
-    block_size: int
-    vocab_size: int
-    n_layer: int
-    n_head: int
-    n_embd: int
-    dropout: float
-    bias: bool
-
-class GPT(torch.nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        if config.vocab_size == 50304:
-            raise RuntimeError("it does not run here")
-        self.embedding = torch.nn.Embedding(config.vocab_size, config.n_embd)
-        self.head = torch.nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
-
-    def forward(self, tokens, targets):
-        logits = self.head(self.embedding(tokens))
-        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    def configure_optimizers(self, weight_decay, learning_rate, betas, device_type):
-        return torch.optim.AdamW(self.parameters(), learning_rate, betas, weight_decay=weight_decay)
-"""
+@pytest.mark.parametrize("number", CALLS)
+def test_a_call_ends_within_ten_minutes(number):
+    assert sum(command.limit_s for command in run.planned(number, tiny=False)) <= 500 < run.CALL_S < 600 - run.GRACE_S
 
 
-@pytest.mark.slow
-def test_a_command_that_fails_ends_nothing_and_says_why(call, tmp_path):
-    code = tmp_path / "nanoGPT"
-    code.mkdir()
-    (code / "model.py").write_text(NANOGPT)
-    ended = call(tmp_path / "out", "--only", "nanogpt", "--nanogpt", str(code))
-    assert ended.code == 1
-    suite, by_hand = ended.state.entries.values()
-    assert suite.status == "done"
-    assert (by_hand.status, by_hand.reason) == ("failed", "exit code 1: amp_bf16, seed 0: it does not run here")
-    (measured,) = ended.state.by_hand
-    assert (measured["vocab_size"], measured["compile"]) == (50257, False)
-    assert measured["tokens_per_sec"] == 1e3 * 2 * 16 / measured["step_ms"]
-
-
-def test_everything_is_planned_once_by_files_that_exist():
-    commands = run.planned(tiny=False, overrides=[])
-    assert len({command.text for command in commands}) == len(commands)
-    files = {command.file for command in commands if command.file is not None}
-    assert files == {*(ROOT / "sweeps/results").glob("*.yaml")} - {ROOT / "sweeps/results/plan.yaml"}
-    assert {file.stem for file in files} == set(run.PLAN["tiny"])
-
-
-@pytest.mark.parametrize("name", ["recipe", "small_steps"])
-def test_the_suite_and_the_loop_by_hand_take_turns(name):
-    commands = run.planned(tiny=False, overrides=[], only=[name])
-    seeds = [[command for command in commands if f"seed={seed}" in command.words] for seed in range(3)]
-    assert [*seeds[0], *seeds[1], *seeds[2]] == commands
-    assert [[command.is_sweep for command in pair] for pair in seeds] == [[True, False], [False, True], [True, False]]
+@pytest.mark.parametrize("tiny", [False, True])
+@pytest.mark.parametrize("number", CALLS)
+def test_each_command_composes_and_clips_as_it_says(number, tiny):
+    for command in run.planned(number, tiny=tiny, overrides=["device=cpu"]):
+        words = [word for word in command.words if "=" in word and not word.startswith("-")]
+        if command.experiment == "recipe":
+            configs = [compose_one(point) for point in points_of(run.HERE / "recipe.yaml", words)]
+        elif command.experiment is not None:
+            words = [word for word in words if not word.startswith("doctor.")]
+            configs = [point.config for point in compose_points(words, multirun=True).points]
+        else:
+            assert all((run.ROOT / word).exists() for word in command.words if word.startswith("tests/"))
+            continue
+        assert {config.name for config in configs} == {command.experiment}
+        assert "trainer.max_grad_norm=" in command.text or command.experiment == "recipe" or "doctor" in command.words

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from campaign.aims import NO_WAITING_TEST, aims
+from campaign.call import Entry
 from campaign.results import Results
 from page import device_of, page
 
@@ -42,7 +43,7 @@ def on_h100(results, tmp_path_factory):
         place.mkdir()
         moved = replace(record, identity=replace(record.identity, device_name=H100), contamination=contamination)
         moved.write(place)
-    return Results(results.state, {"recipe": compare_directories([directory])}, {"recipe": directory})
+    return Results(results.calls, {"recipe": compare_directories([directory])})
 
 
 @pytest.mark.slow
@@ -56,8 +57,7 @@ def test_the_command_makes_it_from_the_packed_files_alone(finished, tmp_path):
     assert (ended.returncode, ended.stderr) == (0, "")
     text = (tmp_path / "page/README.md").read_text()
     assert "A rehearsal with tiny sizes" in text
-    for path in finished.packed.iterdir():
-        assert (tmp_path / "page" / path.name).read_bytes() == path.read_bytes()
+    assert (tmp_path / "page/call1.tar.xz").read_bytes() == finished.packed.read_bytes()
     assert "Where the memory goes" in (tmp_path / "page/recipe.md").read_text()
     assert ("](recipe.png)" in text) == (tmp_path / "page/recipe.png").is_file() == (find_browser() is not None)
 
@@ -73,7 +73,8 @@ def test_what_was_not_measured_is_absent_and_said_to_be(results):
     assert errors[0].startswith("+0.00% (")
     assert errors[0].endswith(", batch 8, the worst of 4)")
     left = "\n".join(section(text, "Not measured"))
-    assert "gpt_small.yaml" in left
+    assert "name=gpt_small" in left
+    assert "call 2 was not made" in left
     assert "/recipe.yaml" not in left
     assert "\n## ResNet-50\n" not in text
     recipe = "\n".join(section(text, "The PyTorch AMP recipe"))
@@ -106,7 +107,7 @@ def test_below_the_tables_stand_the_commands_that_repeat_them(results):
 @pytest.mark.slow
 def test_the_suite_stands_beside_the_loop_by_hand(on_h100):
     recipe = section(page(on_h100), "The PyTorch AMP recipe")
-    beside = recipe[recipe.index("Beside the same loop written by hand (of GPT-2: nanoGPT's):") :]
+    beside = recipe[recipe.index("Beside the same loop written by hand:") :]
     assert column(beside, "n") == {"tf32": "-"} | dict.fromkeys(("fp32", "amp_bf16", "amp_fp16", "pure_bf16"), "1, 1")
     (workload,) = on_h100.workloads("recipe")
     by_hand = workload.arms[0].by_hand
@@ -123,7 +124,8 @@ def test_tests_are_told_by_outcome(results):
         "SKIPPED [1] tests/test_some.py:6: not here",
         "1 failed, 1 passed, 1 skipped in 0.02s",
     ]
-    tested = replace(results, state=replace(results.state, tests=lines))
+    call = replace(results.calls[0], entries={"pytest -m gpu": Entry(printed="\n".join(lines))})
+    tested = replace(results, calls=[*results.calls, call])
     shown = section(page(tested), "Tests on the GPU")
     assert shown[0] == "`pytest -m gpu`: 1 failed, 1 passed, 1 skipped in 0.02s."
     assert [line.split()[1] for line in shown[2:]] == ["FAILED", "SKIPPED"]
@@ -132,7 +134,7 @@ def test_tests_are_told_by_outcome(results):
     assert found["waits for the device between two flushes"] == ("1 of 1 pass", True)
 
 
-def test_a_directory_without_a_campaign_is_one_sentence(tmp_path):
-    ended = subprocess.run([sys.executable, PAGE, tmp_path], capture_output=True, text=True, check=False)
+def test_a_file_that_is_missing_is_one_sentence(tmp_path):
+    ended = subprocess.run([sys.executable, PAGE, tmp_path / "no"], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr == f"error: {tmp_path} holds no campaign.json\n"
+    assert ended.stderr.startswith("error: [Errno 2] No such file")

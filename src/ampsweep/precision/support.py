@@ -96,8 +96,8 @@ def emulates_casts(kind: str, torch_version: tuple[int, int] = INSTALLED_TORCH) 
     """Tell whether what a torch compiles for a type of device rounds under `precision.emulate_precision_casts` as eager
     code does.
 
-    Before 2.13 the C++ code for a CPU does not heed it (torch/_inductor/codegen/cpp.py); that of 2.15 rounds the number in
-    `0.3 * h`, too.
+    Before 2.13 the C++ code for a CPU does not heed it (torch/_inductor/codegen/cpp.py); that of 2.15 rounds the
+    number in `0.3 * h`, too.
     """
     return kind != "cpu" or torch_version == (2, 13)
 
