@@ -159,7 +159,8 @@ class Caller:
     def _keep(self, command: Command, entry: Entry, out: Path) -> None:
         """Pack what was found if there is more of it than before."""
         if not command.is_sweep:
-            entry.printed = out.read_text(encoding="utf-8", errors="replace")
+            printed = out.read_text(encoding="utf-8", errors="replace")
+            entry.printed = printed.replace(f"{self._directory}/", "")  # where the doctor has written
         ended = [place for place in run_directories(self._directory / RUNS) if _has_ended(place)]
         if (found := len(ended) + len(entry.printed)) != self._packed:
             self._call.pack(self._directory)
