@@ -57,8 +57,8 @@ def test_a_call_that_is_cut_leaves_the_runs_that_ended(stopped, tmp_path, number
 def test_a_command_that_takes_too_long_or_fails_ends_nothing_and_says_why(finished, tmp_path, monkeypatch):
     hand = "python sweeps/results/by_hand.py sweeps/results/recipe.yaml model=gpt_small device=cpu seed=0"
     commands = [
-        run.Command("python -c 'import time; print(1, flush=True); time.sleep(60)'", 2.5),
-        run.Command(hand, 60.0),
+        run.Command("python -c 'import time; print(1, flush=True); time.sleep(60)'", 5.0),
+        run.Command(hand, 200.0),
     ]
     call = finished.call(tmp_path / "unpacked")
     call.entries = {command.text: run.Entry() for command in commands}

@@ -134,7 +134,12 @@ def test_tests_are_told_by_outcome(results):
     assert found["waits for the device between two flushes"] == ("1 of 1 pass", True)
 
 
-def test_a_file_that_is_missing_is_one_sentence(tmp_path):
-    ended = subprocess.run([sys.executable, PAGE, tmp_path / "no"], capture_output=True, text=True, check=False)
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_file_that_is_missing_or_given_twice_is_one_sentence(finished, tmp_path, times):
+    files = [finished.packed] * times or [tmp_path / "no"]
+    ended = subprocess.run([sys.executable, PAGE, *files], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: [Errno 2] No such file")
+    said = "two files are of the same call" if times else "[Errno 2] No such file"
+    assert ended.stderr.startswith(f"error: {said}")
+    assert ended.stderr.count("\n") == 1

@@ -121,10 +121,12 @@ class Results:
         """Unpack the files of the calls below a directory, and compare their runs.
 
         Raises:
-            OSError, ValueError, tarfile.TarError: a file is missing, damaged, or no call's.
+            OSError, ValueError, tarfile.TarError: a file is missing, damaged, or no call's, or two are of the same call.
         """
         places = [directory / str(number) for number in range(len(packed))]
         calls = [Call.unpack(path, place) for path, place in zip(packed, places, strict=True)]
+        if len({call.number for call in calls}) < len(calls):
+            raise ValueError("two files are of the same call; give one of each")
         found: dict[str, list[Path]] = {}
         for place in places:
             for path in sorted((place / RUNS).glob("*")):
