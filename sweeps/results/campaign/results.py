@@ -121,7 +121,7 @@ class Results:
         """Unpack the files of the calls below a directory, and compare their runs.
 
         Raises:
-            OSError, ValueError, tarfile.TarError: a file is missing, damaged, or no call's, or two are of the same call.
+            OSError, ValueError, tarfile.TarError: a file is missing or damaged, or two are of one call.
         """
         places = [directory / str(number) for number in range(len(packed))]
         calls = [Call.unpack(path, place) for path, place in zip(packed, places, strict=True)]
