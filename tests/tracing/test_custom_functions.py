@@ -1,5 +1,7 @@
 """What custom autograd functions return and save counts as what autograd records, however they are applied."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -86,6 +88,19 @@ def test_what_is_not_recorded_stays_temporary():
 
     step = traced(without_gradient)
     assert step.end_of_forward["autocast_weights"] == 0
+
+
+def test_a_forward_that_is_called_by_hand_is_recorded_as_its_operators_are():
+    kept = []
+    context = SimpleNamespace(save_for_backward=lambda *tensors: kept.extend(tensors))
+
+    def twice(x, weight):
+        product = BOUND(x, weight)
+        with torch.no_grad():
+            Product.forward(context, x, weight)
+        return product
+
+    assert traced(twice).end_of_forward["autocast_weights"] == 2 * INPUTS * OUTPUTS
 
 
 def test_a_checkpoint_recomputes_them():

@@ -20,7 +20,9 @@ class RecordedForward:
     """
 
     def __init__(self) -> None:
-        self._in_function = self._is_applied_recorded = False
+        self._in_function = False
+        self._applied: tuple[Any, bool] | None = None
+        """The function that is being applied, and whether it is recorded."""
 
     def __bool__(self) -> bool:
         return self._in_function or torch.is_grad_enabled()
@@ -30,11 +32,12 @@ class RecordedForward:
         """Follow the custom functions that are applied inside."""
 
         def look_up(cls: Any, name: str) -> Any:
-            found = type.__getattribute__(cls, name)
+            found, applied = type.__getattribute__(cls, name), self._applied
             if name == "_backward_cls":
-                self._is_applied_recorded = bool(self)
-            elif name in ("forward", "setup_context") and found not in _INHERITED:
-                return self._followed(found)
+                self._applied = cls, bool(self)
+            elif name in ("forward", "setup_context") and applied and applied[0] is cls and found not in _INHERITED:
+                is_last = name == "setup_context" or cls.setup_context in _INHERITED
+                return self._followed(found, applied[1], None if is_last else applied)
             return found
 
         before = vars(_METACLASS).get("__getattribute__")
@@ -47,8 +50,10 @@ class RecordedForward:
             else:
                 _METACLASS.__getattribute__ = before
 
-    def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        is_recorded = self._is_applied_recorded
+    def _followed(
+        self, function: Callable[..., Any], is_recorded: bool, left: tuple[Any, bool] | None
+    ) -> Callable[..., Any]:
+        """Follow a method of the function that is being applied; `left` is what is being applied after it."""
 
         @functools.wraps(function)
         def followed(*args: Any, **kwargs: Any) -> Any:
@@ -56,6 +61,6 @@ class RecordedForward:
             try:
                 return function(*args, **kwargs)
             finally:
-                self._in_function, self._is_applied_recorded = outside, is_recorded
+                self._in_function, self._applied = outside, left
 
         return followed
