@@ -40,8 +40,8 @@ _PATIENCE: Final = 10
 """A tiny call may take as many times as long: the machine that shows that it works may be slow or busy."""
 _LOOK_S: Final = 2.0
 """Time between two looks for runs that have ended."""
-_TIMED_OUT: Final = (124, 137)
-"""Exit codes of `timeout`: the command was ended, or killed."""
+_TIMED_OUT: Final = (124, -signal.SIGKILL)
+"""Exit codes of `timeout`: the command was ended, or killed, which kills `timeout` as well."""
 _TESTS_FAILED: Final = 1
 """pytest's exit code for failed tests, which are a finding."""
 _PROGRAMS: Final = {"ampsweep": ["-m", "ampsweep.commands.main"], "pytest": ["-m", "pytest"], "python": []}

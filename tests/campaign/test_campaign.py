@@ -2,10 +2,12 @@
 
 import signal
 import socket
+import time
 
 import psutil
 import pytest
 import run
+from campaign.call import Call
 from tiny_campaign import of_group
 
 from ampsweep.commands.sweep import points_of
@@ -53,21 +55,26 @@ def test_a_call_that_is_cut_leaves_the_runs_that_ended(stopped, tmp_path, number
     assert not psutil.wait_procs(left, timeout=30)[1]
 
 
-@pytest.mark.slow
-def test_a_command_that_takes_too_long_or_fails_ends_nothing_and_says_why(finished, tmp_path, monkeypatch):
-    hand = "python sweeps/results/by_hand.py sweeps/results/recipe.yaml model=gpt_small device=cpu seed=0"
-    commands = [
-        run.Command("python -c 'import time; print(1, flush=True); time.sleep(60)'", 5.0),
-        run.Command(hand, 200.0),
-    ]
-    call = finished.call(tmp_path / "unpacked")
-    call.entries = {command.text: run.Entry() for command in commands}
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        ("import time; print(1, flush=True); time.sleep(99)", "cut off", "its 4 s were spent"),
+        (
+            "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True); time.sleep(99)",
+            *("cut off", "its 4 s were spent"),
+        ),
+        ("import sys; print(1); sys.exit('not here')", "failed", "exit code 1: not here"),
+        ("print(1)", "done", None),
+    ],
+)
+def test_a_command_that_takes_too_long_or_fails_ends_nothing_and_says_why(tmp_path, monkeypatch, code, status, reason):
     monkeypatch.setattr(run, "_LEAST_S", 1.0)
-    run.Caller(tmp_path, call, ends_s=run.time.monotonic() + 300).run(commands)
-    slow, wrong = call.entries.values()
-    assert (slow.status, slow.reason, slow.printed) == ("cut off", "its 5 s were spent", "1\n")
-    assert wrong.status == "failed"
-    assert wrong.reason.startswith("exit code 1: pure_bf16, seed 0: ")
+    monkeypatch.setattr(run, "GRACE_S", 1.0)
+    command = run.Command(f'python -c "{code}"', 4.0)
+    call = run.Call(number=1, tiny=True, began_at="", entries={command.text: run.Entry()})
+    run.Caller(tmp_path, call, ends_s=time.monotonic() + 300).run([command])
+    (entry,) = Call.unpack(tmp_path / call.file, tmp_path / "unpacked").entries.values()
+    assert (entry.status, entry.reason, entry.printed) == (status, reason, "1\n")
 
 
 @pytest.mark.slow
