@@ -37,6 +37,19 @@ from ampsweep.redaction import hidden, hide
         ("postgres://me:p@ss@example.com/x", "postgres://me:***@example.com/x"),
         ("postgres://me:p/ss@example.com/x", "postgres://me:***@example.com/x"),
         ("me:p@ss@example.com", "me:***@example.com"),
+        ("run --key=abc --auth=me,abc --pass=abc", "run --key=*** --auth=***,abc --pass=***"),
+        ("token:abc {token: abc} bad token: abc123", "token:*** {token: ***} bad token: ***"),
+        ("pass=abc model.auth='a b' bearer=abc", "pass=*** model.auth=*** bearer=***"),
+        ("sent bearer AbcdefghijKlmnopqrstu", "sent bearer ***"),
+        ("pip install https://abc@example.com/x", "pip install https://***@example.com/x"),
+        ("https://0123abc@o1.ingest.sentry.io/45", "https://***@o1.ingest.sentry.io/45"),
+        ("post https://hooks.slack.com/services/T0/B0/abc", "post https://hooks.slack.com/services/***"),
+        ("https://discord.com/api/webhooks/1/abc", "https://discord.com/api/webhooks/***"),
+        (f"refused AIza{35 * 'a'} npm_{36 * 'b'}", "refused *** ***"),
+        (f"got sk_live_{24 * 'c'}, pypi-{60 * 'd'}", "got ***, ***"),
+        (f"dckr_pat_{27 * 'e'} ya29.{60 * 'f'}", "*** ***"),
+        (f"a -----BEGIN RSA PRIVATE KEY-----\n{64 * 'g'}\n-----END RSA PRIVATE KEY----- b", "a *** b"),
+        (f"a -----BEGIN PRIVATE KEY----- {64 * 'g'}", "a ***"),
         ("model.api_key=hunter-2 tracking.notes=hunter-2", "model.api_key=*** tracking.notes=***"),
     ],
 )
@@ -63,6 +76,10 @@ def test_a_secret_in_a_text_is_hidden(text, safe, monkeypatch):
         "bearer authentication is needed",
         "git@github.com:me/x.git http://127.0.0.1:8080/a@b mailto:me@example.com",
         "maxTokens=4 padToken: x headSize=3",
+        "optimizer.lr=1e-3 model.num_tokens=50257 data.token_path=/data/tokens.bin forward_pass=3 pass: 3 auth=true",
+        "a token: 12 tokens; the last token: </s> npm_config_registry=x desk-top risk-of-something-long-and-plain",
+        "ssh://git@github.com/x https://example.com/a@v1 postgres://me@localhost/x http://localhost:8080/@x",
+        "fp32-gpt_tiny-s0-1f8ac10f23c5b5bc sha256:" + 64 * "a1" + " SGD.momentum AKIARA outputs/a/2026-11-21_10-00-00",
         "secretary: me; cookiecutter=3.2; session 3: lr=0.1@step",
     ],
 )
@@ -109,8 +126,17 @@ def test_a_short_secret_is_searched_for_as_a_word_only():
     assert hidden({"pwd": "202408", "step": "202408"})["step"] == "202408"
 
 
-def test_the_working_directory_is_no_secret(monkeypatch):
-    monkeypatch.setenv("PWD", "/home/somebody/somewhere")
+@pytest.mark.parametrize(
+    "name", ["MYPASS", "SESSION_COOKIE", "SENTRY_DSN", "REGISTRY_AUTH", "AWS_CREDS", "SLACK_WEBHOOK_URL"]
+)
+def test_the_value_of_a_secret_variable_is_hidden(name, monkeypatch):
+    monkeypatch.setenv(name, "only-i-know-this")
+    assert hide("it is only-i-know-this") == "it is ***"
+
+
+@pytest.mark.parametrize("name", ["PWD", "GIT_ASKPASS", "SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM"])
+def test_other_variables_are_no_secrets(name, monkeypatch):
+    monkeypatch.setenv(name, "/home/somebody/somewhere")
     assert hide("in /home/somebody/somewhere") == "in /home/somebody/somewhere"
 
 

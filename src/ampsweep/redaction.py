@@ -20,14 +20,19 @@ _OPENING: Final = (
     r"(?:api|access|private|auth|secret|client|signing|encryption|ssh|account|master|service|deploy|license|session)"
 )
 """Words before `key` that make it one to a service; a sort key, a pair key and a padding mask of keys are none."""
-_LOGIN: Final = r"(?:db|database|sql|mysql|pg|postgres|redis|smtp|mail|email|ftp|http|proxy|user|login|admin|root)"
+_LOGIN: Final = r"(?:my|db|database|sql|mysql|pg|postgres|redis|smtp|mail|email|ftp|http|proxy|user|login|admin|root)"
 _NAME: Final = (
     rf"(?:{_OPENING}[_-]?keys?(?:[_-]?ids?)?|secrets?|passwords?|passwds?|passphrases?|passcodes?|pwds?"
-    rf"|{_LOGIN}[_-]?pass|credentials?|authorization|(?:set[_-])?cookies?|jwts?|connection[_-]?string"
+    rf"|{_LOGIN}[_-]?pass|credentials?|creds?|authorization|(?:set[_-])?cookies?|jwts?|connection[_-]?string|dsn"
     rf"|{_OF_SERVICE}[_-]?tokens?|(?!{_OF_TEXT}[_-]token)[a-z0-9]+[_-]token)"
 )
-_SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^token$", re.IGNORECASE)
-_SECRET_VARIABLE: Final = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|_PASS|CREDENTIALS?)$")
+_ALONE: Final = r"(?:token|pass|auth|bearer)"
+"""Names of a secret only where they stand alone: a forward_pass, an eos_token and `unexpected token: x` are none."""
+_SECRET_NAME: Final = re.compile(rf"(?:^|[._-]){_NAME}$|^{_ALONE}$", re.IGNORECASE)
+_SECRET_VARIABLE: Final = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|(?<!ASK)PASS|CREDENTIALS?|CREDS?|COOKIES?|AUTH|BEARER"
+    r"|JWT|DSN|WEBHOOK(?:_URL)?|CONNECTION_STRING)$"
+)
 _NO_SECRET_VARIABLE: Final = ("PWD", "OLDPWD")
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """The places of `clientSecret` where `client_secret` has a `_`."""
@@ -37,20 +42,49 @@ _MIN_WORD: Final = 6
 
 _VALUE: Final = r"(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,}\]]+)"
 _ASSIGNED: Final = re.compile(
-    rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*+|(?:[\w.-]*[.-])?token=)|--(?:[\w.-]*[._-])?{_NAME}\s++)"
-    rf"(?!['\"]?\*\*\*)({_VALUE})",
-    re.IGNORECASE,
+    rf"((?<![\w.-])(?:(?:[\w.-]*[._-])?{_NAME}['\"]?\s*[=:]\s*+|--key[=\s]\s*+"
+    rf"|(?:[\w.-]*\.|--)?{_ALONE}(?:=|:(?=\S)|:\s++(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])(?=\S{{6}}))"
+    rf"(?!(?:true|false|none|null|\d{{1,4}})\b))"
+    rf"|--(?:[\w.-]*[._-])?{_NAME}\s++|(?:^|[{{,'\"])\s*{_ALONE}['\"]?:\s++)(?!['\"]?\*\*\*)({_VALUE})",
+    re.IGNORECASE | re.MULTILINE,
 )
 _HUMPED: Final = re.compile(r"(?<![\w.-])((?:[\w.-]*\.)?[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+)(['\"]?\s*[=:]\s*)" + _VALUE)
 _HEADER: Final = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]\s*['\"]?)[^'\"\n]+", re.IGNORECASE
 )
+_PREFIXES: Final = {
+    r"[0-9A-Za-z]{16,}": (
+        r"hf_ api_org_ gh[pousr]_ npm_ [rs]k_(?:live|test|prod)_ (?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)(?=[A-Z2-7]{16}\b) "
+        r"LTAI dapi(?=[a-f0-9]{32}) do[opr]_v1_ lin_api_ ntn_ pnu_ pplx- pul- rdme_ rubygems_ shp(?:at|ca|pa|ss)_ "
+        r"shippo_(?:live|test)_ sm_[aps]at_ sntryu_"
+    ),
+    r"[\w.-]{20,}": (
+        r"sk- github_pat_ gl(?:pat|dt|ft|rt|ptt|oas|cbt|ffct|imt|agent|soat)- pypi- AIza ya29\. dckr_[po]at_ wandb_v1_ "
+        r"xox[abeoprs]\.xox[bp]- xapp- hv[brs]\. SG\.(?=[\w-]{16,32}\.) glsa_ sgp_ sha256~ pscale_(?:tkn|oauth|pw)_ "
+        r"dp\.pt\. dt0c01\. sq0(?:atp|csp)- xkeysib- PMAK- HRKU- AGE-SECRET-KEY-1"
+    ),
+    r"[\w.+/=-]{20,}": "sntrys_ glc_ ops_eyJ ABSK",
+}
+"""How the keys and tokens of services begin, by what follows: what the rules of gitleaks (config/gitleaks.toml) and of
+detect-secrets 1.5 know by the value alone, but for those that a commit's hash would meet, and Docker's, Google's OAuth
+and W&B's own."""
 _KNOWN_FORMS: Final = re.compile(
-    r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
+    r"\b(?:"
+    + "|".join(rf"(?:{'|'.join(prefixes.split())}){rest}" for rest, prefixes in _PREFIXES.items())
+    + r"|xox[abeoprs]-[\w-]{10,}|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
 )
-_BEARER: Final = re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
+_KEY_BLOCK: Final = re.compile(
+    r"-----BEGIN[\sA-Z0-9\\]*PRIVATE[\s\\]+KEY.*?(?:-----END[\sA-Z0-9\\]*PRIVATE[\s\\]+KEY(?: BLOCK)?-----|\Z)",
+    re.DOTALL,
+)
+_HOOK: Final = re.compile(
+    r"((?:hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)|discord(?:app)?\.com/api/webhooks"
+    r"|\.webhook\.office\.com/webhookb2)/)[^\s'\"<>]+"
+)
+_BEARER: Final = re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d|\S{20})[\w.~+/=-]{8,}", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"(://[^/\s:@]*:)(?:[^/\s'\"]{1,256}(?=@)|(?!\d+(?:[/\s]|$))[^\s'\"]{1,256}(?=@))")
+_ALONE_IN_URL: Final = re.compile(r"(https?://)[^/\s@:'\"]{1,256}(?=@[\w\[])", re.IGNORECASE)
+"""A token in the place of the user; who logs in by `ssh://git@host` is no secret."""
 _BEFORE_HOST: Final = re.compile(
     r"(?<![\w/.@:-])((?!mailto:)[\w.-]+:)[^\s/:'\"]{1,256}(?=@(?:localhost\b|[\w-]+\.[\w.-]*\w))"
 )
@@ -84,10 +118,12 @@ def _hide(text: str, secrets: Iterable[re.Pattern[str]]) -> str:
         text = _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)
         text = _HUMPED.sub(_without_humped, text)
     if "@" in text:
+        text = _ALONE_IN_URL.sub(rf"\g<1>{HIDDEN}", text)
         text = _IN_URL.sub(rf"\g<1>{HIDDEN}", text)
         text = _BEFORE_HOST.sub(rf"\g<1>{HIDDEN}", text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
-    return _KNOWN_FORMS.sub(HIDDEN, text)
+    text = _HOOK.sub(rf"\g<1>{HIDDEN}", text)
+    return _KNOWN_FORMS.sub(HIDDEN, _KEY_BLOCK.sub(HIDDEN, text))
 
 
 def _hidden(value: Any, secrets: list[re.Pattern[str]]) -> Any:
@@ -111,11 +147,7 @@ def _blank(value: Any) -> Any:
 
 def _secrets(value: object) -> list[re.Pattern[str]]:
     """Patterns of the values of secret variables and of secret names in ``value``, the longest first."""
-    variables = {
-        text
-        for name, text in os.environ.items()
-        if _SECRET_VARIABLE.search(name.upper()) and name not in _NO_SECRET_VARIABLE
-    }
+    variables = {text for name, text in os.environ.items() if _is_secret_variable(name)}
     found = (variables | {*_named(value)}) - {HIDDEN}
     return [pattern for text in sorted(found, key=len, reverse=True) if (pattern := _searched_for(text)) is not None]
 
@@ -166,6 +198,11 @@ def _assigns(text: str) -> bool:
 @cache
 def _is_secret_name(key: object) -> bool:
     return _SECRET_NAME.search(_HUMPS.sub("_", str(key))) is not None
+
+
+@cache
+def _is_secret_variable(name: str) -> bool:
+    return name not in _NO_SECRET_VARIABLE and _SECRET_VARIABLE.search(name.upper()) is not None
 
 
 def _without_humped(found: re.Match[str]) -> str:
