@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ampsweep.commands.arguments import parse, taken_out
 from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.schema import Config, component_name
@@ -93,13 +94,17 @@ def _case(given: Sequence[str], multirun: bool) -> _Case:
     if overrides and is_run_directory(overrides[0]):
         run = RecordedRun.read(Path(overrides[0]))
         overrides = (*run.overrides, *overrides[1:])
+    elif overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
+        raise UserError(f"{overrides[0]}: neither the directory of a run nor key=value")
     elif not any(override.lstrip("+~").startswith("precision") for override in overrides):
         overrides = (*overrides, _CHOSEN_MODE)
     points = compose_points(overrides, multirun=multirun)
     if len(points.points) > 1:
         raise UserError(f"the doctor examines one training at a time, not {len(points.points)}")
     config = points.points[0].config
-    if run is not None:
+    if run is None:
+        check_effect([config], overrides, "doctor")
+    else:
         run.require_same(config)
     if config.parallel.strategy != "single":
         raise UserError(f"parallel={config.parallel.strategy}: the doctor examines a training in one process")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.config.effect import check_effect
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
@@ -63,6 +64,7 @@ def _workloads(arguments: Arguments) -> list[list[Config]]:
     """Configs that differ in precision only, together; every mode of a config whose precision was not chosen."""
     points = compose_points(arguments.overrides, multirun=arguments.multirun, config_name=arguments.config_name)
     configs = [replace(point.config, seed=0) for point in points.points]  # a seed takes no memory
+    check_effect(configs, arguments.overrides, "predict")
     if not points.multirun and not any(override.lstrip("+~").startswith("precision") for override in points.calls[0]):
         configs = [replace(configs[0], precision=mode) for mode in PRECISION_MODES.values()]
     workloads: dict[str, dict[str, Config]] = defaultdict(dict)

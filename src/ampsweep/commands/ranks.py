@@ -6,9 +6,9 @@ from typing import Final
 
 from omegaconf import DictConfig
 
-from ampsweep.commands.arguments import Arguments, quoted
+from ampsweep.commands.arguments import quoted
 from ampsweep.commands.hydra_job import hand_over, keep_hydra_files, request_of
-from ampsweep.config.compose import Points
+from ampsweep.config.compose import Point, Points
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.launch.child import NamedFunction
@@ -40,11 +40,15 @@ def launched_place() -> RankPlace | None:
         raise UserError(str(error)) from error
 
 
-def with_world_size(arguments: Arguments, place: RankPlace | None) -> Arguments:
-    """Add to a command line what a launcher has settled: the number of processes."""
-    if place is None or any(override.startswith("parallel.num_processes=") for override in arguments.overrides):
-        return arguments
-    return replace(arguments, overrides=(*arguments.overrides, f"parallel.num_processes={place.world_size}"))
+def with_world_size(points: Points, place: RankPlace | None) -> Points:
+    """Add to a training on ranks what a launcher has settled: the number of processes."""
+    config, overrides = points.points[0].config, points.points[0].overrides
+    parallel = config.parallel
+    if place is None or points.multirun or parallel.strategy == "single" or parallel.num_processes is not None:
+        return points
+    overrides = (*overrides, f"parallel.num_processes={place.world_size}")
+    config = replace(config, parallel=replace(parallel, num_processes=place.world_size))
+    return replace(points, points=(Point(overrides, config),), calls=(overrides,))
 
 
 def check_place(points: Points, place: RankPlace | None) -> None:

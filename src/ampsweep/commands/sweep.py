@@ -1,11 +1,13 @@
 """`ampsweep sweep`: the points of a sweep file, each in a process of its own, without a W&B server."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ampsweep.commands.multirun import start_processes
 from ampsweep.commands.train import train_points
 from ampsweep.config.compose import compose_each
+from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.sweep_file import sweep_points
 from ampsweep.launch.garbage_collection import paused_garbage_collection
@@ -23,6 +25,7 @@ def run_sweep(file: Path, overrides: Sequence[str], count: int | None) -> int:
         start_processes()
         try:
             composed = compose_each(points)
+            check_effect([point.config for point in composed.points], dict.fromkeys(chain(*points)))
         except UserError as error:
             raise UserError(f"{file}: {error}") from error
         return train_points(composed)

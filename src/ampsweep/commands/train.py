@@ -14,6 +14,7 @@ from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks, with_world_size
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
+from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import TrackingConfig
@@ -53,15 +54,15 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
         socket_folder()
     except OSError as error:
         raise UserError(str(error)) from error
-    place = launched_place()
-    arguments = with_world_size(arguments, place)
     points = compose_points(
         arguments.overrides,
         multirun=arguments.multirun,
         config_name=arguments.config_name,
         on_multirun=start_processes,
     )
-    return train_points(points, arguments.config_name)
+    if points.all_known and not is_agents_run():  # an agent gives every key of its sweep to each of the points
+        check_effect([point.config for point in points.points], arguments.overrides)
+    return train_points(with_world_size(points, launched_place()), arguments.config_name)
 
 
 def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:

@@ -77,11 +77,13 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _unreadable(error: OverrideParseException) -> str:
-    lines = (line.strip() for line in error.message.splitlines())
-    noise = ("Error parsing override", "LexerNoViableAltException", "See https://", "^")
-    found = " ".join(line for line in lines if not line.startswith(noise))
-    what = f" ({found})" if found else ""
-    return f"{error.override}: cannot be read as key=value{what}; a value with special characters needs quotes"
+    given, unknown = str(error.override), re.search(r"Unknown function[^^]*?(?=See)", error.message)
+    if "=" not in given:
+        return f"{given}: is not key=value"
+    if re.search(r"(?:=|,)\s*,|,\s*$", given):
+        return f"{given}: there is no value beside a comma"
+    what = f" ({' '.join(unknown[0].split())})" if unknown else ""
+    return f"{given}: cannot be read as key=value{what}; a value with special characters needs quotes"
 
 
 def _missing_option(error: MissingConfigException) -> str:

@@ -4,10 +4,11 @@ A new mode is an entry of `MODES`; one that computes in a new way names its clas
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Final
 
-from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.config.effect import counts_with
+from ampsweep.config.schema import COUNTS_WITH, Config, PrecisionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +126,6 @@ among them, modes without a scaler before modes with one."""
 
 PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for name, mode in MODES.items()}
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
-
-
-_COUNTS_WITH: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("cache_enabled", "eval", "fp32_modules"), "autocast"),
-    **dict.fromkeys(("init_scale", "growth_factor", "backoff_factor", "growth_interval"), "grad_scaler"),
-}
-"""Fields without any effect unless another one is true."""
 
 
 FP32_MATMULS: Final = ("highest", "high", "medium")
@@ -286,11 +280,17 @@ def _settings(changed: Mapping[str, Any]) -> list[str]:
 
 
 def _without_effect(precision: PrecisionConfig) -> set[str]:
-    idle = {name for name, needed in _COUNTS_WITH.items() if not getattr(precision, needed)}
-    # 16-bit parameters leave no matmul in float32; and what `tf32` says already is said once.
-    if precision.parameters != "float32" or precision.fp32_matmul == _fp32_matmul_of(precision.tf32):
+    idle = {one.name for one in fields(precision) if not _counts(one, precision)}
+    if precision.fp32_matmul == _fp32_matmul_of(precision.tf32):  # what `tf32` says already is said once
         idle.add("fp32_matmul")
     return idle | ({EMULATED_CASTS} if precision.dtype == "float32" else set())
+
+
+def _counts(one: Field[Any], precision: PrecisionConfig) -> bool:
+    """Tell whether the settings have what a field counts with, if that is one of them."""
+    key, values = one.metadata.get(COUNTS_WITH, ("", ()))
+    group, _, name = key.partition(".")
+    return group != "precision" or counts_with(getattr(precision, name), values)
 
 
 def _fp32_matmul_of(tf32: bool) -> str:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,6 +12,9 @@ from hydra.core.override_parser.types import Override
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import COMPONENTS
+
+_SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
+"""Keys of Hydra's that the suite sets itself; and what Hydra would write for them holds secrets as they are."""
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
@@ -97,11 +101,13 @@ def check_overrides(overrides: Sequence[Override], conf: Path) -> None:
 
 
 def _shape(override: Override) -> Iterator[str]:
-    """Find a key that is added or deleted although no class of the user's takes it."""
+    """Find a key that is added or deleted although no class of the user's takes it, or that the suite sets itself."""
     top = override.key_or_group.partition(".")[0].partition("/")[0]
     changes_shape = override.is_add() or override.is_force_add() or override.is_delete()
     if changes_shape and top not in (*COMPONENTS, "hydra"):
         yield f"keys can be added or removed only in {', '.join(COMPONENTS)}"
+    if override.key_or_group in _SET_HERE:
+        yield "the suite chooses the directories of runs; give output_dir and name"
 
 
 def _swept_setting(override: Override) -> Iterator[str]:

@@ -10,6 +10,16 @@ from typing import Any, Final
 
 from omegaconf import MISSING
 
+COUNTS_WITH: Final = "counts_with"
+"""Under this name the metadata of a field hold the key without which it has no effect, and the values that key must
+have: if there are none, any but null and false."""
+COMMAND: Final = "ampsweep"
+"""Stands in the place of that key for the command, a training or another one."""
+
+
+def _with(key: str, *values: str) -> dict[str, Any]:
+    return {COUNTS_WITH: (key, values)}
+
 
 @dataclass(kw_only=True)
 class PrecisionConfig:
@@ -22,23 +32,23 @@ class PrecisionConfig:
     autocast: bool = False
     dtype: str = "float32"
     """dtype that autocast computes in; without autocast the same as `parameters`."""
-    cache_enabled: bool = True
+    cache_enabled: bool = field(default=True, metadata=_with("precision.autocast"))
     """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
     grad_scaler: bool = False
-    init_scale: float = 65536.0
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
+    init_scale: float = field(default=65536.0, metadata=_with("precision.grad_scaler"))
+    growth_factor: float = field(default=2.0, metadata=_with("precision.grad_scaler"))
+    backoff_factor: float = field(default=0.5, metadata=_with("precision.grad_scaler"))
+    growth_interval: int = field(default=2000, metadata=_with("precision.grad_scaler"))
     tf32: bool = False
     """float32 matmuls and convolutions may run in TF32."""
-    fp32_matmul: str | None = None
+    fp32_matmul: str | None = field(default=None, metadata=_with("precision.parameters", "float32"))
     """Arithmetic of float32 matmuls, and of nothing else: highest, high or medium, torch's names for float32, TF32 (or
     three products of bfloat16) and bfloat16. None: as `tf32` says, high or highest."""
-    eval: str = "full"
+    eval: str = field(default="full", metadata=_with("precision.autocast"))
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
-    fp32_modules: list[str] = field(default_factory=list)
+    fp32_modules: list[str] = field(default_factory=list, metadata=_with("precision.autocast"))
     """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
-    emulate_precision_casts: bool = False
+    emulate_precision_casts: bool = field(default=False, metadata=_with("trainer.compile"))
     """Under `trainer.compile`, round wherever the eager step casts to a half precision; otherwise fused operators keep
     float32 between them. Without `trainer.compile` it has no effect, nor without a half precision."""
 
@@ -267,7 +277,7 @@ class SchedulerConfig:
     name: str = MISSING
     """constant, linear or cosine: the shape after the linear warm-up, over applied steps."""
     num_warmup_steps: int = 0
-    min_lr_ratio: float = 0.0
+    min_lr_ratio: float = field(default=0.0, metadata=_with("scheduler.name", "linear", "cosine"))
     """Share of the peak learning rate that linear and cosine end at."""
 
 
@@ -278,7 +288,7 @@ class TrainerConfig:
     """The length in passes over the data, which replaces `steps`; None: `steps` counts."""
     max_seconds: float | None = None
     """Training stops after the step in which this much time has passed since the first step began."""
-    grace_seconds: float = 300.0
+    grace_seconds: float = field(default=300.0, metadata=_with("trainer.max_seconds"))
     """A step or an evaluation that takes this much longer than `max_seconds` is ended, and the run with it, as failed;
     building the run may take ten times as much longer. Without `max_seconds` nothing is ended."""
     warmup_steps: int = 10
@@ -322,21 +332,21 @@ class ParallelConfig:
     optimizer state are sharded."""
     num_processes: int | None = None
     """None: one for each accelerator here, or as many as torchrun has started."""
-    reduce_dtype: str | None = None
+    reduce_dtype: str | None = field(default=None, metadata=_with("parallel.strategy", "ddp", "fsdp2"))
     """dtype in which gradients are added up across processes. None: that of the parameters."""
-    mixed_precision: str = "policy"
+    mixed_precision: str = field(default="policy", metadata=_with("parallel.strategy", "fsdp2"))
     """fsdp2 in an autocast mode. policy: parameters are cast as they are gathered (MixedPrecisionPolicy), and the whole
     forward pass computes in that dtype; autocast: they are gathered as they are, and autocast casts."""
-    blocks: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list, metadata=_with("parallel.strategy", "fsdp2"))
     """fsdp2: patterns (fnmatch) of the names of modules that are gathered one at a time. Empty: those that the model
     names itself, in `blocks` or, as in Hugging Face's models, `_no_split_modules`."""
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool = field(default=True, metadata=_with("parallel.strategy", "fsdp2"))
     """fsdp2: free a block's gathered parameters after its forward pass, and gather them again for backward."""
-    sync_batchnorm: bool = False
+    sync_batchnorm: bool = field(default=False, metadata=_with("parallel.strategy", "ddp"))
     """Batch normalization uses the batches of all processes (CUDA only)."""
-    bucket_cap_mb: float | None = None
+    bucket_cap_mb: float | None = field(default=None, metadata=_with("parallel.strategy", "ddp"))
     """ddp: most MiB of gradients that are averaged at once. None: torch's default, 25."""
-    find_unused_parameters: bool = False
+    find_unused_parameters: bool = field(default=False, metadata=_with("parallel.strategy", "ddp", "fsdp2"))
     """In a step, the losses of ranks may depend on different parameters. ddp looks for those without gradient;
     fsdp2 reduces zeros in their place, also where no rank has any."""
 
@@ -375,7 +385,7 @@ class ReportConfig:
 class MaxBatchConfig:
     search: bool = False
     """Look for the largest batch that trains, beginning with `data.batch_size`, and train with it."""
-    limit: int = 65536
+    limit: int = field(default=65536, metadata=_with("max_batch.search"))
     """The largest batch that is tried."""
 
 
@@ -394,19 +404,19 @@ class SeamConfig:
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
-    target: str = "auto"
+    target: str = field(default="auto", metadata=_with(COMMAND, "predict"))
     """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
-    memory_gib: float | None = None
+    memory_gib: float | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """Memory that the largest batch must fit into: what torch's allocator may take; on the CPU the tensors' bytes."""
-    batch_sizes: list[int] | None = None
+    batch_sizes: list[int] | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """Batch sizes of the table. None: powers of two around `data.batch_size`."""
-    capability: str | None = None
+    capability: str | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """CUDA compute capability of the target. None: that of this machine's GPU, else 8.0."""
-    torch: str | None = None
+    torch: str | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """Version of torch on the target, such as 2.9. None: the installed one."""
-    measure: bool = False
+    measure: bool = field(default=False, metadata=_with(COMMAND, "predict"))
     """Measure one small step on the CPU if the model cannot be traced without values."""
-    write: bool = False
+    write: bool = field(default=False, metadata=_with(COMMAND, "predict"))
     """Leave a record (`kind: predicted`) for each mode below `output_dir`."""
     with_runs: bool = True
     """Predict the memory of each run: to warn before a run that needs more than there is, to record the prediction
@@ -419,11 +429,11 @@ class PredictConfig:
 class DoctorConfig:
     """Settings of `ampsweep doctor`."""
 
-    complaints: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list, metadata=_with(COMMAND, "doctor"))
     """The complaints that are examined: types, loss, numerics, memory, speed. Empty: all."""
-    steps: int = 20
+    steps: int = field(default=20, metadata=_with(COMMAND, "doctor"))
     """Steps that are taken at most in each replay."""
-    max_seconds: float = 300.0
+    max_seconds: float = field(default=300.0, metadata=_with(COMMAND, "doctor"))
     """Time after which examinations come to an end with what they have found."""
 
 
@@ -434,7 +444,7 @@ class NumericsConfig:
     watch: bool = False
     """Look at activations, gradients, weights and updates now and then, note which gradients make a step be skipped,
     and stop before a loss that is not finite ruins the parameters."""
-    every: int | None = None
+    every: int | None = field(default=None, metadata=_with("numerics.watch"))
     """Steps from one look to the next. None: so many that looking takes half a percent of the time."""
 
 

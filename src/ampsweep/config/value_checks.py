@@ -14,7 +14,6 @@ from ampsweep.config.schema import (
     OPTIMIZERS,
     Config,
     DoctorConfig,
-    ParallelConfig,
     PrecisionConfig,
     PredictConfig,
     SchedulerConfig,
@@ -148,12 +147,6 @@ def _parallel(config: Config) -> Iterator[str]:
         yield f"predict.batch_sizes with {here}: the table is over numbers of processes; give data.batch_size"
     if config.max_batch.search:
         yield f"max_batch.search=true with {here}: the search for the largest batch has one process"
-    for key in ("blocks", "reshard_after_forward"):
-        if parallel.strategy == "ddp" and getattr(parallel, key) != getattr(ParallelConfig(), key):
-            yield f"parallel.{key} with {here}: only fsdp2 shards"
-    for key in ("sync_batchnorm", "bucket_cap_mb"):
-        if parallel.strategy == "fsdp2" and getattr(parallel, key) != getattr(ParallelConfig(), key):
-            yield f"parallel.{key} with {here}: only ddp has it"
     if parallel.strategy == "fsdp2" and isinstance(config.optimizer, dict):
         yield from _sharded_states(config.optimizer)
     has_policy = parallel.strategy == "fsdp2" and parallel.mixed_precision == "policy" and config.precision.autocast

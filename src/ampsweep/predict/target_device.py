@@ -106,6 +106,9 @@ def resolve_target(config: PredictConfig, device: str) -> TargetDevice:
     kind = _device_type(device) if config.target == "auto" else config.target
     if kind not in KINDS:
         raise UserError(f"predict.target={config.target}: memory is predicted for {', '.join(KINDS)}, not for {kind}")
+    for key in ("capability", "torch") if kind == "cpu" else ():
+        if (value := getattr(config, key)) is not None:
+            raise UserError(f"predict.{key}={value}: has an effect only with predict.target=cuda")
     capability = _capability(config, device) if kind == "cuda" else _AMPERE
     version = INSTALLED_TORCH if config.torch is None else _pair("predict.torch", config.torch)
     return TargetDevice("cuda" if kind == "cuda" else "cpu", capability, version)

@@ -31,6 +31,8 @@ from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.build.device import RunDevice, devices_of_ranks
 
 _REQUEST: Final = "request"
+_PROCESSES_A_CORE: Final = 8
+"""More of them only wait for each other, and a thousand exhaust a machine."""
 
 
 def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -128,6 +130,8 @@ def num_processes(config: ParallelConfig, device: str) -> int:
         raise UserError(f"parallel={config.strategy} on a CPU needs parallel.num_processes")
     number = config.num_processes or there
     assert number is not None
+    if there is None and number > (most := _PROCESSES_A_CORE * num_available_cores()):
+        raise UserError(f"parallel.num_processes={number}: at most {most} on the {num_available_cores()} cores here")
     if there is not None and number > there:
         raise UserError(f"parallel.num_processes={number}: device={device} names {there} of one model here")
     return number

@@ -14,6 +14,7 @@ from typing import Any, Final
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import COMPONENTS, Config
 from ampsweep.record import is_checkpoint, kept_checkpoints
+from ampsweep.run.directories import existing_multirun
 from ampsweep.text import one_line
 
 _FILES: Final = ("path", "val_path")
@@ -42,6 +43,8 @@ def check_existence(configs: Iterable[Config]) -> None:
                     raise UserError(
                         f"data={config.data['name']}: data file {file} cannot be read: No such file or directory"
                     )
+        if config.into is not None:
+            existing_multirun(config.into)
         if config.resume not in (None, "auto"):
             _check_checkpoint(str(config.resume))
 
