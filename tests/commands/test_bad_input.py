@@ -61,6 +61,15 @@ KEYS = {
     "a seam in a resumed run": ("seam.step=2 resume=outputs", "resume=outputs", "seam.step=2", "one checkpoint"),
     "a seam in a search": ("seam.step=2 max_batch.search=true", "max_batch.search=true", "seam.step=2"),
     "an unknown key of a seam": ("seam.at=2", "unknown key seam.at", "saved_in"),
+    "a key that only several processes use": (
+        "parallel.reduce_dtype=float16",
+        "an effect only with parallel=ddp or fsdp2",
+    ),
+    "a key that only autocast uses": ("precision.fp32_modules=[head]", "an effect only with precision.autocast"),
+    "a key of another key": ("numerics.every=5", "an effect only with numerics.watch"),
+    "a key of another command": ("predict.torch=1.9", "predict.torch=1.9: has an effect in ampsweep predict only"),
+    "another run directory": ("hydra.run.dir=x", "give output_dir and name"),
+    "more processes than cores": ("parallel=ddp parallel.num_processes=5000", "num_processes=5000: at most"),
     "unwritable output directory": ("output_dir=file/runs", "output_dir=file/runs", "cannot be written"),
 }
 """Settings of a training that is fine without them, and what the sentence must say."""
@@ -247,6 +256,7 @@ def test_yaml_of_a_users_own_that_is_broken_is_named(content, said, more, refuse
         ("model=custom", "data=digits", "model._target_=own_models.Missing"),
         ("model=gpt_tiny", "data.path=missing.txt"),
         ("model=mlp_small", "resume=missing"),
+        ("model=mlp_small", "into=missing"),
     ],
 )
 @pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["single", "sweep"])
@@ -256,6 +266,19 @@ def test_what_is_not_there_is_told_before_wandb_and_torch(setting, sweep, refuse
 
     monkeypatch.setattr("ampsweep.commands.train.WandbProcess", begin)
     assert refused(*sweep, "tracking.mode=offline", "trainer.steps=4", *setting)
+
+
+@pytest.mark.parametrize("setting", ["precision=fp8_rowwise", "optimizer.state_dtype=int8"])
+def test_so_is_a_package_that_is_not_there(setting, refused, monkeypatch):
+    monkeypatch.setattr("ampsweep.commands.train.find_spec", lambda _: None)
+    monkeypatch.setattr("ampsweep.commands.train.WandbProcess", None)
+    assert refused(*MLP, "tracking.mode=offline", setting).startswith(f"{setting} needs the optional package torchao")
+
+
+def test_a_launcher_adds_no_key_that_nobody_typed(refused, monkeypatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    assert refused(*MLP).startswith("parallel=single with 2 processes of torchrun")
 
 
 def test_a_model_that_crashes_the_checks_is_named(refused):

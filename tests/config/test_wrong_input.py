@@ -3,11 +3,13 @@
 import math
 import re
 import shlex
+from contextlib import nullcontext
 from copy import deepcopy
 
 import pytest
 
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
+from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.value_checks import check
@@ -319,6 +321,26 @@ def test_an_unknown_function_is_answered_with_those_that_exist():
     text = sentence("seed=rage(0,3)")
     assert text.startswith("seed=rage(0,3): cannot be read as key=value")
     assert "Unknown function 'rage' Available: bool,choice," in text
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("-m precision=fp32,amp_fp16 precision.init_scale=1024", None),
+        ("parallel=single parallel.num_processes=null parallel.reduce_dtype=null", None),
+        ("experiment=ddp_vs_fsdp2 parallel=single parallel.num_processes=null", None),
+        ("precision=pure_bf16 precision.fp32_matmul=medium", "precision.parameters=float32"),
+        ("scheduler.min_lr_ratio=0.5", "scheduler=linear or cosine"),
+        ("trainer.grace_seconds=1", "trainer.max_seconds"),
+        ("-m parallel=single,fsdp2 parallel.num_processes=null parallel.bucket_cap_mb=1", "parallel=ddp"),
+    ],
+)
+def test_a_key_counts_if_one_of_the_points_uses_it(line, refused):
+    arguments = [one for one in line.split() if one != "-m"]
+    configs = [point.config for point in compose_points(arguments, multirun="-m" in line).points]
+    said = pytest.raises(UserError, match=f": has an effect only with {refused}$") if refused else nullcontext()
+    with said:
+        check_effect(configs, arguments)
 
 
 def test_nothing_is_written_for_a_line_that_is_wrong(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory
 from ampsweep.run.recorded_run import RecordedRun, is_run_directory
+from ampsweep.text import escaped
 
 if TYPE_CHECKING:
     from ampsweep.doctor.patient import Patient
@@ -74,8 +75,13 @@ def doctor_command(argv: Sequence[str]) -> int:
 
         with taken_device(case.config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(case, taken)
-    directory = new_directory(case.config) if case.run is None else case.run.directory
-    _show(diagnosis, numerics, directory, chosen)
+    _print(diagnosis, numerics, chosen)
+    try:
+        page = _write(diagnosis, numerics, new_directory(case.config) if case.run is None else case.run.directory)
+        if chosen != "json":
+            Terminal().print(f"\n{page}", soft_wrap=True)
+    except (OSError, UserError) as error:
+        print(f"the diagnosis's files are not written: {escaped(str(error))}", file=sys.stderr)
     if tries:
         from ampsweep.commands.mended import train_mended
 
@@ -193,21 +199,24 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
     return patient
 
 
-def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, directory: Path, chosen: str) -> None:
-    """Write the files of a diagnosis, and print it."""
+def _print(diagnosis: Diagnosis, numerics: RunNumerics | None, chosen: str) -> None:
+    from ampsweep.report.diagnosis_text import as_json, print_diagnosis
+
+    if chosen == "json":
+        print(as_json(diagnosis))
+    else:
+        print_diagnosis(diagnosis, Terminal(), numerics)
+
+
+def _write(diagnosis: Diagnosis, numerics: RunNumerics | None, directory: Path) -> Path:
+    """Write the files of a diagnosis; return the page."""
     from ampsweep.report.diagnosis_markdown import DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown
     from ampsweep.report.diagnosis_page import PAGE_NAME, write_page
-    from ampsweep.report.diagnosis_text import as_json, print_diagnosis
 
     diagnosis.write(directory)
     write_atomically(directory / DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown(diagnosis))
     write_page(diagnosis, numerics, directory / PAGE_NAME)
-    if chosen == "json":
-        print(as_json(diagnosis))
-        return
-    console = Terminal()
-    print_diagnosis(diagnosis, console, numerics)
-    console.print(f"\n{directory / PAGE_NAME}", soft_wrap=True)
+    return directory / PAGE_NAME
 
 
 def _tell(text: str) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final
 
+from ampsweep.standard_streams import guard_streams
+
 _SOME_FAILED: Final = 1
 """The same as `ampsweep.record.outcome.SOME_FAILED`, which takes time to import."""
 _STOPS: Final = (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -44,9 +46,10 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
 
     Secrets that the command line gave are hidden in the sentence.
     """
+    guard_streams()
     try:
         code = command()
-        sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        sys.stdout.flush()  # here, where a full disk can still be told
         return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -59,6 +62,8 @@ def ended(command: Callable[[], int], given: Sequence[str] = ()) -> int:
 
         if isinstance(error, OSError):
             _tell_of_system(error, given)
+        elif isinstance(error, MemoryError):
+            _tell(error, "out of memory", given)
         elif isinstance(error, UserError | RunFailedError | ChildError):
             _tell(error, str(error), given)
         else:  # a fault of ours
@@ -73,8 +78,7 @@ def _tell_of_system(error: OSError, given: Sequence[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())  # or Python would try, and fail, to write it once more at its end
     os.close(nowhere)
-    if not isinstance(error, BrokenPipeError):  # whose reader has seen enough
-        _tell(error, f"stdout cannot be written: {error.strerror}", given)
+    _tell(error, f"stdout cannot be written: {error.strerror}", given)
 
 
 def _is_of_stdout(error: OSError) -> bool:

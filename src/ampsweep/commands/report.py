@@ -55,18 +55,22 @@ def report_command(arguments: Namespace) -> int:
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if baseline is not None and baseline not in arms:
         raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
-    if is_alone:
-        try:
-            dashboard = write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
-        except OSError as error:
-            raise UserError(f"{directories[0]}: cannot be written: {error.strerror}") from error
-    if arguments.screenshot is not None:
-        _draw(compared, arguments.screenshot)
     if arguments.format == "json":
         print(comparison_json(compared.comparison), end="")
     else:
         shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
         print_comparison(shown, Terminal())
+    sys.stdout.flush()  # before anything that needs room on a disk
+    if is_alone:
+        try:
+            dashboard = write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
+        except OSError as error:
+            sentence = f"{directories[0]}: cannot be written: {error.strerror}"
+            if arguments.format != "json" or arguments.wandb:
+                raise UserError(sentence) from error
+            print(escaped(sentence), file=sys.stderr)
+    if arguments.screenshot is not None:
+        _draw(compared, arguments.screenshot)
     if arguments.wandb:
         from ampsweep.report.wandb.send_comparison import publish_now
 

@@ -6,6 +6,7 @@ Reports are imported only once there are results, because their statistics take 
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 
 from ampsweep.commands.arguments import Arguments, parse, quoted
 from ampsweep.commands.dry_run import print_plan
@@ -17,7 +18,8 @@ from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composi
 from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
-from ampsweep.config.schema import TrackingConfig
+from ampsweep.config.modes import EIGHT_BIT_STATES, NO_TORCHAO, step_dtypes
+from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import RunRecord
@@ -68,6 +70,8 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
 def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:
     """Train all points; return the exit code."""
     check_place(points, launched_place())
+    if not points.multirun:
+        _check_alone(points.points[0].config)
     check_existence(point.config for point in points.points)
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
@@ -83,8 +87,8 @@ def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None
     return WandbProcess(tracked) if tracked else nullcontext()
 
 
-def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
-    config = points.points[0].config
+def _check_alone(config: Config) -> None:
+    """Refuse what a sweep has an answer to, and a single run has none."""
     if config.max_batch.search:
         raise UserError("max_batch.search=true: only a multirun can search, as each probe has its own process; add -m")
     if config.seam.saved_in is not None:
@@ -92,6 +96,15 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         raise UserError(f"{before}: only a multirun can go on from another run, which has its own process; add -m")
     if config.into is not None:
         raise UserError(f"into={config.into}: only a multirun can be extended; add -m")
+    if find_spec("torchao") is None and not is_agents_run():
+        if "float8" in step_dtypes(config.precision).compute:
+            raise UserError(NO_TORCHAO.format(f"precision={config.precision.mode}"))
+        if (state := config.optimizer.get("state_dtype")) in EIGHT_BIT_STATES:
+            raise UserError(NO_TORCHAO.format(f"optimizer.state_dtype={state}"))
+
+
+def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
+    config = points.points[0].config
     if config.dry_run:
         return print_plan([config], preflight([config]), Terminal())
     if config.parallel.strategy != "single":

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 import psutil
 
 from ampsweep.launch.signals import StopRequest
+from ampsweep.standard_streams import guard_streams
 from ampsweep.stop_signals import release_stop_signals
 from ampsweep.text import one_line
 
@@ -103,6 +104,7 @@ def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> No
     """Call the function of `order` in this process, in its environment, and report through `outbox`."""
     # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
     multiprocessing.set_start_method(None, force=True)
+    guard_streams()
     with StopRequest() as stop:
         release_stop_signals()
         threading.Thread(target=_obey_parent, args=(pipe, stop, grace_s), name="parent", daemon=True).start()

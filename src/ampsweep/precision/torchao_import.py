@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
+from ampsweep.config.modes import NO_TORCHAO
 from ampsweep.precision.support import ModeUnavailableError
 
 _IDLE_WORDS: Final = {
@@ -34,7 +35,7 @@ def require_torchao(needed_by: str) -> None:
         MissingTorchaoError: it is not installed.
     """
     if find_spec("torchao") is None:
-        raise MissingTorchaoError(f"{needed_by} needs the optional package torchao: pip install -e '.[modes]'")
+        raise MissingTorchaoError(NO_TORCHAO.format(needed_by))
 
 
 def import_torchao(module: str, needed_by: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,9 +40,10 @@ class LiveComparison:
     def rewrite(self) -> None:
         """Update the files, if it is time to."""
         if self._spent * _TIME_SHARE < time.monotonic() - self._began:
-            comparison = self.write()
-            if self.unwritten is None:
-                self._show(comparison, self._directory / "comparison.html")
+            with suppress(MemoryError):  # the runs go on; at their end it is told
+                comparison = self.write()
+                if self.unwritten is None:
+                    self._show(comparison, self._directory / "comparison.html")
 
     def write(self) -> "Comparison":
         """Update the files, where there is room; return the comparison, with paths relative to them.

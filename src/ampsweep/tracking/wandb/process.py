@@ -5,13 +5,14 @@ import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from threading import Thread, Timer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -132,7 +133,9 @@ class WandbProcess:
 
     def __enter__(self) -> Self:
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
-        environment["TMPDIR"] = socket_folder()  # of this process and its wandb-core; a long one has no room for them
+        # Of this process and its wandb-core, which leaves folders there; a long path has no room for sockets.
+        self._temporary = TemporaryDirectory(dir=socket_folder(), prefix="w", ignore_cleanup_errors=True)
+        environment |= {"TMPDIR": self._temporary.name} | _places(self._temporary.name, environment)
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
@@ -158,6 +161,7 @@ class WandbProcess:
             self._address("").kill()
             self._process.wait()
         self._process.stdout.close()
+        self._temporary.cleanup()
 
     @cached_property
     def address(self) -> WandbAddress:
@@ -168,6 +172,21 @@ class WandbProcess:
 
     def _address(self, path: str) -> WandbAddress:
         return WandbAddress(path, self._key, self._process.pid)
+
+
+def _places(temporary: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Other places for what W&B keeps in a home directory that cannot be written; what is to be sent stays by the
+    runs."""
+    beside_runs = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
+    of_home = {"CACHE": (".cache", temporary), "CONFIG": (".config", temporary), "DATA": (".local/share", beside_runs)}
+    places = {}
+    for name, (folder, instead) in of_home.items():
+        if f"WANDB_{name}_DIR" not in environment:
+            try:
+                Path("~", folder, "wandb").expanduser().mkdir(parents=True, exist_ok=True)
+            except (OSError, RuntimeError):  # there may be no home at all
+                places[f"WANDB_{name}_DIR"] = instead
+    return places
 
 
 class WandbClient:
