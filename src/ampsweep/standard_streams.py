@@ -13,10 +13,8 @@ class _LostUnread(io.FileIO):
         try:
             return super().write(content)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return memoryview(content).nbytes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return super().write(content)
 
 
 def guard_streams() -> None:
@@ -28,11 +26,7 @@ def guard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     for name, number in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
-        if before is None or (before is getattr(sys, f"__{name}__") and isinstance(before, io.TextIOWrapper)):
-            stream = io.TextIOWrapper(
-                io.BufferedWriter(_LostUnread(number, "w", closefd=False)),
-                encoding="utf-8" if before is None else before.encoding,
-                errors="backslashreplace" if before is None else before.errors,
-                line_buffering=number == 2 or os.isatty(number),
-            )
-            setattr(sys, name, stream)
+        if before is getattr(sys, f"__{name}__") and isinstance(before, io.TextIOWrapper | None):
+            raw = io.BufferedWriter(_LostUnread(number, "w", closefd=False))
+            told: dict[str, Any] = {} if before is None else {"encoding": before.encoding, "errors": before.errors}
+            setattr(sys, name, io.TextIOWrapper(raw, line_buffering=number == 2 or os.isatty(number), **told))

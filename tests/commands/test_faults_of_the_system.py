@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -102,6 +103,34 @@ def test_a_deleted_run_has_a_record_all_the_same(train, tmp_path):
     assert alone.code == 1
     (said,) = alone.said
     assert "No such file or directory" in said
+
+
+@pytest.mark.parametrize("stdout", ["| head -c 1", ">&-", ">&- 2>&- <&-"])
+def test_a_stdout_that_nobody_reads_ends_nothing(stdout):
+    prints = "guard_streams(); print('a' * 10**6); print('b', flush=True); open('went_on', 'w').close()"
+    code = f"from ampsweep.standard_streams import guard_streams; {prints}"
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -c "{code}" {stdout}'], capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stderr, Path("went_on").exists()) == (0, b"", True)
+
+
+def test_wandb_leaves_no_folders_and_needs_no_home(start, tmp_path):
+    (tmp_path / "home").touch()
+    (tmp_path / "tmp").mkdir()
+    tracked = ("tracking=wandb", "tracking.mode=offline", "trainer.checkpoint_every=4", "tracking.checkpoints=true")
+    ended = start(*RUN, *tracked, HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path / "tmp")).finish()
+    assert (ended.code, [line for line in ended.said if not line.startswith("W&B: offline")]) == (0, [])
+    assert [path.suffix for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torch")] == [".lock"]
+
+
+def test_what_a_killed_process_left_is_removed(train):
+    train("-m", *RUN, "seed=0", "trainer.checkpoint_every=2")
+    hydra = only_run().directory / ".hydra"
+    (hydra / ".config.yaml.01234567").touch()
+    (hydra.parent / "run.json").unlink()
+    train("-m", *RUN, "seed=0", f"into={hydra.parents[1]}")
+    assert {path.name for path in hydra.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])

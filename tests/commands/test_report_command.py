@@ -1,6 +1,7 @@
 """`ampsweep report DIR`: the comparison from the records alone."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_json_is_one_object_and_nothing_else(copied, report):
     printed = report(copied.directory, "--format", "json")
     assert isinstance(json.loads(printed), dict)
     assert printed.replace(f"{copied.directory}/", "") == (copied.directory / "comparison.json").read_text()
+
+
+def test_json_needs_no_room(copied, capsys, monkeypatch):
+    def write_comparison(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("ampsweep.commands.report.write_comparison", write_comparison)
+    assert main(["report", str(copied.directory), "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert err.endswith("cannot be written: No space left on device\n")
+
+
+def test_memory_that_runs_out_is_one_sentence(copied, capsys, monkeypatch):
+    monkeypatch.setattr("ampsweep.commands.report.compare_directories", lambda *_, **__: bytearray(2**62))
+    assert main(["report", str(copied.directory)]) == 1
+    assert capsys.readouterr().err == "error: out of memory\n"
 
 
 def test_baseline_and_margin_can_be_chosen(copied, report):

@@ -53,8 +53,11 @@ def test_a_finding_is_told_and_kept(tmp_path):
     assert Diagnosis.read(directory).findings[0].kind == "unexplained_error"
 
 
-def test_json_is_one_object_and_amp_bf16_is_chosen(tmp_path):
-    done = ampsweep(tmp_path, "doctor", *SMALL, "doctor.complaints=[numerics]", "format=json")
+def test_json_is_one_object_and_amp_bf16_is_chosen_also_where_no_file_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    asked = ("doctor.complaints=[numerics]", "format=json", "output_dir=file/x")
+    done = ampsweep(tmp_path, "doctor", *SMALL, *asked)
+    assert done.stderr.splitlines()[-1].startswith("the diagnosis's files are not written: output_dir=file/x: ")
     found = json.loads(done.stdout)
     assert found["arm"] == "amp_bf16"
     (finding,) = found["findings"]

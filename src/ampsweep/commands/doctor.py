@@ -75,13 +75,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
         with taken_device(case.config.device, lambda text: print(text, file=sys.stderr)) as taken:
             diagnosis, numerics = _diagnose(case, taken)
-    _print(diagnosis, numerics, chosen)
-    try:
-        page = _write(diagnosis, numerics, new_directory(case.config) if case.run is None else case.run.directory)
-        if chosen != "json":
-            Terminal().print(f"\n{page}", soft_wrap=True)
-    except (OSError, UserError) as error:
-        print(f"the diagnosis's files are not written: {escaped(str(error))}", file=sys.stderr)
+    _show(diagnosis, numerics, case, chosen)
     if tries:
         from ampsweep.commands.mended import train_mended
 
@@ -199,24 +193,27 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
     return patient
 
 
-def _print(diagnosis: Diagnosis, numerics: RunNumerics | None, chosen: str) -> None:
+def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
+    """Print a diagnosis, and then write its files, for which there may be no room."""
+    from ampsweep.report.diagnosis_markdown import DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown
+    from ampsweep.report.diagnosis_page import PAGE_NAME, write_page
     from ampsweep.report.diagnosis_text import as_json, print_diagnosis
 
+    console = Terminal()
     if chosen == "json":
         print(as_json(diagnosis))
     else:
-        print_diagnosis(diagnosis, Terminal(), numerics)
-
-
-def _write(diagnosis: Diagnosis, numerics: RunNumerics | None, directory: Path) -> Path:
-    """Write the files of a diagnosis; return the page."""
-    from ampsweep.report.diagnosis_markdown import DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown
-    from ampsweep.report.diagnosis_page import PAGE_NAME, write_page
-
-    diagnosis.write(directory)
-    write_atomically(directory / DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown(diagnosis))
-    write_page(diagnosis, numerics, directory / PAGE_NAME)
-    return directory / PAGE_NAME
+        print_diagnosis(diagnosis, console, numerics)
+    try:
+        directory = new_directory(case.config) if case.run is None else case.run.directory
+        diagnosis.write(directory)
+        write_atomically(directory / DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown(diagnosis))
+        write_page(diagnosis, numerics, directory / PAGE_NAME)
+    except (OSError, UserError) as error:
+        print(escaped(f"the diagnosis's files are not written: {error}"), file=sys.stderr)
+    else:
+        if chosen != "json":
+            console.print(f"\n{directory / PAGE_NAME}", soft_wrap=True)
 
 
 def _tell(text: str) -> None:

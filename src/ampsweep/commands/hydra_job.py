@@ -20,7 +20,7 @@ from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
 from ampsweep.launch.signals import StopRequest, pass_on
-from ampsweep.record import write_atomically
+from ampsweep.record import remove_leftovers, write_atomically
 from ampsweep.redaction import hidden, hide
 from ampsweep.run.directories import has_checkpoint, own_directory
 from ampsweep.run.failure import RunFailedError, failed
@@ -190,6 +190,7 @@ def keep_hydra_files(composed: DictConfig, directory: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = HydraConfig.get()
     named = OmegaConf.to_container(composed)
+    remove_leftovers(*(folder / f"{name}.yaml" for name in ("config", "hydra", "overrides")))
     _save(composed, folder / "config.yaml", named)
     _save(OmegaConf.create({"hydra": settings}), folder / "hydra.yaml", named)
     _save(OmegaConf.create(list(settings.overrides.task)), folder / "overrides.yaml", named)

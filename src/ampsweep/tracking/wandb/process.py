@@ -5,7 +5,7 @@ import pickle
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,7 +135,13 @@ class WandbProcess:
         environment = {"WANDB_PROGRAM": sys.argv[0], **os.environ}  # what W&B is to name as the run's program
         # Of this process and its wandb-core, which leaves folders there; a long path has no room for sockets.
         self._temporary = TemporaryDirectory(dir=socket_folder(), prefix="w", ignore_cleanup_errors=True)
-        environment |= {"TMPDIR": self._temporary.name} | _places(self._temporary.name, environment)
+        environment["TMPDIR"] = here = self._temporary.name
+        home = os.path.expanduser("~")  # noqa: PTH111  there may be none
+        if not (os.path.isdir(home) and os.access(home, os.W_OK)):  # noqa: PTH112  what is to be sent stays by the runs
+            kept = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
+            environment = (
+                {f"WANDB_{name}_DIR": here for name in ("CACHE", "CONFIG")} | {"WANDB_DATA_DIR": kept} | environment
+            )
         environment.pop("WANDB_SERVICE", None)  # a parent's wandb-core: what becomes of it is not ours to decide
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN.format(path=sys.path)],
@@ -172,21 +178,6 @@ class WandbProcess:
 
     def _address(self, path: str) -> WandbAddress:
         return WandbAddress(path, self._key, self._process.pid)
-
-
-def _places(temporary: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Other places for what W&B keeps in a home directory that cannot be written; what is to be sent stays by the
-    runs."""
-    beside_runs = os.path.join(os.path.abspath(environment.get("WANDB_DIR", "")), "wandb")  # noqa: PTH100,PTH118
-    of_home = {"CACHE": (".cache", temporary), "CONFIG": (".config", temporary), "DATA": (".local/share", beside_runs)}
-    places = {}
-    for name, (folder, instead) in of_home.items():
-        if f"WANDB_{name}_DIR" not in environment:
-            try:
-                Path("~", folder, "wandb").expanduser().mkdir(parents=True, exist_ok=True)
-            except (OSError, RuntimeError):  # there may be no home at all
-                places[f"WANDB_{name}_DIR"] = instead
-    return places
 
 
 class WandbClient:
