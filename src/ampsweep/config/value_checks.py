@@ -11,9 +11,9 @@ from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import EIGHT_BIT_STATES, FP32_MATMULS, PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
+    COMPONENTS,
     OPTIMIZERS,
     Config,
-    DoctorConfig,
     PrecisionConfig,
     PredictConfig,
     SchedulerConfig,
@@ -27,7 +27,7 @@ OBJECTIVES = ("time", "energy")
 STATE_DTYPES = ("float32", "bfloat16", *EIGHT_BIT_STATES)
 STRATEGIES = ("single", "ddp", "fsdp2")
 _OWN = "ampsweep."
-_MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers"}
+_MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers", "warmup_steps", "warmup_seconds"}
 _COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
 """Whole numbers of classes that have no schema."""
 _WEIGHTS = {"gradient_penalty"}
@@ -47,7 +47,8 @@ def check(config: Config) -> None:
 
 
 def _faults(config: Config) -> Iterator[str]:
-    yield from _not_finite("", asdict(config))
+    values = asdict(config)
+    yield from _not_finite("", values)
     yield from _precision(config.precision)
     yield from _trainer(config.trainer)
     yield from _parallel(config)
@@ -57,17 +58,19 @@ def _faults(config: Config) -> Iterator[str]:
         yield from _component(group, getattr(config, group))
     yield from _gradient_penalty(config.task, config.trainer, config.parallel.strategy)
     yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
-    yield from _positive("report.margin_pct", config.report.margin_pct)
     yield from _choice("report.objective", config.report.objective, OBJECTIVES)
-    yield from _positive("report.memory_gib", config.report.memory_gib)
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
-    yield from _positive("max_batch.limit", config.max_batch.limit)
     yield from _predict(config.predict)
     yield from _seam(config)
     yield from _numerics(config)
-    yield from _doctor(config.doctor)
+    for complaint in config.doctor.complaints:
+        yield from _choice("doctor.complaints", complaint, COMPLAINTS)
+    for group, part in values.items():
+        for key, value in part.items() if group not in COMPONENTS and isinstance(part, dict) else ():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield from (_not_negative if key in _MAY_BE_ZERO else _positive)(f"{group}.{key}", value)
     if not 0 <= config.seed < 2**32:
         yield f"seed={config.seed}: must be from 0 to 2**32 - 1"
     if not re.fullmatch(r"[^/\\]+", config.name) or config.name in (".", ".."):
@@ -99,26 +102,17 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
     if precision.fp32_modules and precision.parameters != "float32":
         both = f"precision.fp32_modules={_listed(precision.fp32_modules)}, precision.parameters={precision.parameters}"
         yield f"{both}: only parameters in float32 compute in float32; use amp_bf16 or amp_fp16"
-    yield from _positive("precision.init_scale", precision.init_scale)
     if precision.init_scale >= 2.0**128:
         yield f"precision.init_scale={precision.init_scale:g}: must be less than 2**128, a float32"
     if not precision.growth_factor > 1:
         yield f"precision.growth_factor={precision.growth_factor:g}: must be greater than 1"
     if not 0 < precision.backoff_factor < 1:
         yield f"precision.backoff_factor={precision.backoff_factor:g}: must lie between 0 and 1"
-    yield from _positive("precision.growth_interval", precision.growth_interval)
 
 
 def _trainer(trainer: TrainerConfig) -> Iterator[str]:
     if trainer.steps is None and trainer.epochs is None:
         yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
-    names = ("steps", "epochs", "max_seconds", "max_grad_norm", "max_grad_value", "eval_every", "checkpoint_every")
-    for name in (*names, "grad_accum_steps", "log_every", "memory_limit_gib", "grace_seconds"):
-        yield from _positive(f"trainer.{name}", getattr(trainer, name))
-    yield from _not_negative("trainer.warmup_steps", trainer.warmup_steps)
-    if trainer.warmup_seconds is not None:
-        yield from _not_negative("trainer.warmup_seconds", trainer.warmup_seconds)
-
     if trainer.accumulate_dtype is not None:
         yield from _choice("trainer.accumulate_dtype", trainer.accumulate_dtype, DTYPES)
 
@@ -126,8 +120,6 @@ def _trainer(trainer: TrainerConfig) -> Iterator[str]:
 def _parallel(config: Config) -> Iterator[str]:
     parallel = config.parallel
     yield from _choice("parallel.strategy", parallel.strategy, STRATEGIES)
-    yield from _positive("parallel.num_processes", parallel.num_processes)
-    yield from _positive("parallel.bucket_cap_mb", parallel.bucket_cap_mb)
     yield from _choice("parallel.mixed_precision", parallel.mixed_precision, ("policy", "autocast"))
     if parallel.reduce_dtype is not None:
         yield from _choice("parallel.reduce_dtype", parallel.reduce_dtype, DTYPES)
@@ -265,7 +257,6 @@ def _scheduler(scheduler: Any) -> Iterator[str]:
 
 def _seam(config: Config) -> Iterator[str]:
     seam = config.seam
-    yield from _positive("seam.step", seam.step)
     if seam.saved_in is not None:
         yield from _choice("seam.saved_in", seam.saved_in, tuple(PRECISION_MODES))
         if seam.step is None:
@@ -289,16 +280,8 @@ def seam_too_late(step: int, num_steps: int) -> str:
     return f"seam.step={step}: must be less than the {num_steps} steps of the run"
 
 
-def _doctor(doctor: DoctorConfig) -> Iterator[str]:
-    for complaint in doctor.complaints:
-        yield from _choice("doctor.complaints", complaint, COMPLAINTS)
-    yield from _positive("doctor.steps", doctor.steps)
-    yield from _positive("doctor.max_seconds", doctor.max_seconds)
-
-
 def _predict(predict: PredictConfig) -> Iterator[str]:
     yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
-    yield from _positive("predict.memory_gib", predict.memory_gib)
     if predict.memory_gib is not None and predict.memory_gib > _LARGEST_GIB:
         yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     for batch_size in predict.batch_sizes or ():
@@ -306,7 +289,6 @@ def _predict(predict: PredictConfig) -> Iterator[str]:
 
 
 def _numerics(config: Config) -> Iterator[str]:
-    yield from _positive("numerics.every", config.numerics.every)
     if config.numerics.watch and config.parallel.strategy != "single":
         here = f"parallel={config.parallel.strategy}"
         yield f"numerics.watch=true with {here}: the numerics of one process are watched; use parallel=single"
