@@ -65,7 +65,7 @@ _PREFIXES: Final = {
     ),
     r"[\w.+/=-]{20,}": "sntrys_ glc_ ops_eyJ ABSK",
 }
-"""How the keys and tokens of services begin, by what follows: what the rules of gitleaks (config/gitleaks.toml) and of
+"""Beginnings of the keys and tokens of services, by what follows: those that gitleaks (config/gitleaks.toml) and
 detect-secrets 1.5 know by the value alone, but for those that a commit's hash would meet, and Docker's, Google's OAuth
 and W&B's own."""
 _KNOWN_FORMS: Final = re.compile(

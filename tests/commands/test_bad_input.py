@@ -255,8 +255,9 @@ def test_so_is_a_package_that_is_not_there(setting, refused, monkeypatch):
 
 
 def test_a_launcher_adds_no_key_that_nobody_typed(refused, monkeypatch):
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
-        monkeypatch.setenv(name, str(value))
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
     assert refused(*MLP).startswith("parallel=single with 2 processes of torchrun")
 
 

@@ -53,7 +53,7 @@ def test_a_finding_is_told_and_kept(tmp_path):
     assert Diagnosis.read(directory).findings[0].kind == "unexplained_error"
 
 
-def test_json_is_one_object_and_amp_bf16_is_chosen_also_where_no_file_can_be_written(tmp_path):
+def test_json_is_one_object_also_where_no_file_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     asked = ("doctor.complaints=[numerics]", "format=json", "output_dir=file/x")
     done = ampsweep(tmp_path, "doctor", *SMALL, *asked)

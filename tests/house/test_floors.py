@@ -19,6 +19,7 @@ FLOORS = (
         "redaction",
         "argument_checks",
         "socket_folder",
+        "standard_streams",
         "stop_signals",
         "cores",
         "numeric_formats",

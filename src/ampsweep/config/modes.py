@@ -138,7 +138,7 @@ EIGHT_BIT_STATES: Final = ("int8", "float8")
 """Values of `optimizer.state_dtype` in which torchao's classes keep the state, packed with a scale for each block."""
 
 NO_TORCHAO: Final = "{} needs the optional package torchao: pip install -e '.[modes]'"
-"""What is said of a setting where torchao is not installed."""
+"""The sentence about a setting where torchao is not installed."""
 
 ARM_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "parallel": ("reduce_dtype", "mixed_precision"),
