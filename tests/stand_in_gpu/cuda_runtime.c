@@ -1,8 +1,9 @@
 // A CUDA runtime without a GPU: device memory is the host's, streams and events are in order and over at once, events
 // tell the host's clock, and a kernel computes nothing. Also the handles that torch asks of cuBLAS and cuDNN.
 //
-// STAND_IN_GIB: capacity of the device, 16 by default. STAND_IN_LOG: print the name of each kernel that is launched,
-// none of which computes: what torch should not have come to.
+// STAND_IN_GIB: capacity of the device, 16 by default. STAND_IN_CAPABILITY: its compute capability, 9.0 by default.
+// STAND_IN_LOG: print the name of each kernel that is launched, none of which computes: what torch should not have come
+// to.
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -188,6 +189,9 @@ cudaError_t cudaDriverGetVersion(int *version) {
 cudaError_t cudaRuntimeGetVersion(int *version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *of, int device) {
+  const char *capability = getenv("STAND_IN_CAPABILITY");
+  int major = 9, minor = 0;
+  if (capability) sscanf(capability, "%d.%d", &major, &minor);
   *of = (struct cudaDeviceProp){
       .name = "NVIDIA H200",
       .uuid = {"\x12\x34\x56\x78\x9a\xbc\xde\xf0\x12\x34\x56\x78\x9a\xbc\xde"},
@@ -199,8 +203,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *of, int device) {
       .maxThreadsDim = {1024, 1024, 64},
       .maxGridSize = {2147483647, 65535, 65535},
       .totalConstMem = 65536,
-      .major = 9,
-      .minor = 0,
+      .major = major,
+      .minor = minor,
       .textureAlignment = 512,
       .multiProcessorCount = 132,
       .canMapHostMemory = 1,

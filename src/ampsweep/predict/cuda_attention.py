@@ -1,0 +1,242 @@
+"""Attention on CUDA: which of torch's kernels attends, on fake CPU tensors.
+
+Each kernel saves other tensors for backward. The conditions under which torch picks one are those of
+ATen/native/transformers/cuda/sdp_utils.cpp, for dense tensors and the releases for CUDA 13; `tests/predict` has the
+choices of the releases themselves. On Hopper and on Blackwell for data centers torch prefers cuDNN's kernel. Flash
+stands for it where it takes the same inputs, as it keeps tensors of the same size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import contains
+from typing import Any, Final, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ampsweep.predict.target_device import TargetDevice
+
+aten = torch.ops.aten
+
+Backend = Literal["cudnn", "flash", "efficient", "math"]
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+_AMPERE: Final = (8, 0)
+_HOPPER: Final = (9, 0)
+_PREFER_CUDNN: Final = (9, 10)
+"""Major compute capabilities."""
+_HEAD_ALIGNMENT: Final = 8
+_MAX_HEAD: Final = 256
+_MAX_CUDNN_HEAD: Final = 128
+_UNEQUAL_CUDNN_HEADS: Final = (192, 128)
+"""The larger heads of query and value that cuDNN takes in any case."""
+_BIAS_ALIGNMENT: Final = 16
+_SIXTEENTHS, _GROUPS, _IMPLICIT_GROUP, _CUDNN_BACKWARD = (2, 12), (2, 14), (2, 14), (2, 14)
+"""Versions of torch since which cuDNN takes sixteenths of dropout only; since which the efficient kernel takes fewer
+heads of keys than of queries, and all take a single one without `enable_gqa`; and since which cuDNN takes wide heads on
+Blackwell, too, and of them only those that its backward pass takes."""
+
+
+class CudaAttention:
+    """`scaled_dot_product_attention` on this kind of GPU, in this version of torch."""
+
+    def __init__(self, target: TargetDevice) -> None:
+        self._target = target
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Attend as `torch.nn.functional.scaled_dot_product_attention` does.
+
+        Raises:
+            RuntimeError: no kernel that is switched on takes these inputs.
+        """
+        inputs = query, key, value
+        backend = self.backend(*inputs, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
+        bias = _additive(attn_mask, query.dtype)
+        output: Tensor
+        if backend == "math":
+            output, _ = aten._scaled_dot_product_attention_math(
+                *inputs, bias, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+            )
+        elif backend == "efficient":
+            if bias is not None:
+                bias = _aligned(bias).expand(*query.shape[:2], query.shape[-2], key.shape[-2])
+            output = aten._scaled_dot_product_efficient_attention(
+                *inputs, bias, _keeps(*inputs), dropout_p, is_causal, scale=scale
+            )[0]
+        elif bias is None and query.shape[-1] == value.shape[-1]:
+            output = _flash(*inputs, dropout_p, is_causal, scale)
+        else:
+            output = aten._scaled_dot_product_cudnn_attention(
+                *inputs, bias, _keeps(*inputs), dropout_p, is_causal, False, scale=scale
+            )[0]
+        return output
+
+    def backend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        enable_gqa: bool = False,
+    ) -> Backend:
+        """The first of torch's kernels that takes these inputs and is not switched off (`torch.nn.attention`).
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        switches: Any = torch.backends.cuda
+        call = _Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, self._target)
+        takes: dict[Backend, Callable[[], bool]] = {
+            "flash": lambda: switches.flash_sdp_enabled() and call.suits_flash(),
+            "efficient": lambda: switches.mem_efficient_sdp_enabled() and call.suits_efficient(),
+            "math": switches.math_sdp_enabled,
+            "cudnn": lambda: switches.cudnn_sdp_enabled() and call.suits_cudnn(),
+        }
+        is_first = self._target.capability[0] in _PREFER_CUDNN
+        for backend in sorted(takes, key=lambda backend: is_first and backend != "cudnn"):
+            if takes[backend]():
+                return backend
+        raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What decides which kernel attends; tensors are of shape (batch, heads, length, head)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    dropout_p: float
+    is_causal: bool
+    enable_gqa: bool
+    target: TargetDevice
+
+    def suits_cudnn(self) -> bool:
+        heads = self.query.shape[-1], self.value.shape[-1]
+        return (
+            self._is_half()
+            and self.target.capability >= _AMPERE
+            and self._is_dense(takes_groups=True)
+            and self._has_mask_for_cudnn()
+            and all(head % _HEAD_ALIGNMENT == 0 for head in heads)
+            and self._has_heads_for_cudnn(*heads)
+            and self.key.shape[-2] > 1
+            and (self.dropout_p == 0 or self.query.shape[-2] > 1)
+            and (self.target.torch_version < _SIXTEENTHS or (16 * self.dropout_p).is_integer())
+            and (not torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled())
+        )
+
+    def suits_flash(self) -> bool:
+        head = self.query.shape[-1]
+        return (
+            self._is_half()
+            and self.target.capability >= _AMPERE
+            and self._is_dense(takes_groups=True)
+            and self.mask is None
+            and head == self.value.shape[-1]
+            and head <= _MAX_HEAD
+            and not (self.is_causal and self.query.shape[-2] != self.key.shape[-2])
+            and not (self._has_little_shared_memory() and (192 < head <= 224 or (head > 224 and self.dropout_p > 0)))
+        )
+
+    def suits_efficient(self) -> bool:
+        is_half, is_ampere = self.query.dtype in _HALF, self.target.capability >= _AMPERE
+        alignment = 8 if is_half else 4 if is_ampere else 1
+        return (
+            (self._is_half() or self.query.dtype == torch.float32)
+            and self._is_dense(takes_groups=self.target.torch_version >= _GROUPS)
+            and self.query.shape[-1] % alignment == self.value.shape[-1] % alignment == 0
+        )
+
+    def _is_half(self) -> bool:
+        return self.query.dtype == torch.float16 or (
+            self.query.dtype == torch.bfloat16 and self.target.capability >= _AMPERE
+        )
+
+    def _is_dense(self, *, takes_groups: bool) -> bool:
+        tensors = self.query, self.key, self.value
+        return (
+            all(one.dim() == 4 and one.stride(-1) == 1 and one.numel() > 0 for one in tensors)
+            and (self.mask is None or self.mask.stride(-1) == 1)
+            and len({(one.dtype, one.shape[0]) for one in tensors}) == 1
+            and self.query.shape[-1] == self.key.shape[-1]
+            and self._has_heads(*(one.shape[1] for one in tensors), takes_groups=takes_groups)
+        )
+
+    def _has_heads(self, queries: int, keys: int, values: int, *, takes_groups: bool) -> bool:
+        is_implicit = keys == 1 and self.target.torch_version >= _IMPLICIT_GROUP
+        if takes_groups and (self.enable_gqa or is_implicit):
+            return keys == values and queries % keys == 0
+        return queries == keys == values
+
+    def _has_heads_for_cudnn(self, head: int, of_value: int) -> bool:
+        capability, widest = self.target.capability, max(head, of_value)
+        if widest <= _MAX_CUDNN_HEAD:
+            return True
+        if (head, of_value) == _UNEQUAL_CUDNN_HEADS:
+            return capability == _HOPPER or capability[0] == 10
+        if self.target.torch_version < _CUDNN_BACKWARD:
+            return capability == _HOPPER and widest <= _MAX_HEAD
+        is_taken = head == of_value == _MAX_HEAD if self._keeps() else widest <= _MAX_HEAD
+        return is_taken and (capability == _HOPPER or capability[0] == 10)
+
+    def _has_mask_for_cudnn(self) -> bool:
+        if self.mask is None:
+            return True
+        batch, heads, length = self.query.shape[:3]
+        rows = {1, length}, {1, self.key.shape[-2]}
+        sizes = {2: rows, 4: ({1, batch}, {1, heads}, *rows)}.get(self.mask.dim())
+        return not self.mask.requires_grad and sizes is not None and all(map(contains, sizes, self.mask.shape))
+
+    def _has_little_shared_memory(self) -> bool:
+        """Tell whether flash's backward pass of wide heads does not fit into the shared memory of a multiprocessor."""
+        capability = self.target.capability
+        return self._keeps() and ((8, 6) <= capability <= (8, 9) or capability[0] == 12)
+
+    def _keeps(self) -> bool:
+        return _keeps(self.query, self.key, self.value)
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    """Flash attention; heads are padded to a multiple of 8 (`pad_last_dim`, ATen/native/transformers/attention.cpp)."""
+    head = query.shape[-1]
+    missing = -head % _HEAD_ALIGNMENT
+    if missing:
+        query, key, value = (F.pad(tensor, (0, missing)) for tensor in (query, key, value))
+    scale = head**-0.5 if scale is None else scale
+    output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return output[..., :head] if missing else output
+
+
+def _keeps(*tensors: Tensor) -> bool:
+    """Tell whether a backward pass will follow, which needs the sums of the scores."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A mask as values to add to the scores: 0 or -inf for a boolean one."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype))
+
+
+def _aligned(bias: Tensor) -> Tensor:
+    """Pad the last dimension to a multiple of 16 in memory (`pad_bias`)."""
+    length = bias.shape[-1]
+    return F.pad(bias, (0, -length % _BIAS_ALIGNMENT))[..., :length] if length % _BIAS_ALIGNMENT else bias
