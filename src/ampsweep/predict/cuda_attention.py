@@ -24,7 +24,8 @@ Backend = Literal["cudnn", "flash", "efficient", "math"]
 _HALF: Final = (torch.float16, torch.bfloat16)
 _AMPERE: Final = (8, 0)
 _HOPPER: Final = (9, 0)
-_PREFER_CUDNN: Final = (9, 10)
+_BLACKWELL: Final = 10
+_PREFER_CUDNN: Final = (9, _BLACKWELL)
 """Major compute capabilities."""
 _HEAD_ALIGNMENT: Final = 8
 _MAX_HEAD: Final = 256
@@ -32,10 +33,11 @@ _MAX_CUDNN_HEAD: Final = 128
 _UNEQUAL_CUDNN_HEADS: Final = (192, 128)
 """The larger heads of query and value that cuDNN takes in any case."""
 _BIAS_ALIGNMENT: Final = 16
-_SIXTEENTHS, _GROUPS, _IMPLICIT_GROUP, _CUDNN_BACKWARD = (2, 12), (2, 14), (2, 14), (2, 14)
-"""Versions of torch since which cuDNN takes sixteenths of dropout only; since which the efficient kernel takes fewer
-heads of keys than of queries, and all take a single one without `enable_gqa`; and since which cuDNN takes wide heads on
-Blackwell, too, and of them only those that its backward pass takes."""
+_SIXTEENTHS, _SINCE_2_14, _ROWS_AGAIN = (2, 12), (2, 14), (2, 15)
+"""Versions of torch since which: cuDNN takes dropout in sixteenths only; the efficient kernel takes fewer heads of keys
+than of queries, but no unaligned tensors, all take a single head of keys without `enable_gqa` and tensors without a
+batch, and cuDNN takes wide heads on Blackwell, too, and only those that its backward pass takes, but no query of length
+1 there; it takes one again."""
 
 
 class CudaAttention:
@@ -61,6 +63,11 @@ class CudaAttention:
         Raises:
             RuntimeError: no kernel that is switched on takes these inputs.
         """
+        if query.dim() == key.dim() == value.dim() == 3 and self._target.torch_version >= _SINCE_2_14:
+            mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+            return self(
+                query[None], key[None], value[None], mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            ).squeeze(0)
         inputs = query, key, value
         backend = self.backend(*inputs, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
         bias = _additive(attn_mask, query.dtype)
@@ -137,9 +144,12 @@ class _Call:
             and all(head % _HEAD_ALIGNMENT == 0 for head in heads)
             and self._has_heads_for_cudnn(*heads)
             and self.key.shape[-2] > 1
-            and (self.dropout_p == 0 or self.query.shape[-2] > 1)
+            and (self.query.shape[-2] > 1 or self._has_row_for_cudnn())
             and (self.target.torch_version < _SIXTEENTHS or (16 * self.dropout_p).is_integer())
-            and (not torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled())
+            and (
+                not torch.are_deterministic_algorithms_enabled()
+                or torch.is_deterministic_algorithms_warn_only_enabled()
+            )
         )
 
     def suits_flash(self) -> bool:
@@ -158,9 +168,11 @@ class _Call:
     def suits_efficient(self) -> bool:
         is_half, is_ampere = self.query.dtype in _HALF, self.target.capability >= _AMPERE
         alignment = 8 if is_half else 4 if is_ampere else 1
+        is_checked = is_ampere and self.target.torch_version >= _SINCE_2_14
         return (
             (self._is_half() or self.query.dtype == torch.float32)
-            and self._is_dense(takes_groups=self.target.torch_version >= _GROUPS)
+            and self._is_dense(takes_groups=self.target.torch_version >= _SINCE_2_14)
+            and not (is_checked and any(one.storage_offset() % alignment for one in self._tensors))
             and self.query.shape[-1] % alignment == self.value.shape[-1] % alignment == 0
         )
 
@@ -170,31 +182,36 @@ class _Call:
         )
 
     def _is_dense(self, *, takes_groups: bool) -> bool:
-        tensors = self.query, self.key, self.value
         return (
-            all(one.dim() == 4 and one.stride(-1) == 1 and one.numel() > 0 for one in tensors)
+            all(one.dim() == 4 and one.stride(-1) == 1 and one.numel() > 0 for one in self._tensors)
             and (self.mask is None or self.mask.stride(-1) == 1)
-            and len({(one.dtype, one.shape[0]) for one in tensors}) == 1
+            and len({(one.dtype, one.shape[0]) for one in self._tensors}) == 1
             and self.query.shape[-1] == self.key.shape[-1]
-            and self._has_heads(*(one.shape[1] for one in tensors), takes_groups=takes_groups)
+            and self._has_heads(*(one.shape[1] for one in self._tensors), takes_groups=takes_groups)
         )
 
     def _has_heads(self, queries: int, keys: int, values: int, *, takes_groups: bool) -> bool:
-        is_implicit = keys == 1 and self.target.torch_version >= _IMPLICIT_GROUP
+        is_implicit = keys == 1 and self.target.torch_version >= _SINCE_2_14
         if takes_groups and (self.enable_gqa or is_implicit):
             return keys == values and queries % keys == 0
         return queries == keys == values
+
+    def _has_row_for_cudnn(self) -> bool:
+        """Tell whether it takes a query of length 1."""
+        is_refused = _SINCE_2_14 <= self.target.torch_version < _ROWS_AGAIN and self.target.capability > _HOPPER
+        return self.dropout_p == 0 and not is_refused
 
     def _has_heads_for_cudnn(self, head: int, of_value: int) -> bool:
         capability, widest = self.target.capability, max(head, of_value)
         if widest <= _MAX_CUDNN_HEAD:
             return True
+        if (capability != _HOPPER and capability[0] != _BLACKWELL) or widest > _MAX_HEAD:
+            return False
         if (head, of_value) == _UNEQUAL_CUDNN_HEADS:
-            return capability == _HOPPER or capability[0] == 10
-        if self.target.torch_version < _CUDNN_BACKWARD:
-            return capability == _HOPPER and widest <= _MAX_HEAD
-        is_taken = head == of_value == _MAX_HEAD if self._keeps() else widest <= _MAX_HEAD
-        return is_taken and (capability == _HOPPER or capability[0] == 10)
+            return True
+        if self.target.torch_version < _SINCE_2_14:
+            return capability == _HOPPER
+        return not _keeps(*self._tensors) or head == of_value == _MAX_HEAD
 
     def _has_mask_for_cudnn(self) -> bool:
         if self.mask is None:
@@ -207,10 +224,11 @@ class _Call:
     def _has_little_shared_memory(self) -> bool:
         """Tell whether flash's backward pass of wide heads does not fit into the shared memory of a multiprocessor."""
         capability = self.target.capability
-        return self._keeps() and ((8, 6) <= capability <= (8, 9) or capability[0] == 12)
+        return _keeps(*self._tensors) and ((8, 6) <= capability <= (8, 9) or capability[0] == 12)
 
-    def _keeps(self) -> bool:
-        return _keeps(self.query, self.key, self.value)
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.query, self.key, self.value
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Any:

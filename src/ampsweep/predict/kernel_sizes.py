@@ -37,6 +37,7 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
     if target.kind == "cpu":
         return known | {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
+    known[aten._scaled_dot_product_efficient_attention_backward] = _gradients_of_groups
     return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
 
 
@@ -82,6 +83,17 @@ def _contiguous_gradient(result: Any, args: Sequence[Any]) -> Any:
     return (gradient if gradient is None else gradient.contiguous(), *others)
 
 
+def _gradients_of_groups(result: Any, args: Sequence[Any]) -> Any:
+    """The gradients of keys and values have as many heads as these; the fake ones have the query's."""
+    of_query, *gradients, of_bias = result
+    pairs = zip(gradients, args[2:4], strict=True)
+    return (
+        of_query,
+        *(one if one is None or one.shape == of.shape else torch.empty_like(of) for one, of in pairs),
+        of_bias,
+    )
+
+
 def _statistics_dtype_on_cpu(inputs: Tensor, weight: Tensor | None) -> torch.dtype:
     """The weight's dtype (ATen/native/cpu/mixed_data_type.h)."""
     return inputs.dtype if weight is None else weight.dtype
@@ -95,14 +107,21 @@ def _statistics_dtype_on_cuda(inputs: Tensor, weight: Tensor | None) -> torch.dt
 def _flash_backward(args: Sequence[Any]) -> int:
     """`dq_accum` and `softmax_d` of `mha_bwd` (flash_attn/flash_api.cpp), both float32."""
     batch, heads, length, head = args[1].shape
-    return int(4 * batch * heads * _up(length, 128) * (_up(head, 32 if head <= 128 else 64) + 1))
+    return int(4 * batch * heads * _up(length, 128) * (_up(head, 32 if head <= 128 else 64) + 1)) + _ungrouped(args)
 
 
 def _efficient_backward(args: Sequence[Any]) -> int:
     """For float32 the product of output and its gradient, and its sums; for half precision an accumulator of the
     query's gradient (transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h)."""
     batch, heads, length, head = args[1].shape
-    return int(4 * batch * heads * _up(length, 64) * (head + 1))
+    return int(4 * batch * heads * _up(length, 64) * (head + 1)) + _ungrouped(args)
+
+
+def _ungrouped(args: Sequence[Any]) -> int:
+    """The gradients of keys and values for each head of the query, before those of a group are added (both files)."""
+    query, key, value = args[1:4]
+    heads, of_keys = query.shape[1], key.shape[1]
+    return 0 if heads == of_keys else (key.numel() + value.numel()) // of_keys * heads * int(key.element_size())
 
 
 def _loss(args: Sequence[Any]) -> int:
