@@ -1,31 +1,56 @@
-"""Calls of attention, and the kernel of CUDA that torch itself chooses for each; nothing is computed.
+"""Calls of attention, and torch's own choice of a kernel for each: it asks the device for its capability only.
 
-`attention_choices.txt` has the choices of the releases of torch for CUDA 13, a line for each compute capability:
+As a script it prints a line of `attention_choices.txt`, which has releases of torch for CUDA 13:
 
-    STAND_IN_CAPABILITY=8.9 tests/stand_in_gpu/python tests/predict/attention_calls.py >> attention_choices.txt
+    STAND_IN_CAPABILITY=8.9 tests/stand_in_gpu/python tests/predict/attention_calls.py
 """
 
-from itertools import groupby, product
+import base64
+import zlib
+from itertools import product
 
 import torch
 
-KERNELS = "mfec"
-"""math, flash, efficient and cuDNN, by the numbers of `torch.nn.attention.SDPBackend`."""
-MASKS = {
-    "rows": ((40, 40), torch.bool),
-    "keys": ((2, 1, 1, 40), torch.bool),
-    "expanded": ((40, 1), torch.bool),
-    "of heads": ((8, 40, 40), torch.bool),
-    "trained": ((40, 40), torch.float32),
-}
+MASKS = {"rows": (40, 40), "keys": (2, 1, 1, 40), "all heads": (2, 8, 40, 40), "some": (8, 40, 40), "trained": (40, 40)}
+HEADS = (60, 63, 64, 128, 136, 192, 200, 256, 264, (192, 128))
+WAYS = [
+    *product((None, "causal", "expanded", *MASKS), (0.0, 0.1, 0.125), (40,), (40,), (True,)),
+    *product((None, "causal"), (0.0, 0.125), (1, 40), (1, 56), (True,)),
+    *product((None, "rows", "trained"), (0.0, 0.125), (40,), (40,), (False,)),
+]
+"""Mask, dropout, lengths of query and keys, whether a backward pass follows."""
 CALLS = [
     *product(
         (torch.float32, torch.float16, torch.bfloat16),
-        ((8, 8, False), (8, 2, True), (8, 1, False), (6, 4, True)),
-        (None, "causal", *MASKS),
-        (0.0, 0.1, 0.125),
-        ((40, 40), (1, 40), (40, 56), (40, 1)),
-        (True, False),
-        (60, 63, 64, 128, 136, 192, 200, 240, 256, 264, (64, 128), (192, 128)),
+        ((8, False), (2, True), (1, False), (3, True)),  # of keys, of 8
+        WAYS,
+        HEADS,
     )
 ]
+
+
+def call(choose, device, dtype, groups, way, heads):
+    """Ask `choose`, a function of the arguments of `scaled_dot_product_attention`."""
+    (num_heads, is_grouped), (mask, dropout, length, of_keys, follows) = groups, way
+    head, of_value = heads if isinstance(heads, tuple) else (heads, heads)
+
+    def tensor(*shape):
+        return torch.empty(2, *shape, dtype=dtype, device=device, requires_grad=follows)
+
+    values = None
+    if mask == "expanded":
+        values = torch.empty(40, 1, dtype=torch.bool, device=device).expand(40, 40)
+    elif mask in MASKS:
+        values = torch.empty(MASKS[mask], dtype=dtype, device=device, requires_grad=mask == "trained" and follows)
+    inputs = tensor(8, length, head), tensor(num_heads, of_keys, head), tensor(num_heads, of_keys, of_value)
+    return choose(*inputs, values, dropout, mask == "causal", enable_gqa=is_grouped)
+
+
+def choices_of_torch():
+    """The initials of the kernels that torch chooses on this device."""
+    return "".join("mfec"[call(torch._fused_sdp_choice, "cuda", *one)] for one in CALLS)
+
+
+if __name__ == "__main__":
+    packed = base64.b85encode(zlib.compress(choices_of_torch().encode(), 9)).decode()
+    print(".".join(torch.__version__.split(".")[:2]), "{}.{}".format(*torch.cuda.get_device_capability()), packed)

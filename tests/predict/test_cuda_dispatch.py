@@ -1,15 +1,22 @@
 """On fake CPU tensors operators are cast and broken up as CUDA does it, and only while that is asked for."""
 
+import base64
+import zlib
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_calls import CALLS, call, choices_of_torch
+from devices import needs_cuda
 from torch import nn
 
+from ampsweep.predict.cuda_attention import CudaAttention
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 
-A100, T4 = TargetDevice("cuda", (8, 0)), TargetDevice("cuda", (7, 5))
-H100, RTX_5090 = TargetDevice("cuda", (9, 0)), TargetDevice("cuda", (12, 0))
+T4, A100, H100 = (TargetDevice("cuda", capability, (2, 13)) for capability in ((7, 5), (8, 0), (9, 0)))
+NEWEST = TargetDevice("cuda", (8, 0), (2, 15))
 MATH = ("UnsafeViewBackward0", "ToCopyBackward0")
 """Its last operator: a matrix product, for half precision taken in float32 and cast."""
 
@@ -68,39 +75,42 @@ def test_dropout_keeps_a_mask_of_booleans():
         assert F.dropout(torch.randn(8), 0.5, training=False).grad_fn is None
 
 
+@pytest.mark.parametrize("line", (Path(__file__).parent / "attention_choices.txt").read_text().splitlines())
+def test_attention_is_by_the_kernel_that_torch_chooses(line):
+    """`attention_choices.txt` has its choices, as `attention_calls.py` asks for them."""
+    *pairs, packed = line.split(" ")
+    version, capability = (tuple(map(int, pair.split("."))) for pair in pairs)
+    choose = CudaAttention(TargetDevice("cuda", capability, version)).backend
+    truth = zlib.decompress(base64.b85decode(packed)).decode()
+    assert not [
+        (*one, kernel) for one, kernel in zip(CALLS, truth, strict=True) if call(choose, "meta", *one)[0] != kernel
+    ]
+
+
+@needs_cuda
+def test_attention_is_by_the_kernel_that_this_torch_chooses():
+    choose = CudaAttention(TargetDevice("cuda", torch.cuda.get_device_capability())).backend
+    assert choices_of_torch() == "".join(call(choose, "cuda", *one)[0] for one in CALLS)
+
+
 @pytest.mark.parametrize(
-    ("target", "dtype", "heads", "settings", "node"),
+    ("target", "dtype", "masked", "node"),
     [
-        (A100, torch.bfloat16, 64, {}, "ScaledDotProductFlashAttentionBackward0"),
-        (A100, torch.float16, 64, {"dropout_p": 0.1}, "ScaledDotProductFlashAttentionBackward0"),
-        (A100, torch.float32, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
-        (A100, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
-        (H100, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductCudnnAttentionBackward0"),
-        (
-            H100,
-            torch.bfloat16,
-            64,
-            {"attn_mask": True, "dropout_p": 0.1},
-            "ScaledDotProductEfficientAttentionBackward0",
-        ),
-        (H100, torch.bfloat16, 136, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
-        (H100, torch.float32, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
-        (RTX_5090, torch.bfloat16, 64, {"attn_mask": True}, "ScaledDotProductEfficientAttentionBackward0"),
-        (A100, torch.float32, 63, {}, MATH),
-        (T4, torch.float16, 64, {}, "ScaledDotProductEfficientAttentionBackward0"),
-        (T4, torch.float32, 63, {}, "ScaledDotProductEfficientAttentionBackward0"),
-        (T4, torch.bfloat16, 64, {}, MATH),
+        (A100, torch.bfloat16, False, "ScaledDotProductFlashAttentionBackward0"),
+        (A100, torch.float32, True, MATH),
+        (NEWEST, torch.float32, True, "ScaledDotProductEfficientAttentionBackward0"),
+        (H100, torch.bfloat16, True, "ScaledDotProductCudnnAttentionBackward0"),
+        (T4, torch.float16, False, MATH),
     ],
 )
-def test_attention_is_the_kernel_that_the_gpu_would_run(target, dtype, heads, settings, node):
+def test_grouped_queries_attend_by_each_kernel(target, dtype, masked, node):
     with FakeDevice(target)():
-        query = torch.randn(2, 4, 40, heads, dtype=dtype, requires_grad=True)
-        if "attn_mask" in settings:
-            settings = settings | {"attn_mask": torch.ones(40, 40, dtype=torch.bool)}
-        output = F.scaled_dot_product_attention(query, query, query, **settings)
+        query, key = (torch.randn(2, heads, 40, 64, dtype=dtype, requires_grad=True) for heads in (8, 2))
+        mask = torch.ones(40, 40, dtype=torch.bool) if masked else None
+        output = F.scaled_dot_product_attention(query, key, key, mask, enable_gqa=True)
         assert output.grad_fn.name() in node
         output.sum().backward()
-        assert query.grad.shape == query.shape
+        assert (query.grad.shape, key.grad.shape) == (query.shape, key.shape)
 
 
 def test_a_mask_is_padded_for_efficient_attention_alone():
