@@ -133,7 +133,7 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics |
     # What is wrong in float32, too, is wrong input; all else is what the doctor is for.
     baseline = replace(config, precision=PRECISION_MODES["fp32"], tracking=replace(config.tracking, mode="disabled"))
     prepared, _ = check_single_run(baseline, taken, None)
-    with torch.random.fork_rng(), torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = build_model(config)
     try:
         reason = misfit(config.precision, model)

@@ -1,5 +1,6 @@
 """`ampsweep predict OVERRIDES`: the memory that a training would take, without its device and without running it."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.effect import check_effect
+from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
@@ -31,8 +33,10 @@ one is chosen. Questions of its own:
 def predict_command(argv: Sequence[str]) -> int:
     """Predict the memory that this command line of train.py would take; return the exit code.
 
+    Of several workloads those that cannot be predicted are named, and the others are predicted: 1.
+
     Raises:
-        UserError: the input is wrong, or the model cannot be traced.
+        UserError: the input is wrong, or the only workload cannot be predicted.
     """
     overrides, chosen = taken_out(argv, "format", _FORMATS)
     with paused_garbage_collection():
@@ -47,17 +51,27 @@ def predict_command(argv: Sequence[str]) -> int:
         from ampsweep.predict.workload_prediction import predict
 
         collect_new_garbage_only()
-        predictions = [predict(configs) for configs in workloads]
+        predictions, refused = [], []
+        for configs in workloads:
+            try:
+                predictions.append(predict(configs))
+            except UserError as error:
+                if len(workloads) == 1:
+                    raise
+                refused.append(str(error))
     written = [write_records(one) for one in predictions if one.arms and one.arms[0].config.predict.write]
+    for sentence in refused:
+        print(f"error: {sentence}", file=sys.stderr)
+    code = 0 if not refused else 1 if predictions else 2
     if chosen == "json":
         print(as_json(predictions))
-        return 0
+        return code
     console = Terminal()
     for prediction in predictions:
         print_prediction(prediction, console)
     for directory in written:
         console.print(str(directory), soft_wrap=True)
-    return 0
+    return code
 
 
 def _workloads(arguments: Arguments) -> list[list[Config]]:

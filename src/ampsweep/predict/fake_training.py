@@ -70,6 +70,8 @@ class FakeTraining:
         """
         del self._trainer.data  # data resident for another batch size is no part of this step
         self._trainer.data = self._data(batch_size)
+        with self._as_rank(), self._device.setting_up():
+            self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
         taken = self._traced(evaluates=evaluates)
         if self._forget_state_except_of(taken.trained):
             taken = self._traced(evaluates=evaluates)
@@ -145,7 +147,7 @@ class FakeTraining:
     def _built(self) -> Built:
         config = self._config
         config = replace(config, trainer=replace(config.trainer, compile=False))
-        with torch.random.fork_rng(), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
             model = cast_floating_point(build_model(config), getattr(torch, config.precision.parameters))
         self.model_size = sum(parameter.numel() for parameter in model.parameters())
         model = self._device.adopt(model)

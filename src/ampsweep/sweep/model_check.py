@@ -224,10 +224,10 @@ def _require_means(evaluated: Any) -> None:
 
 @contextmanager
 def _random_states_kept() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch's devices."""
+    """Restore the random states of Python, NumPy and torch on the CPU; no check computes elsewhere."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(of_python)

@@ -134,7 +134,7 @@ def check_checkpoint(config: Config, path: Path, world_size: int = 1) -> None:
     Raises:
         UserError: it is missing, damaged or of another model, or so many ranks cannot go on where it was in the data.
     """
-    with torch.random.fork_rng(), torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model = build_model(config)
     try:
         found = find_checkpoint(path)
@@ -273,6 +273,8 @@ def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None, st
             check_ranks(config, found, place_in())
     except TimeLimitError as error:
         return _wrong(error)
+    except UnsupportedError as error:
+        return replace(checked, unsupported=str(error))
     except ValueError as error:
         return _wrong(error if isinstance(error, UserError) else UserError(str(error)))
     return checked
@@ -291,7 +293,7 @@ def check_ranks(config: Config, found: CheckedModel, place: RankPlace | None) ->
     check_fit(found.model, parallel, config.precision, device.type, in_parts=found.in_parts)
     if parallel.strategy == "ddp" and not found.in_parts and found.calls_model and not parallel.find_unused_parameters:
         for name in found.unused:
-            raise UserError(f"parallel=ddp: {unused(name)}")
+            raise UnsupportedError(f"parallel=ddp: {unused(name)}")
     if parallel.strategy == "fsdp2":
         for name in trained_parts(found.turns):
             settings = settings_of(config.optimizer, name)

@@ -129,7 +129,7 @@ class Trainer:
         self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
         self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in model.modules())
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
-        self._after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
+        self.after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last one, or until something ends it."""
@@ -194,7 +194,7 @@ class Trainer:
                 instruments.count_update(ends_step=turn is self.turns[-1])
             for optimizer in turn.optimizers:
                 optimizer.zero_grad(set_to_none=True)
-        self._after_step(self.model)
+        self.after_step(self.model)
         return step
 
     def _next_batch(self) -> Any:
