@@ -1,7 +1,10 @@
-"""Models of a user's own whose gradients are few, changed or complex."""
+"""Models of a user's own whose gradients are few, changed or complex, and a task that averages weights."""
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from ampsweep.tasks.classification import Classification
 
 
 class Unused(nn.Module):
@@ -43,3 +46,13 @@ class Waves(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         waves = torch.fft.rfft2(images[:, 0].float()) * self.weights
         return self.last(torch.fft.irfft2(waves, s=(8, 8)).flatten(1).to(images.dtype))
+
+
+class Averaging(Classification):
+    """Averages the weights after each step, by a copy that the first one makes."""
+
+    average: AveragedModel | None = None
+
+    def after_step(self, model: nn.Module) -> None:
+        self.average = self.average or AveragedModel(model)
+        self.average.update_parameters(model)

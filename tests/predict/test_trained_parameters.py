@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from steps import measured, predicted
+from steps import MLP, measured, predicted
 
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.target_device import TargetDevice
@@ -21,6 +21,12 @@ def test_such_a_step_to_the_byte(model, mode, optimizer):
 
     assert timeline.peak().categories == truth.peak
     assert timeline.at(timeline.end_of_forward) == truth.end_of_forward
+
+
+@pytest.mark.parametrize("mode", ["fp32", "amp_bf16"])
+def test_a_step_after_which_weights_are_averaged(mode):
+    overrides = (*MLP, "task._target_=partly_trained_models.Averaging", f"precision={mode}")
+    assert predicted(*overrides).peak().categories == measured(*overrides).peak
 
 
 def gradient_of_a_turned_input():

@@ -3,7 +3,8 @@
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ class FakeDevice:
             if self.target.kind == "cuda":
                 stack.enter_context(cuda_dispatch(self.target))
             stack.enter_context(taken_for_real())
+            stack.enter_context(patch.object(FakeTensor, "__deepcopy__", _deep_copy))
             stack.enter_context(self.kernels)
             yield
 
@@ -158,6 +160,17 @@ class _Transfers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value
         with self._mode:
             return _like(value)
+
+
+def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """Copy a fake tensor for `copy.deepcopy`; torch's own way reads its address, and there is none."""
+    if id(tensor) not in memo:
+        copy = tensor.detach().clone()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = (
+            nn.Parameter(copy, tensor.requires_grad) if is_parameter else copy.requires_grad_(tensor.requires_grad)
+        )
+    return cast(Tensor, memo[id(tensor)])
 
 
 def _like(tensor: Tensor) -> Tensor:
