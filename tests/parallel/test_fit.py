@@ -7,7 +7,7 @@ from torch import nn
 from trainings import GPT, MLP, STRATEGIES, composed
 
 from ampsweep.config.compose import compose_one
-from ampsweep.config.errors import UserError
+from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.parallel.blocks import blocks_of
 from ampsweep.parallel.fitting import check_fit
@@ -62,8 +62,10 @@ def test_blocks_are_those_of_the_patterns_or_of_the_model():
 def test_a_workload_that_cannot_be_distributed_is_refused(overrides, sentence):
     config = composed(*OWN, *overrides, "parallel.num_processes=2", "precision=fp32")
     found = check_model(config, build_data(config, torch.device("cpu")))
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=sentence) as refused:
         check_ranks(config, found, None)
+    ends_no_sweep = isinstance(refused.value, UnsupportedError)
+    assert ends_no_sweep == (found.unused != [])
 
 
 @pytest.mark.parametrize("name", ["Adafactor"] if INSTALLED_TORCH >= (2, 15) else ["Adafactor", "Rprop"])

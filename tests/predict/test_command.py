@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+import ampsweep
 from ampsweep.commands.main import main
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.record import find_records
@@ -125,6 +128,25 @@ def test_a_model_that_reads_values_is_named_with_its_operator(predict, model, co
     assert code == 2
     assert f"model={model}: {complaint}" in err
     assert "predict.measure=true" in err
+
+
+def test_a_workload_that_is_refused_ends_no_other(predict):
+    models = "model._target_=value_models.Gated,value_models.Sigmoid"
+    code, out, err = predict("-m", *OWN, models, "precision=fp32", "format=json")
+    answer = json.loads(out)
+    assert code == 1
+    assert [len(one["modes"]) for one in answer["workloads"]] == [1]
+    assert answer["refused"][0].startswith("model=Gated: ")
+    assert err == f"error: {answer['refused'][0]}\n"
+
+
+def test_no_gpu_is_asked_for_its_random_state(predict, monkeypatch):
+    """A worker, which is forked, cannot ask one that its parent has used."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("asked"))
+    assert predict(*SMALL)[0] == 0
+    for module in Path(ampsweep.__file__).parent.rglob("*.py"):
+        assert "fork_rng()" not in module.read_text(), module
 
 
 REFUSAL = "CUDA's autocast refuses binary_cross_entropy; use nn.BCEWithLogitsLoss"

@@ -64,7 +64,7 @@ def predict_command(argv: Sequence[str]) -> int:
         print(f"error: {sentence}", file=sys.stderr)
     code = 0 if not refused else 1 if predictions else 2
     if chosen == "json":
-        print(as_json(predictions))
+        print(as_json(predictions, refused))
         return code
     console = Terminal()
     for prediction in predictions:

@@ -61,9 +61,10 @@ def _of_float8(prediction: WorkloadPrediction) -> Iterator[str]:
     yield from dict.fromkeys(f"{arm.float8_gain}." for arm in prediction.arms if arm.float8_gain is not None)
 
 
-def as_json(predictions: Sequence[WorkloadPrediction]) -> str:
-    """All predictions as one JSON object."""
-    return json.dumps({"schema": 1, "workloads": [_workload(prediction) for prediction in predictions]}, indent=1)
+def as_json(predictions: Sequence[WorkloadPrediction], refused: Sequence[str] = ()) -> str:
+    """All predictions as one JSON object, and why the other workloads have none."""
+    found = [_workload(prediction) for prediction in predictions]
+    return json.dumps({"schema": 1, "workloads": found, "refused": refused}, indent=1)
 
 
 def _title(prediction: WorkloadPrediction) -> str:
