@@ -149,8 +149,8 @@ def test_autocast_halves_activations_and_copies_weights():
     recipe = RECIPES["adamw_fused_bf16"](mlp())
     recipe.step()
     end = recipe.traced_step().end_of_forward
-    hidden, output_for_loss, loss = 2 * 2 * BATCH * WIDTH, 4 * BATCH * WIDTH, 4
-    assert end["activations"] == pytest.approx(hidden + output_for_loss + loss, abs=16)
+    input_and_hidden, output_for_loss, loss = 3 * 2 * BATCH * WIDTH, 4 * BATCH * WIDTH, 4
+    assert end["activations"] == pytest.approx(input_and_hidden + output_for_loss + loss, abs=16)
     assert end["autocast_weights"] == 2 * 2 * WIDTH * WIDTH  # the first layer's input needs no gradient
 
 

@@ -91,6 +91,6 @@ class OperatorTracer(StorageCounter):  # type: ignore[no-untyped-call]
         if not self.recorded:
             # FSDP accumulates gradients in the dtype that they are reduced in.
             return "gradients" if is_cast and self._in_backward and sources == {"gradients"} else "temporary"
-        if not sources & _DERIVED_FROM_PARAMETERS:
-            return "other"
+        if not sources & _DERIVED_FROM_PARAMETERS and not (is_cast and inputs[0].is_floating_point()):
+            return "other"  # a batch, but for autocast's copy of it
         return "autocast_weights" if is_cast and sources in _PARAMETERS else "activations"
