@@ -11,7 +11,7 @@ from attention_calls import CALLS, call, choices_of_torch
 from devices import needs_cuda
 from torch import nn
 
-from ampsweep.predict.cuda_attention import CudaAttention
+from ampsweep.predict.cuda_attention import AttentionCall
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 
@@ -75,22 +75,25 @@ def test_dropout_keeps_a_mask_of_booleans():
         assert F.dropout(torch.randn(8), 0.5, training=False).grad_fn is None
 
 
+def chooser(target):
+    return lambda *inputs, enable_gqa: AttentionCall(*inputs, enable_gqa, target).backend()[0]
+
+
 @pytest.mark.parametrize("line", (Path(__file__).parent / "attention_choices.txt").read_text().splitlines())
 def test_attention_is_by_the_kernel_that_torch_chooses(line):
     """`attention_choices.txt` has its choices, as `attention_calls.py` asks for them."""
     *pairs, packed = line.split(" ")
     version, capability = (tuple(map(int, pair.split("."))) for pair in pairs)
-    choose = CudaAttention(TargetDevice("cuda", capability, version)).backend
+    choose = chooser(TargetDevice("cuda", capability, version))
     truth = zlib.decompress(base64.b85decode(packed)).decode()
-    assert not [
-        (*one, kernel) for one, kernel in zip(CALLS, truth, strict=True) if call(choose, "meta", *one)[0] != kernel
-    ]
+    chosen = [call(choose, "meta", *one) for one in CALLS]
+    assert not [(*both, one) for *both, one in zip(truth, chosen, CALLS, strict=True) if both[0] != both[1]]
 
 
 @needs_cuda
 def test_attention_is_by_the_kernel_that_this_torch_chooses():
-    choose = CudaAttention(TargetDevice("cuda", torch.cuda.get_device_capability())).backend
-    assert choices_of_torch() == "".join(call(choose, "cuda", *one)[0] for one in CALLS)
+    choose = chooser(TargetDevice("cuda", torch.cuda.get_device_capability()))
+    assert choices_of_torch() == "".join(call(choose, "cuda", *one) for one in CALLS)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class CudaAttention:
                 query[None], key[None], value[None], mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             ).squeeze(0)
         inputs = query, key, value
-        backend = self.backend(*inputs, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
+        backend = AttentionCall(*inputs, attn_mask, dropout_p, is_causal, enable_gqa, self._target).backend()
         bias = _additive(attn_mask, query.dtype)
         output: Tensor
         if backend == "math":
@@ -90,39 +90,9 @@ class CudaAttention:
             )[0]
         return output
 
-    def backend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        enable_gqa: bool = False,
-    ) -> Backend:
-        """The first of torch's kernels that takes these inputs and is not switched off (`torch.nn.attention`).
-
-        Raises:
-            RuntimeError: there is none.
-        """
-        switches: Any = torch.backends.cuda
-        call = _Call(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, self._target)
-        takes: dict[Backend, Callable[[], bool]] = {
-            "flash": lambda: switches.flash_sdp_enabled() and call.suits_flash(),
-            "efficient": lambda: switches.mem_efficient_sdp_enabled() and call.suits_efficient(),
-            "math": switches.math_sdp_enabled,
-            "cudnn": lambda: switches.cudnn_sdp_enabled() and call.suits_cudnn(),
-        }
-        is_first = self._target.capability[0] in _PREFER_CUDNN
-        for backend in sorted(takes, key=lambda backend: is_first and backend != "cudnn"):
-            if takes[backend]():
-                return backend
-        raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
-
 
 @dataclass(frozen=True)
-class _Call:
+class AttentionCall:
     """What decides which kernel attends; tensors are of shape (batch, heads, length, head)."""
 
     query: Tensor
@@ -134,8 +104,29 @@ class _Call:
     enable_gqa: bool
     target: TargetDevice
 
-    def suits_cudnn(self) -> bool:
+    def backend(self) -> Backend:
+        """The first of torch's kernels that takes the inputs and is not switched off (`torch.nn.attention`).
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        switches: Any = torch.backends.cuda
+        takes: dict[Backend, Callable[[], bool]] = {
+            "flash": lambda: switches.flash_sdp_enabled() and self._suits_flash(),
+            "efficient": lambda: switches.mem_efficient_sdp_enabled() and self._suits_efficient(),
+            "math": switches.math_sdp_enabled,
+            "cudnn": lambda: switches.cudnn_sdp_enabled() and self._suits_cudnn(),
+        }
+        is_first = self.target.capability[0] in _PREFER_CUDNN
+        for backend in sorted(takes, key=lambda backend: is_first and backend != "cudnn"):
+            if takes[backend]():
+                return backend
+        raise RuntimeError("No available kernel. Aborting execution.")  # as torch says it
+
+    def _suits_cudnn(self) -> bool:
         heads = self.query.shape[-1], self.value.shape[-1]
+        version, is_newer = self.target.torch_version, self.target.capability > _HOPPER
+        takes_rows = self.dropout_p == 0 and not (is_newer and _SINCE_2_14 <= version < _ROWS_AGAIN)
         return (
             self._is_half()
             and self.target.capability >= _AMPERE
@@ -144,15 +135,15 @@ class _Call:
             and all(head % _HEAD_ALIGNMENT == 0 for head in heads)
             and self._has_heads_for_cudnn(*heads)
             and self.key.shape[-2] > 1
-            and (self.query.shape[-2] > 1 or self._has_row_for_cudnn())
-            and (self.target.torch_version < _SIXTEENTHS or (16 * self.dropout_p).is_integer())
+            and (takes_rows or self.query.shape[-2] > 1)
+            and (version < _SIXTEENTHS or (16 * self.dropout_p).is_integer())
             and (
                 not torch.are_deterministic_algorithms_enabled()
                 or torch.is_deterministic_algorithms_warn_only_enabled()
             )
         )
 
-    def suits_flash(self) -> bool:
+    def _suits_flash(self) -> bool:
         head = self.query.shape[-1]
         return (
             self._is_half()
@@ -165,7 +156,7 @@ class _Call:
             and not (self._has_little_shared_memory() and (192 < head <= 224 or (head > 224 and self.dropout_p > 0)))
         )
 
-    def suits_efficient(self) -> bool:
+    def _suits_efficient(self) -> bool:
         is_half, is_ampere = self.query.dtype in _HALF, self.target.capability >= _AMPERE
         alignment = 8 if is_half else 4 if is_ampere else 1
         is_checked = is_ampere and self.target.torch_version >= _SINCE_2_14
@@ -195,11 +186,6 @@ class _Call:
         if takes_groups and (self.enable_gqa or is_implicit):
             return keys == values and queries % keys == 0
         return queries == keys == values
-
-    def _has_row_for_cudnn(self) -> bool:
-        """Tell whether it takes a query of length 1."""
-        is_refused = _SINCE_2_14 <= self.target.torch_version < _ROWS_AGAIN and self.target.capability > _HOPPER
-        return self.dropout_p == 0 and not is_refused
 
     def _has_heads_for_cudnn(self, head: int, of_value: int) -> bool:
         capability, widest = self.target.capability, max(head, of_value)
