@@ -19,7 +19,7 @@ MEMORY_CATEGORIES: Final[dict[MemoryCategory, str]] = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer_state": "optimizer state",
-    "activations": "activations, and autocast's copies of a batch",
+    "activations": "activations and autocast's copies of a batch",
     "autocast_weights": "half-precision copies of weights",
     "communication": "buckets of gradients, gathered parameters and what else ranks exchange",
     "temporary": "temporaries",
