@@ -93,7 +93,7 @@ class CudaAttention:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What decides which kernel attends; tensors are of shape (batch, heads, length, head)."""
+    """The inputs that decide which kernel attends; tensors are of shape (batch, heads, length, head)."""
 
     query: Tensor
     key: Tensor
