@@ -9,7 +9,6 @@ import pickle
 import queue
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,9 +104,10 @@ def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> No
     # multiprocessing made the way this child was started its default; a run's own workers start as they do elsewhere.
     multiprocessing.set_start_method(None, force=True)
     guard_streams()
+    over = threading.Event()
     with StopRequest() as stop:
         release_stop_signals()
-        threading.Thread(target=_obey_parent, args=(pipe, stop, grace_s), name="parent", daemon=True).start()
+        threading.Thread(target=_obey_parent, args=(pipe, stop, over, grace_s), name="parent", daemon=True).start()
         try:
             _call(order, outbox, stop)
         except SystemExit as leave:
@@ -121,6 +121,7 @@ def work(pipe: Connection, outbox: "Outbox", order: bytes, grace_s: float) -> No
             # A fork server's child leaves through os._exit, without the exit functions (wandb's teardown among them)
             # that every other process runs. Where they run later all the same, they find their list empty.
             atexit._run_exitfuncs()
+            over.set()
 
 
 def _call(order: bytes, outbox: Outbox, stop: StopRequest) -> None:
@@ -158,12 +159,13 @@ def _changed_too_late(environment: Mapping[str, str]) -> list[str]:
     return sorted(changed)
 
 
-def _obey_parent(pipe: Connection, stop: StopRequest, grace_s: float) -> None:
-    """Pass on the parent's requests to stop. The end of the pipe is the parent's death: after a grace, end too."""
+def _obey_parent(pipe: Connection, stop: StopRequest, over: threading.Event, grace_s: float) -> None:
+    """Pass on the parent's requests to stop. The end of the pipe is the parent's death: end once the call is `over`,
+    for nobody takes its result, and after a grace whatever it does."""
     try:
         while True:
             stop.request(pipe.recv())
     except (EOFError, OSError):
         stop.request("the parent process died")
-        time.sleep(grace_s)
+        over.wait(grace_s)
         os._exit(1)

@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe, connection, set_forkserver_preload
+from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection
 from typing import Any, Final, Generic
 
 import psutil
 
 from ampsweep.launch.child import Fault, NamedFunction, Outbox, Result, work
-from ampsweep.launch.processes import METHODS, SLOW_IMPORTS
+from ampsweep.launch.processes import METHODS, SLOW_IMPORTS, start_fork_server
 from ampsweep.launch.signals import StopRequest
 from ampsweep.text import one_line
 
@@ -100,9 +100,10 @@ def _launch(
 
     for name in ("torch.distributed.elastic", "torch.multiprocessing"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what it would say the record says
-    set_forkserver_preload([*SLOW_IMPORTS, "torch.distributed.fsdp", "torch.distributed.tensor"])
     logs = tempfile.mkdtemp(prefix="ampsweep-ranks-")
     try:
+        # Here, where it holds the stop signals back: those that reach every process would end the server and its ranks.
+        start_fork_server([*SLOW_IMPORTS, "torch.distributed.fsdp", "torch.distributed.tensor"])
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,

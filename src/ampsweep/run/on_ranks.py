@@ -52,22 +52,22 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
     is_oom_kill = kills is not None and (num_oom_kills() or 0) > kills
     fault = faults[0] if faults else None
     if fault is None or fault.is_guess:
-        fault = _sudden_end(ranks, is_oom_kill=is_oom_kill) or fault
+        fault = _sudden_end(ranks, "interrupted" if stop.requested else "failed", is_oom_kill=is_oom_kill) or fault
     return _finished(request, fault, ranks).status
 
 
-def _sudden_end(ranks: Sequence[RankExit[Status]], *, is_oom_kill: bool) -> RankFault | None:
-    """The fault of a rank that could not tell its own."""
+def _sudden_end(ranks: Sequence[RankExit[Status]], status: Status, *, is_oom_kill: bool) -> RankFault | None:
+    """The fault of a rank that could not tell its own; a process that is gone gives the run this status."""
     for one in ranks:
         if one.signal is not None and one.result is None:
             name = signal.Signals(one.signal).name
             oom = OOM_KILLED if is_oom_kill and name == "SIGKILL" else None
             error = f"it was killed by {name}" if oom is None else oom.sentence
-            return RankFault(rank=one.rank, status="failed" if oom is None else "oom", error=error, oom=oom)
+            return RankFault(rank=one.rank, status=status if oom is None else "oom", error=error, oom=oom)
     for one in ranks:
         if one.result is None and one.fault is None:
             code = "" if one.exit_code is None else f" with exit code {one.exit_code}"
-            return RankFault(rank=one.rank, status="failed", error=f"its process ended{code} without a result")
+            return RankFault(rank=one.rank, status=status, error=f"its process ended{code} without a result")
     for one in ranks:
         if one.fault is not None:
             return RankFault(rank=one.rank, status="failed", error=one.fault.sentence, traceback=one.fault.traceback)
@@ -84,7 +84,7 @@ def _finished(request: RunRequest, fault: RankFault | None, ranks: Sequence[Rank
     if fault is None:
         return record
     # Lost only after the training had ended, while it was sent, or predicted: what it came to stands.
-    if record.status not in OUTCOMES:
+    if record.status not in OUTCOMES and not (fault.status == "interrupted" and record.ended_at):
         record.status, record.error, record.oom = fault.status, fault.sentence, fault.oom
         record.ended_at = record.ended_at or now()
         record.write(request.directory)
