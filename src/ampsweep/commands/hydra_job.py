@@ -23,7 +23,7 @@ from ampsweep.launch.signals import StopRequest, pass_on
 from ampsweep.record import remove_leftovers, write_atomically
 from ampsweep.redaction import hidden, hide
 from ampsweep.run.directories import has_checkpoint, own_directory
-from ampsweep.run.failure import RunFailedError, failed
+from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.point_runs import PointRuns
@@ -55,13 +55,20 @@ def request_of(composed: DictConfig, checkpoint: Path | None, wandb: WandbAddres
 class SingleJob:
     """Trains the one run of a command in this process, in the directory that Hydra has made for it.
 
-    A failure is kept in `failure`, since Hydra would print the command line, secrets included, for one that is raised.
+    `begin` gets what is trained, first. A failure is kept in `failure`, since Hydra would print the command line,
+    secrets included, for one that is raised.
     """
 
     def __init__(
-        self, prepared: "PreparedRun", checkpoint: Path | None, display: MessagePrinter, wandb: WandbAddress | None
+        self,
+        prepared: "PreparedRun",
+        checkpoint: Path | None,
+        display: MessagePrinter,
+        wandb: WandbAddress | None,
+        begin: Callable[[object], None],
     ) -> None:
         self._prepared, self._checkpoint, self._display, self._wandb = prepared, checkpoint, display, wandb
+        self._begin = begin
         self.failure: RunFailedError | None = None
 
     def __call__(self, composed: DictConfig) -> None:
@@ -71,6 +78,8 @@ class SingleJob:
         config, directory = request.config, request.directory
         try:
             keep_hydra_files(composed, directory)
+            (directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
+            self._begin(request)
             with StopRequest() as stop:
                 run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything

@@ -4,9 +4,10 @@ Reports are imported only once there are results, because their statistics take 
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 
 from ampsweep.commands.arguments import Arguments, parse, quoted
 from ampsweep.commands.dry_run import print_plan
@@ -21,11 +22,17 @@ from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import EIGHT_BIT_STATES, NO_TORCHAO, step_dtypes
 from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.launch.isolated import ChildError, ChildExit
 from ampsweep.launch.signals import stop_signals_as_interrupt
+from ampsweep.launch.watchdog import STACKS_BEGIN
+from ampsweep.launch.watched import call_watched
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
+from ampsweep.run.failure import ERROR_NAME, RunFailedError, kept_error
+from ampsweep.run.own_process import complete_record
+from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
 from ampsweep.sweep.existence import check_existence
 from ampsweep.sweep.plan import Plan
@@ -109,11 +116,40 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         return print_plan([config], preflight([config]), Terminal())
     if config.parallel.strategy != "single":
         return train_on_ranks(points, config_name, wandb)
+    begun: list[object] = []
+
+    def train(send: Callable[[object], None]) -> int:
+        return ended(lambda: _train_here(points, config_name, wandb, send), points.calls[0])
+
+    lost = call_watched(train, begun.append)
+    return lost.result if lost.result is not None else _complete(begun, lost)
+
+
+def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
+    """Complete the record of a run whose process was lost, if it had begun, and return the exit code.
+
+    Raises:
+        RunFailedError, ChildError: it failed, or had not begun.
+    """
+    lost.raise_interrupt()
+    if not begun:
+        raise ChildError(f"the process of the run {lost.sentence}")
+    [request] = begun
+    assert isinstance(request, RunRequest)
+    has_told = (kept := kept_error(request.directory)) and not kept.startswith(STACKS_BEGIN)
+    record = complete_record(request, lost)
+    if record.status == "failed" and not has_told:
+        place = request.directory
+        raise RunFailedError(f"{place.name} failed: {record.error}; its error in full: {place / ERROR_NAME}")
+    return _show(request.directory)
+
+
+def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
     from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
     from ampsweep.training.build.device import taken_device
 
-    plan = Plan(points.points)
+    config, plan = points.points[0].config, Plan(points.points)
     with ProgressDisplay(plan, in_training_process=True) as display, taken_device(config.device, display.say) as taken:
         directory, resume = resumed_run(config, display.say)
         address = None if wandb is None else wandb.address
@@ -126,10 +162,14 @@ def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> 
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
-        job = SingleJob(prepared, resume, display, address)
+        job = SingleJob(prepared, resume, display, address, send)
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
         if job.failure is not None:
             raise job.failure
+    return _show(directory)
+
+
+def _show(directory: Path) -> int:
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)

@@ -14,6 +14,7 @@ from typing import Generic, cast
 
 from ampsweep.launch.child import Fault, NamedFunction, Result, serve
 from ampsweep.launch.oom_kills import num_oom_kills
+from ampsweep.launch.orphans import adopt_orphans, end_orphans
 from ampsweep.launch.processes import METHODS, Method, start_process
 from ampsweep.launch.signals import StopRequest
 
@@ -126,6 +127,7 @@ class _Child(Generic[Result]):
         is_forked = method == "forkserver"
         self._process, self._pipe = start_process(method, serve, (order, environment, grace_s, is_forked))
         self._pipe_ended = False
+        self._known = adopt_orphans()
 
     def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
         """Take the child's messages until it has ended."""
@@ -149,13 +151,14 @@ class _Child(Generic[Result]):
             self._process.kill()
             self._process.join()
             self._end_orphan()
+            end_orphans(self._known)
 
     def exit(self, stopped_by: str) -> ChildExit[Result]:
         exitcode = self._process.exitcode
         assert exitcode is not None
         fault = self._fault
         if fault is None and (exitcode != 0 or not self._returned):
-            fault = Fault(_sudden_end(exitcode))
+            fault = Fault(sudden_end(exitcode))
         sentence, error = (None, None) if fault is None else (fault.sentence, fault.traceback or fault.sentence)
         return ChildExit(exitcode, self._result, error, sentence, stopped_by, self._oom_killed(exitcode))
 
@@ -208,7 +211,7 @@ class _Child(Generic[Result]):
                 os.kill(self._process.pid, signal.SIGKILL)
 
 
-def _sudden_end(exitcode: int) -> str:
+def sudden_end(exitcode: int) -> str:
     """The sentence about a process that ended without sending a result or an error."""
     if exitcode >= 0:
         lost = " (or its fork server was killed)" if exitcode == _SERVER_LOST else ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import ChildExit, run_isolated
@@ -61,7 +61,7 @@ def _killed_for_memory() -> OutOfMemory:
     return OOM_KILLED if job is None else replace(OOM_KILLED, told=f"{OOM_KILLED.told} in Slurm's job {job} (--mem)")
 
 
-def complete_record(request: RunRequest, ended: ChildExit[Status]) -> RunRecord:
+def complete_record(request: RunRequest, ended: ChildExit[Any]) -> RunRecord:
     """Read the run's record and add the facts that only the parent knows: that the process died, and how."""
     request.directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
     try:
