@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -68,6 +69,12 @@ class Broken(Digits):
 
     def crashes(self) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
+
+    def leaves_well(self) -> None:
+        os._exit(0)
+
+    def leaves_a_thread(self) -> None:
+        threading.Thread(target=time.sleep, args=(1000,)).start()
 
     def aborts(self) -> None:
         os.abort()
@@ -250,3 +257,6 @@ class BrokenRank(Broken):
 
     def stops(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
+
+    def signals_all(self) -> None:
+        os.killpg(0, signal.SIGTERM)

@@ -5,7 +5,7 @@ import time
 
 import psutil
 import pytest
-from command_line import PATIENCE_S, all_runs
+from command_line import PATIENCE_S, all_runs, only_run
 
 OWN = (
     "model=custom",
@@ -43,6 +43,13 @@ def alive_in(directory):
         except psutil.Error:
             continue
     return found
+
+
+@pytest.mark.slow
+def test_ranks_that_are_stopped_with_all_around_them_are_interrupted(start):
+    start(*OWN, "+model.rank=1", "+model.what=signals_all").finish()
+    record = only_run().record
+    assert (record.status, record.error[:18]) == ("interrupted", "SIGTERM after step")
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import own_models
 import pytest
-from command_line import all_runs, only_run, only_sweep
+from command_line import PATIENCE_S, all_runs, only_run, only_sweep
 from wandb_file import read_wandb_file
 
 OWN = (
@@ -107,6 +107,22 @@ def test_a_model_that_leaves_python_chooses_no_exit_code(start):
     assert (record.status, record.error) == ("failed", told)
     assert ended.code == 1
     assert told in ended.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("leaves_well", "ended with exit code 0 before it returned"), ("crashes", "killed by SIGSEGV")]
+)
+def test_a_single_run_that_is_lost_has_failed(start, what, told):
+    ended = start(*OWN, f"+model.what={what}").finish()
+    run = only_run()
+    assert (ended.code, run.record.status, run.record.error) == (1, "failed", told)
+    kept = (run.directory / "error.txt").resolve()
+    assert ended.said == [f"error: {run.directory.name} failed: {told}; its error in full: {kept}"]
+
+
+@pytest.mark.slow
+def test_a_thread_that_is_left_does_not_keep_a_single_run(start):
+    assert start(*OWN, "+model.what=leaves_a_thread").process.wait(2 * PATIENCE_S) == 0
 
 
 def test_a_precision_without_a_kernel_is_unsupported(train):

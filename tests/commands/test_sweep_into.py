@@ -1,10 +1,12 @@
 """`into=DIR`: an earlier sweep is completed and extended; what is finished stays as it is."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from command_line import MLP, all_runs, only_run, only_sweep
+from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 
+from ampsweep.launch.device_lock import device_lock
 from ampsweep.record import RunRecord
 
 
@@ -40,6 +42,18 @@ def test_a_dry_run_tells_what_is_finished(copied, train):
     assert ended.code == 0
     assert "finished earlier" in ended.out
     assert "2 points, 1 to train" in ended.out
+
+
+@pytest.mark.slow
+def test_a_point_that_another_sweep_trains_meanwhile_is_not_trained_again(copied, start, tmp_path):
+    run = all_runs(copied.directory)[0]
+    other = run.directory.rename(tmp_path / "other")
+    with device_lock("cpu"):
+        sweep = start("-m", *copied.arguments, f"into={copied.directory}")
+        wait_until(lambda: "waiting for cpu" in sweep.process.stderr.readline(), "it waits for the device")
+        shutil.copytree(other, run.directory, dirs_exist_ok=True, copy_function=shutil.copy)
+    assert sweep.finish().code == 0
+    assert RunRecord.read(run.directory).attempts == RunRecord.read(other).attempts
 
 
 @pytest.mark.slow

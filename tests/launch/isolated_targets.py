@@ -5,6 +5,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -112,6 +113,17 @@ def train_until_stopped(path, *, send, stop):
     time.sleep(0.3)
     Path(path).write_text(stop.reason)
     return stop.reason
+
+
+def linger_once_stopped(path, *, send, stop):
+    train_until_stopped(path, send=send, stop=stop)
+    linger()
+
+
+def leave_a_process(path, *, send):
+    send(subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+    time.sleep(0.2)  # the message is on its way
+    os._exit(7)
 
 
 def never_stop(path, *, send):

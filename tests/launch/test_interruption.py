@@ -142,6 +142,18 @@ def test_the_child_of_a_killed_parent_stops_as_asked(start, tmp_path):
     assert (tmp_path / "end").read_text() == "the parent process died"
 
 
+def test_the_child_of_a_killed_parent_ends_with_its_call(start):
+    parent = start("linger_once_stopped")
+    child = parent.hear()
+    parent.signal(signal.SIGKILL)
+    assert wait_for_end(child, within_s=30), "its own threads would keep it for a minute"
+
+
+def test_a_process_that_a_child_leaves_ends_with_it(start):
+    parent = start("leave_a_process")
+    assert wait_for_end(parent.hear(), within_s=30)
+
+
 def test_the_child_of_a_killed_parent_ends_after_its_grace(start):
     parent = start("never_stop", grace_s=0.4)
     child = parent.hear()

@@ -14,6 +14,7 @@ from ampsweep.record import SNAPSHOT_NAME, RunRecord, read_history
 from ampsweep.record.numerics import Magnitudes, RunNumerics
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, RankFigures, RecordedDtypes, StepPrediction
 from ampsweep.tracking.tracker import make_tracker
+from ampsweep.tracking.wandb.content import run_end
 
 CONFIG = TrackingConfig(mode="online", project="mine", tags=["a", "b"])
 
@@ -158,6 +159,17 @@ def test_what_nobody_may_be_looking_for_is_an_alert(
     assert (alert.title, alert.severity) == (title, "WARN")
     assert alert.text.startswith("amp_bf16-gpt_tiny-b16-s0")
     assert alert.text.endswith(error or "its speed does not count: too warm; busy")
+
+
+def test_a_sweep_sends_one_alert_of_a_kind(record: RunRecord, tmp_path: Path) -> None:
+    (tmp_path / "multirun.yaml").touch()
+    record.contamination = Contamination(verdict="contaminated", reasons=["busy"])
+    told = []
+    for run_id in ("first", "second", "first"):
+        record.run_id, directory = run_id, tmp_path / run_id
+        directory.mkdir(exist_ok=True)
+        told.append(len(run_end(run_id, record, directory).alerts))
+    assert told == [1, 0, 1], "the first run's may have been lost, and is sent again with it"
 
 
 def test_files_go_along_when_they_are_asked_for(

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -19,11 +18,10 @@ from ampsweep.config import hydra_config  # noqa: F401  (a launcher's worker com
 from ampsweep.config.compose import conf_dir
 from ampsweep.config.hydra_config import to_config
 from ampsweep.config.identity import resolved_values
-from ampsweep.launch.signals import StopRequest, pass_on
+from ampsweep.launch.signals import pass_on
 from ampsweep.record import remove_leftovers, write_atomically
 from ampsweep.redaction import hidden, hide
 from ampsweep.run.directories import has_checkpoint, own_directory
-from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed
 from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.run.point_runs import PointRuns
@@ -31,12 +29,8 @@ from ampsweep.run.request import RunRequest
 from ampsweep.search.largest_batch import search_and_train
 from ampsweep.sweep.first_part import train_at_seam
 from ampsweep.sweep.shared_predictions import PREDICT_RUN, SharedPredictions
-from ampsweep.text import one_line
 from ampsweep.tracking.wandb.process import WandbAddress
 from ampsweep.tracking.wandb.run_settings import group_of
-
-if TYPE_CHECKING:
-    from ampsweep.run.lifecycle import PreparedRun
 
 
 def request_of(composed: DictConfig, checkpoint: Path | None, wandb: WandbAddress | None) -> RunRequest:
@@ -50,42 +44,6 @@ def request_of(composed: DictConfig, checkpoint: Path | None, wandb: WandbAddres
         wandb=wandb,
         predictor=PREDICT_RUN,
     )
-
-
-class SingleJob:
-    """Trains the one run of a command in this process, in the directory that Hydra has made for it.
-
-    `begin` gets what is trained, first. A failure is kept in `failure`, since Hydra would print the command line,
-    secrets included, for one that is raised.
-    """
-
-    def __init__(
-        self,
-        prepared: "PreparedRun",
-        checkpoint: Path | None,
-        display: MessagePrinter,
-        wandb: WandbAddress | None,
-        begin: Callable[[object], None],
-    ) -> None:
-        self._prepared, self._checkpoint, self._display, self._wandb = prepared, checkpoint, display, wandb
-        self._begin = begin
-        self.failure: RunFailedError | None = None
-
-    def __call__(self, composed: DictConfig) -> None:
-        from ampsweep.run.lifecycle import run_prepared  # imported already by who has prepared it, and torch with it
-
-        request = request_of(composed, self._checkpoint, self._wandb)
-        config, directory = request.config, request.directory
-        try:
-            keep_hydra_files(composed, directory)
-            (directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
-            self._begin(request)
-            with StopRequest() as stop:
-                run_prepared(request, self._prepared, send=self._display.on_message, stop=stop)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
-            sentence = f"{directory.name} failed: {one_line(error)}"
-            self.failure = failed(error, sentence, directory, config)
-            self.failure.__cause__ = error
 
 
 class SweepEnded(BaseException):

@@ -1,7 +1,6 @@
 """One training on several ranks: `python train.py parallel=ddp ...` starts them, and torchrun has started them."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from omegaconf import DictConfig
@@ -18,12 +17,11 @@ from ampsweep.record import RunRecord
 from ampsweep.record.outcome import SOME_FAILED, Status, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
-from ampsweep.run.messages import MessagePrinter
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
+from ampsweep.tracking.wandb.process import WandbProcess
 
 _JOIN: Final = NamedFunction[Status]("ampsweep.run.rank:join_run")
 
@@ -100,26 +98,19 @@ def train_on_ranks(points: Points, config_name: str, wandb: WandbProcess | None)
         directory = directory or new_directory(config) / run_directory_name(config)
         if checked.too_large is not None:
             display.say(checked.too_large)
-        job = _RanksJob(resume, display, address)
+        interrupts: list[KeyboardInterrupt] = []
+
+        def job(composed: DictConfig) -> None:
+            request = request_of(composed, resume, address)
+            keep_hydra_files(composed, request.directory)
+            try:
+                run_in_own_process(request, display)
+            except KeyboardInterrupt as interrupt:
+                interrupts.append(interrupt)
+
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
     from ampsweep.report.run_summary import print_run_summary
 
     record = RunRecord.read(directory)
     print_run_summary(directory, record, Terminal())
-    return SOME_FAILED if job.was_interrupted else exit_code(record.status)
-
-
-class _RanksJob:
-    """Trains the one run of a command in processes of its own, in the directory that Hydra has made for it."""
-
-    def __init__(self, checkpoint: Path | None, display: MessagePrinter, wandb: WandbAddress | None) -> None:
-        self._checkpoint, self._display, self._wandb = checkpoint, display, wandb
-        self.was_interrupted = False
-
-    def __call__(self, composed: DictConfig) -> None:
-        request = request_of(composed, self._checkpoint, self._wandb)
-        keep_hydra_files(composed, request.directory)
-        try:
-            run_in_own_process(request, self._display)
-        except KeyboardInterrupt:
-            self.was_interrupted = True
+    return SOME_FAILED if interrupts else exit_code(record.status)

@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from ampsweep.commands.arguments import Arguments, parse, quoted
 from ampsweep.commands.dry_run import print_plan
 from ampsweep.commands.entry import ended
-from ampsweep.commands.hydra_job import SingleJob, SweepJob, hand_over
+from ampsweep.commands.hydra_job import SweepJob, hand_over, keep_hydra_files, request_of
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks, with_world_size
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
@@ -23,14 +25,14 @@ from ampsweep.config.modes import EIGHT_BIT_STATES, NO_TORCHAO, step_dtypes
 from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.isolated import ChildError, ChildExit
-from ampsweep.launch.signals import stop_signals_as_interrupt
+from ampsweep.launch.signals import StopRequest, stop_signals_as_interrupt
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.launch.watched import call_watched
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
-from ampsweep.run.failure import ERROR_NAME, RunFailedError, kept_error
+from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error
 from ampsweep.run.own_process import complete_record
 from ampsweep.run.request import RunRequest
 from ampsweep.socket_folder import socket_folder
@@ -38,6 +40,7 @@ from ampsweep.sweep.existence import check_existence
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
+from ampsweep.text import one_line
 from ampsweep.tracking.wandb.agent import agent_overrides, is_agents_run
 from ampsweep.tracking.wandb.process import WandbProcess
 
@@ -146,6 +149,7 @@ def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
 
 def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
     # torch is imported here and not above: the parent of a sweep does without it.
+    from ampsweep.run.lifecycle import run_prepared
     from ampsweep.sweep.preflight_checks import check_checkpoint, check_single_run
     from ampsweep.training.build.device import taken_device
 
@@ -162,10 +166,25 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
-        job = SingleJob(prepared, resume, display, address, send)
+        failures: list[
+            RunFailedError
+        ] = []  # Hydra would print the command line, secrets included, for one raised in it
+
+        def job(composed: DictConfig) -> None:
+            request = request_of(composed, resume, address)
+            try:
+                keep_hydra_files(composed, directory)
+                (directory / ERROR_NAME).unlink(missing_ok=True)  # of an earlier attempt
+                send(request)
+                with StopRequest() as stop:
+                    run_prepared(request, prepared, send=display.on_message, stop=stop)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
+                failures.append(failed(error, f"{directory.name} failed: {one_line(error)}", directory, config))
+                failures[0].__cause__ = error
+
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
-        if job.failure is not None:
-            raise job.failure
+        for failure in failures:
+            raise failure
     return _show(directory)
 
 

@@ -123,6 +123,8 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
     if request.untrained is not None:
         return end_untrained(request, run_devices(config.device)[0], request.untrained, send)
     with taken_device(config.device, lambda text: send(Say(text)), stop) as taken:
+        if (status := request.trained_meanwhile()) is not None:
+            return status
         device = taken.device
         searches = request.batch_search is not None
         unsupported = why_unsupported(config.precision, device, searches_batch=searches)

@@ -46,6 +46,8 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
         faults.append(message) if isinstance(message, RankFault) else send(message)
 
     with taken_devices(config.device, number, lambda text: send(Say(text)), stop) as taken:
+        if (status := request.trained_meanwhile()) is not None:
+            return status
         kills = num_oom_kills()
         order = (request, taken)
         ranks = run_ranks(_RANK, order, number, on_message=on_message, stop=stop, watch=lambda: bool(faults))

@@ -1,7 +1,9 @@
 """The request for one training, and the record that it begins with."""
 
 import secrets
-from dataclasses import asdict, dataclass
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from ampsweep.config.modes import arm_of, dtypes_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
-from ampsweep.record import Identity, RunRecord
+from ampsweep.record import FILE_NAME, Identity, RecordError, RunRecord
 from ampsweep.record.batch_search import BatchSearch
-from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.outcome import OUTCOMES, OutOfMemory, Status
 from ampsweep.record.parts import RecordedDtypes, StepPrediction
 from ampsweep.tracking.wandb.process import WandbAddress
 
@@ -46,6 +48,8 @@ class RunRequest:
     """Function of config and device that makes the prediction if there is none yet; None: nothing is predicted."""
     untrained: Untrained | None = None
     """The end of a run that has no checkpoint to begin with; None: it trains."""
+    asked_at_s: float = field(default_factory=time.time)
+    """The time at which the run had no outcome yet."""
     is_recorded: bool = True
     """False on the ranks that leave the run's files to the first one."""
 
@@ -53,6 +57,15 @@ class RunRequest:
         """Write the run's record, where it is this process that does."""
         if self.is_recorded:
             record.write(self.directory)
+
+    def trained_meanwhile(self) -> Status | None:
+        """The outcome that another sweep of this directory has given the run since it was asked for; None without."""
+        with suppress(FileNotFoundError, RecordError):
+            record = RunRecord.read(self.directory)
+            is_new = (self.directory / FILE_NAME).stat().st_mtime > self.asked_at_s
+            if is_new and record.status in OUTCOMES and record.config_hash == config_hash(self.config):
+                return record.status
+        return None
 
 
 def new_record(

@@ -1,6 +1,7 @@
 """The search for the largest batch that trains, with one process per probe, and the training with that batch."""
 
 import copy
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +62,8 @@ def search_and_train(request: RunRequest, composed: DictConfig, sweep: Path, dis
         ) -> bool:
             return record.status == "oom" and tried == best
 
-        record = run_in_own_process(replace(request, config=config, batch_search=search), display, is_tried_again)
+        training = replace(request, config=config, batch_search=search, asked_at_s=time.time())
+        record = run_in_own_process(training, display, is_tried_again)
         if not is_tried_again(record):
             return
         # What trains for a few steps may run out of memory later: memory is fragmented, or some step is larger.

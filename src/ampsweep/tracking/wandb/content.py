@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -91,7 +92,8 @@ def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
     measured = {key for row in rows for key in row if key.startswith(MEASURED)}
     outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
     summary |= numerics_shown(directory)
-    return RunEnd(summary, outdated, tuple(alerts(record)), tuple(_artifacts(id, record, directory)))
+    told = tuple(alert for alert in alerts(record) if _is_first(alert, record, directory))
+    return RunEnd(summary, outdated, told, tuple(_artifacts(id, record, directory)))
 
 
 def end_summary(record: RunRecord, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -119,6 +121,19 @@ def alerts(record: RunRecord) -> Iterator[Alert]:
     contamination = facts["contamination"] or {}
     if contamination.get("verdict") == "contaminated":
         yield Alert("Contaminated", f"{name}, its speed does not count: {'; '.join(contamination['reasons'])}")
+
+
+def _is_first(alert: Alert, record: RunRecord, directory: Path) -> bool:
+    """Tell whether the run is the one of its sweep that sends such an alert: the first, also when it is sent again.
+
+    A file beside the runs names it, for they may be sent by several processes.
+    """
+    if not (directory.parent / "multirun.yaml").is_file():
+        return True
+    claim = directory.parent / f".alert-{alert.title.lower().replace(' ', '-')}"
+    with suppress(FileExistsError), claim.open("x", encoding="utf-8") as new:
+        new.write(record.run_id)
+    return claim.read_text(encoding="utf-8") == record.run_id
 
 
 def send_record(run: "wandb.Run", record: RunRecord) -> None:
