@@ -66,17 +66,22 @@ def test_the_sweep_goes_on_after_each_kind_of_failure(train):
     assert "killed by SIGKILL" in (only_sweep() / "comparison.md").read_text()
 
 
-def test_a_single_failure_names_the_users_own_line(start):
-    ended = start(*OWN, "+model.what=raises").finish()
-    run = only_run()
-    told = f"RuntimeError: my model broke ({place_of_statement('raise RuntimeError')})"
-    assert (run.record.status, run.record.error) == ("failed", told)
-    assert [row["step"] for row in run.history] == [1, 2]
-    assert ended.code == 1
-    assert ended.out == ""
-    kept = run.directory / "error.txt"
-    assert ended.said == [f"error: {run.directory.name} failed: {told}; its error in full: {kept.resolve()}"]
-    assert 'raise RuntimeError("my model broke")' in kept.read_text()
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("raises", f"RuntimeError: my model broke ({place_of_statement('raise RuntimeError')})"),
+        ("exits", f"ended by sys.exit(5) ({place_of_statement('sys.exit')})"),
+        ("leaves_well", "ended with exit code 0 before it returned"),
+        ("crashes", "killed by SIGSEGV"),
+    ],
+)
+def test_a_single_run_that_fails_says_how_and_keeps_its_error(start, what, told):
+    ended = start(*OWN, f"+model.what={what}").finish()
+    run, kept = only_run(), (only_run().directory / "error.txt").resolve()
+    assert (ended.code, ended.out, run.record.status, run.record.error) == (1, "", "failed", told)
+    assert ended.said == [f"error: {run.directory.name} failed: {told}; its error in full: {kept}"]
+    assert what != "raises" or [row["step"] for row in run.history] == [1, 2]
+    assert what != "raises" or 'raise RuntimeError("my model broke")' in kept.read_text()
 
 
 def test_hydra_full_error_shows_the_traceback_as_well(train, monkeypatch):
@@ -98,26 +103,6 @@ def test_a_failure_tells_no_secret(train):
     assert "the service does not take ***" in run.record.error
     assert "the service does not take ***" in (run.directory / "error.txt").read_text()
     assert "not-to-be-told-1234" not in ended.err
-
-
-def test_a_model_that_leaves_python_chooses_no_exit_code(start):
-    ended = start(*OWN, "+model.what=exits").finish()
-    record = only_run().record
-    told = f"ended by sys.exit(5) ({place_of_statement('sys.exit')})"
-    assert (record.status, record.error) == ("failed", told)
-    assert ended.code == 1
-    assert told in ended.err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("what", "told"), [("leaves_well", "ended with exit code 0 before it returned"), ("crashes", "killed by SIGSEGV")]
-)
-def test_a_single_run_that_is_lost_has_failed(start, what, told):
-    ended = start(*OWN, f"+model.what={what}").finish()
-    run = only_run()
-    assert (ended.code, run.record.status, run.record.error) == (1, "failed", told)
-    kept = (run.directory / "error.txt").resolve()
-    assert ended.said == [f"error: {run.directory.name} failed: {told}; its error in full: {kept}"]
 
 
 @pytest.mark.slow
