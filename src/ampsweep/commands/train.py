@@ -140,11 +140,11 @@ def _complete(begun: Sequence[object], lost: ChildExit[int]) -> int:
     [request] = begun
     assert isinstance(request, RunRequest)
     has_told = (kept := kept_error(request.directory)) and not kept.startswith(STACKS_BEGIN)
-    record = complete_record(request, lost)
+    record, place = complete_record(request, lost), request.directory
+    Terminal(stderr=True).show_cursor()  # which a display of the progress has hidden
     if record.status == "failed" and not has_told:
-        place = request.directory
         raise RunFailedError(f"{place.name} failed: {record.error}; its error in full: {place / ERROR_NAME}")
-    return _show(request.directory)
+    return exit_code(record.status) if has_told else _show(place)
 
 
 def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, send: Callable[[object], None]) -> int:
@@ -166,9 +166,8 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
         if checked.too_large is not None:
             display.say(checked.too_large)
         display.run_begins(config)
-        failures: list[
-            RunFailedError
-        ] = []  # Hydra would print the command line, secrets included, for one raised in it
+        # Kept, as Hydra would print the command line, secrets included, for one that is raised.
+        failures: list[RunFailedError] = []
 
         def job(composed: DictConfig) -> None:
             request = request_of(composed, resume, address)
