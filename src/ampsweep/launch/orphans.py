@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import threading
 from collections.abc import Container
 from contextlib import suppress
 
@@ -18,9 +19,9 @@ def adopt_orphans() -> frozenset[int]:
 def end_orphans(known: Container[int]) -> None:
     """Send SIGTERM to the children of this process that are not `known`; those of ours ignore it until they are done.
 
-    To be called where no other thread starts processes.
+    In another thread than the main one nothing is done: a third may just be starting a process.
     """
-    for child in psutil.Process().children():
+    for child in psutil.Process().children() if threading.current_thread() is threading.main_thread() else ():
         with suppress(psutil.Error):
             if child.pid not in known:
                 child.terminate()
