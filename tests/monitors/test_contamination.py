@@ -49,7 +49,7 @@ def verdict_on(work, **evidence):
     watch.after_warmup()
     work()
     watch.end()
-    return watch.verdict(**({"busy_before": None, "throttled_pct": None} | evidence))
+    return watch.verdict(Evidence(**evidence))
 
 
 @pytest.mark.usefixtures("foreign_load")
@@ -137,7 +137,7 @@ def test_a_run_kept_to_cores_is_judged_by_these(monkeypatch, tmp_path):
         keep_busy(0.6)
         busy(**seconds)
         watch.end()
-        return watch.verdict(busy_before=None, throttled_pct=None)
+        return watch.verdict(Evidence())
 
     assert [reason for reason in judged(cpu1=30, cpu5=30).reasons if "other processes" in reason] == []
     (of_sibling,) = [reason for reason in judged(cpu0=1, cpu4=3).reasons if "other processes" in reason]
@@ -176,7 +176,7 @@ def test_evaluation_and_checkpoints_may_wait_for_a_disk():
     watch.pause()
     time.sleep(0.1)
     watch.end()
-    figures = watch.verdict(busy_before=None, throttled_pct=None).figures
+    figures = watch.verdict(Evidence()).figures
     assert figures["window_s"] == pytest.approx(0.6, abs=0.2)
     assert figures["own_cores"] * figures["window_s"] == pytest.approx(own, abs=0.1)
 
@@ -192,7 +192,7 @@ def test_too_short_a_time_tells_nothing():
 def test_a_run_without_steps_after_warmup_tells_nothing():
     watch = UseDuringRun(CPU)
     watch.end()
-    found = watch.verdict(busy_before=None, throttled_pct=None)
+    found = watch.verdict(Evidence())
     assert (found.verdict, found.reasons) == ("unknown", ["no step came after warm-up"])
     assert found.figures == {}
 
@@ -209,11 +209,15 @@ def test_a_run_without_steps_after_warmup_tells_nothing():
         ({"own_cores": 0.3}, "contaminated"),
         ({"foreign_cores": None}, "unknown"),
         ({"foreign_cores": None, "own_cores": 0.3}, "contaminated"),
+        ({"own_cores": 0.07, "data_wait_share": 0.94}, "clean"),
+        ({"own_cores": 0.07, "data_wait_share": 0.5}, "contaminated"),
+        ({"own_cores": 0.07, "data_wait_share": 0.94, "foreign_cores": 1.0}, "contaminated"),
         ({"foreign_cores": 1.0, "window_s": 0.2}, "unknown"),
     ],
 )
 def test_a_cpu_is_judged_by_who_used_it(seen, verdict):
-    found = judge(CPU, Evidence(host=replace(ALONE, **seen)))
+    waited = {"data_wait_share": seen.pop("data_wait_share", 0.0)}
+    found = judge(CPU, Evidence(host=replace(ALONE, **seen), **waited))
     assert found.verdict == verdict
     assert bool(found.reasons) == (verdict != "clean")
 

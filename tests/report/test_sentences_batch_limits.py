@@ -91,7 +91,7 @@ def test_why_there_is_no_larger_batch(entry, text):
         ),
         (
             SearchNote(kind="limited", limits=(WaitForData(wait_ms=30.0, step_ms=100.0),)),
-            "its throughput is limited by waiting for data, 30.0 ms a step on average",
+            "its throughput is limited by waiting for data, 30.0 ms a step on average, 30% of it",
         ),
         (SearchNote(kind="different answers", batch_sizes=(4, 6)), "its searches differ: batches 4, 6"),
         (

@@ -83,7 +83,7 @@ NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
         (replace(FOUND, limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
         (
             replace(FOUND, limits=(LAUNCHING, WAITING)),
-            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average)",
+            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average, 30% of it)",
         ),
         (
             replace(FOUND, limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
@@ -136,7 +136,7 @@ def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
 
 def test_launching_is_said_once_where_all_of_it_is_too_small():
     judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
-    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30.0 ms a step on average), ")
+    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30.0 ms a step on average, 30% of it), ")
 
 
 @pytest.mark.parametrize(

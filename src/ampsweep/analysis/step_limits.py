@@ -59,6 +59,10 @@ class WaitForData:
     step_ms: float
     """Median over steps."""
 
+    @property
+    def share_pct(self) -> float:
+        return 100 * self.wait_ms / self.step_ms
+
 
 @dataclass(frozen=True, kw_only=True)
 class IdleDevice:

@@ -16,7 +16,7 @@ MAX_FOREIGN_SHARE: Final = 0.01
 """The same as a share of all cores, for large machines: they run more services, which matter less there."""
 MIN_OWN_CORES: Final = 0.5
 """Fewest cores of a clean run on the CPU. One of its threads always computes, so about 1 core is the least; at half of
-that the run was idle half of the time, and its speed is not that of its arithmetic."""
+that the run was idle half of the time. While it waits for data it need not compute: that is a limit of its own."""
 MIN_WINDOW_S: Final = 0.5
 """Shortest window to judge: processor time is counted in ticks of 10 ms; in a shorter window a few look like load."""
 MAX_THROTTLED_PCT: Final = 1.0
@@ -34,6 +34,8 @@ class Evidence:
     """Use of the processors during the steps after warm-up; None where there were no such steps."""
     others: frozenset[int] | None = frozenset()
     """Ids of other processes seen to compute on the GPU meanwhile; None if the driver does not list processes."""
+    data_wait_share: float = 0.0
+    """Share of the time of these steps in which the host waited for their data."""
     waits_for_host: bool = False
     """The device was done when the host had launched a step: what slows the host down slows the run down."""
     throttled_pct: float | None = None
@@ -81,19 +83,19 @@ def _judge(device: torch.device, evidence: Evidence) -> tuple[list[str], str]:
     """The reasons to call the run contaminated, and the reason why the rest is unknown (empty where it is known)."""
     if evidence.host is None:
         return [], "no step came after warm-up"
-    return _judge_cpu(evidence.host) if device.type == "cpu" else _judge_gpu(device, evidence)
+    if device.type == "cpu":
+        return _judge_cpu(evidence.host, evidence.data_wait_share)
+    return _judge_gpu(device, evidence)
 
 
-def _judge_cpu(host: ProcessorUse) -> tuple[list[str], str]:
+def _judge_cpu(host: ProcessorUse, data_wait_share: float) -> tuple[list[str], str]:
     if host.window_s < MIN_WINDOW_S:
         return [], f"the steps after warm-up took less than {MIN_WINDOW_S:g} s, too short to tell"
     reasons = []
     if (load := foreign_load(host)) is not None:
         reasons.append(f"{load} during the run")
-    if host.own_cores < MIN_OWN_CORES:
-        reasons.append(
-            f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor, its data or the disk"
-        )
+    if host.own_cores < MIN_OWN_CORES * (1 - data_wait_share):
+        reasons.append(f"the run kept only {host.own_cores:.2f} cores busy: it waited for a processor or the disk")
     return reasons, "" if host.foreign_cores is not None else "the system does not tell what else its processors did"
 
 

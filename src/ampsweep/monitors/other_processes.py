@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -99,18 +100,9 @@ class UseDuringRun:
             self._host = self._window.use()
             self._see_others()
 
-    def verdict(
-        self, *, busy_before: str | None, throttled_pct: float | None, waits_for_host: bool = False
-    ) -> Contamination:
-        """The verdict on the observed steps, with further evidence from elsewhere (see `Evidence`)."""
-        evidence = Evidence(
-            busy_before=busy_before,
-            host=self._host,
-            others=self._others,
-            waits_for_host=waits_for_host,
-            throttled_pct=throttled_pct,
-        )
-        return judge(self._device, evidence)
+    def verdict(self, evidence: Evidence) -> Contamination:
+        """The verdict on the observed steps, with further evidence from elsewhere."""
+        return judge(self._device, replace(evidence, host=self._host, others=self._others))
 
     def _see_others(self) -> None:
         """Note other processes that compute on the GPU; None from then on if the driver does not even show this one."""

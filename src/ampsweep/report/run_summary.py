@@ -12,6 +12,7 @@ from ampsweep.analysis.float8_summary import float8_summary
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run
+from ampsweep.analysis.step_limits import step_limits
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.record import RunRecord
 from ampsweep.record.files import RecordError
@@ -19,6 +20,7 @@ from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.console import PLAIN_WIDTH, at_least, of_texts
 from ampsweep.report.rank_tables import DTYPES, ranks_table
 from ampsweep.report.sentences import float8
+from ampsweep.report.sentences.arm_findings import step_limit
 from ampsweep.report.sentences.compiling import compiled, remarks
 from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.report.sentences.file_problems import leak
@@ -52,6 +54,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
             yield "dtypes", dtypes
     if run.measured and run.contamination is not None:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
+    for limit in step_limits([run]):
+        yield "limited by", step_limit(limit)
     if (leaked := run.leaked_bytes) is not None:
         yield "warning", f"{leak(leaked)}; if each does, memory grows beyond the peak told here"
     for kind in without_effect(run):

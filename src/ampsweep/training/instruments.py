@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ampsweep.metrics import MEASURED
 from ampsweep.monitors.compilation import CompilationWatch
+from ampsweep.monitors.contamination import Evidence
 from ampsweep.monitors.device_sampler import DeviceSampler
 from ampsweep.monitors.efficiency import Efficiency
 from ampsweep.monitors.energy import EnergyMeter, read_energy_j
@@ -350,9 +351,14 @@ class Instruments:
 
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
-        throttled_pct = self._sampler.summary().get("device/throttled_pct")
+        wait_ms, step_s = self._clock.summary().get("perf/data_wait_ms", 0.0), self._clock.mean_steady_s
         return self._others.verdict(
-            busy_before=busy_before, throttled_pct=throttled_pct, waits_for_host=self._clock.waits_for_host
+            Evidence(
+                busy_before=busy_before,
+                data_wait_share=0.0 if step_s is None else wait_ms / (1e3 * step_s),
+                waits_for_host=self._clock.waits_for_host,
+                throttled_pct=self._sampler.summary().get("device/throttled_pct"),
+            )
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def step_limit(of: StepLimit) -> str:
                 return f"launching operators, {milliseconds(of.launch_ms)} of a step of {milliseconds(of.step_ms)}"
             return f"launching operators, {number(of.us_per_operator or 0, 2)} us each"
         case "data":
-            return f"waiting for data, {milliseconds(of.wait_ms)} a step on average"
+            share = f", {of.share_pct:.0f}% of it" if of.share_pct <= 100 else ""
+            return f"waiting for data, {milliseconds(of.wait_ms)} a step on average{share}"
         case "host":
             return f"the host, as no kernel ran in {of.idle_pct:.0f}% of the time"
 
