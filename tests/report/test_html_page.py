@@ -309,7 +309,7 @@ def test_axes_have_units(page):
     _, step_time = panel(page, "w0-step-time")
     assert step_time["layout"]["yaxis"]["title"]["text"] == "step time (ms)"
     _, power = panel(page, "w0-power")
-    assert power["layout"]["xaxis"]["title"]["text"] == "power (W)"
+    assert power["layout"]["xaxis"]["title"]["text"] == "power (W), median of runs"
 
 
 def test_every_figure_is_one_that_plotly_accepts(page):

@@ -4,7 +4,8 @@ A renderer knows kinds, not panels: a further panel is a further entry of `PANEL
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import AUTOCAST_PENALTY, METRICS
@@ -73,6 +74,12 @@ class Panel:
     def unit(self) -> str:
         return METRICS[self.metrics[0]].unit if self.metrics[0] in METRICS else ""
 
+
+def _of_kind(kind: Kind, key: str, title: str, question: str, section: Section, metric: str, **more: Any) -> Panel:
+    return Panel(kind=kind, key=key, title=title, question=question, section=section, metrics=(metric,), **more)
+
+
+_by_arm, _curves = partial(_of_kind, "by_arm"), partial(_of_kind, "curves")
 
 _BY_CATEGORY: Final = tuple(map(memory_key, MEMORY_CATEGORIES))
 
@@ -148,13 +155,12 @@ PANELS: Final[tuple[Panel, ...]] = (
         effect="saved_pct",
         beside=("Peak memory saved side by side", "Where does it save most?"),
     ),
-    Panel(
-        key="memory-spread",
-        title="Spread of memory over ranks",
-        question="Is one rank fuller than the others?",
-        section="memory",
-        kind="by_arm",
-        metrics=("memory/peak_allocated_spread_gib",),
+    _by_arm(
+        "memory-spread",
+        "Spread of memory over ranks",
+        "Is one rank fuller than the others?",
+        "memory",
+        "memory/peak_allocated_spread_gib",
         of_ranks=True,
         note="Peak of the fullest rank less that of the emptiest: all other memory here is the fullest rank's.",
     ),
@@ -169,30 +175,27 @@ PANELS: Final[tuple[Panel, ...]] = (
         note="Each dot is a pair of runs of one seed: the baseline's step time over the arm's. Right of 1 is faster. "
         "Whiskers: 95% interval of the mean.",
     ),
-    Panel(
-        key="step-time",
-        title="Step time over the run",
-        question="Was the speed steady while it was measured?",
-        section="speed",
-        kind="curves",
-        metrics=("perf/step_ms",),
+    _curves(
+        "step-time",
+        "Step time over the run",
+        "Was the speed steady while it was measured?",
+        "speed",
+        "perf/step_ms",
         note="Spikes and drift are the machine's, not the precision's: compare arms only where both are flat.",
     ),
-    Panel(
-        key="samples-per-sec",
-        title="Throughput in samples",
-        question="How many samples does it train on in a second?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/samples_per_sec",),
+    _by_arm(
+        "samples-per-sec",
+        "Throughput in samples",
+        "How many samples does it train on in a second?",
+        "speed",
+        "perf/samples_per_sec",
     ),
-    Panel(
-        key="tokens-per-sec",
-        title="Throughput in tokens",
-        question="How many tokens does it train on in a second?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/tokens_per_sec",),
+    _by_arm(
+        "tokens-per-sec",
+        "Throughput in tokens",
+        "How many tokens does it train on in a second?",
+        "speed",
+        "perf/tokens_per_sec",
     ),
     Panel(
         key="speedup-against-size",
@@ -235,48 +238,37 @@ PANELS: Final[tuple[Panel, ...]] = (
         over_sizes=False,
         beside=("Step time side by side", "How long is a step of the slowest rank?"),
     ),
-    Panel(
-        key="mfu",
-        title="Share of the device's peak",
-        question="How much of what the device could compute is used?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/mfu_pct",),
+    _by_arm(
+        "mfu",
+        "Share of the device's peak",
+        "How much of what the device could compute is used?",
+        "speed",
+        "perf/mfu_pct",
     ),
-    Panel(
-        key="data-wait",
-        title="Waiting for data",
-        question="Does the data keep the device waiting?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/data_wait_ms",),
-    ),
-    Panel(
-        key="communication",
-        title="Waiting for other ranks",
-        question="How much of a step is communication that no arithmetic hides?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/communication_ms",),
+    _by_arm("data-wait", "Waiting for data", "Does the data keep the device waiting?", "speed", "perf/data_wait_ms"),
+    _by_arm(
+        "communication",
+        "Waiting for other ranks",
+        "How much of a step is communication that no arithmetic hides?",
+        "speed",
+        "perf/communication_ms",
         of_ranks=True,
     ),
-    Panel(
-        key="reduced",
-        title="Gradients reduced in a step",
-        question="How much does each rank send?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/reduced_mib",),
+    _by_arm(
+        "reduced",
+        "Gradients reduced in a step",
+        "How much does each rank send?",
+        "speed",
+        "perf/reduced_mib",
         of_ranks=True,
         note="Handed to the reduction by each rank, in the dtype of the reduction.",
     ),
-    Panel(
-        key="overhead",
-        title="Cost of measuring",
-        question="Does the measurement itself slow the training down?",
-        section="speed",
-        kind="by_arm",
-        metrics=("instrumentation/overhead_pct",),
+    _by_arm(
+        "overhead",
+        "Cost of measuring",
+        "Does the measurement itself slow the training down?",
+        "speed",
+        "instrumentation/overhead_pct",
     ),
     Panel(
         key="loss-gap",
@@ -289,22 +281,8 @@ PANELS: Final[tuple[Panel, ...]] = (
         "Left of zero is better. Thin whiskers: 95% interval of the mean. Thick: the 90% interval that decides parity: "
         "inside the shaded margin it is equivalent.",
     ),
-    Panel(
-        key="train-loss",
-        title="Training loss",
-        question="Do the arms learn along the same curve?",
-        section="learning",
-        kind="curves",
-        metrics=("train/loss",),
-    ),
-    Panel(
-        key="val-loss",
-        title="Validation loss",
-        question="Do they generalize along the same curve?",
-        section="learning",
-        kind="curves",
-        metrics=("val/loss",),
-    ),
+    _curves("train-loss", "Training loss", "Do the arms learn along the same curve?", "learning", "train/loss"),
+    _curves("val-loss", "Validation loss", "Do they generalize along the same curve?", "learning", "val/loss"),
     Panel(
         key="loss-side-by-side",
         title="Final validation loss side by side",
@@ -315,110 +293,50 @@ PANELS: Final[tuple[Panel, ...]] = (
         over_sizes=False,
         beside=("Final validation loss side by side", "Do they learn the same?"),
     ),
-    Panel(
-        key="val-accuracy",
-        title="Validation accuracy",
-        question="Does it classify as well?",
-        section="learning",
-        kind="by_arm",
-        metrics=("val/accuracy",),
-    ),
-    Panel(
-        key="autocast-penalty",
-        title="Penalty of evaluating under autocast",
-        question="Does autocast make the evaluation of the same weights worse?",
-        section="learning",
-        kind="by_arm",
-        metrics=(AUTOCAST_PENALTY,),
+    _by_arm("val-accuracy", "Validation accuracy", "Does it classify as well?", "learning", "val/accuracy"),
+    _by_arm(
+        "autocast-penalty",
+        "Penalty of evaluating under autocast",
+        "Does autocast make the evaluation of the same weights worse?",
+        "learning",
+        AUTOCAST_PENALTY,
         note="Validation loss under autocast minus that in full precision, of the final weights. Right of zero "
         "autocast is worse.",
     ),
-    Panel(
-        key="grad-norm",
-        title="Gradient norm",
-        question="Are the gradients the same size?",
-        section="learning",
-        kind="curves",
-        metrics=("train/grad_norm",),
-        log=True,
+    _curves("grad-norm", "Gradient norm", "Are the gradients the same size?", "learning", "train/grad_norm", log=True),
+    _curves("scale", "Scale", "Did the scale settle, or collapse?", "scaler", "amp/scale", log=True),
+    _curves(
+        "skipped-steps",
+        "Skipped steps so far",
+        "How many steps were lost to non-finite gradients, and when?",
+        "scaler",
+        "amp/skipped_steps",
     ),
-    Panel(
-        key="scale",
-        title="Scale",
-        question="Did the scale settle, or collapse?",
-        section="scaler",
-        kind="curves",
-        metrics=("amp/scale",),
-        log=True,
-    ),
-    Panel(
-        key="skipped-steps",
-        title="Skipped steps so far",
-        question="How many steps were lost to non-finite gradients, and when?",
-        section="scaler",
-        kind="curves",
-        metrics=("amp/skipped_steps",),
-    ),
-    Panel(
-        key="utilization",
-        title="Utilization",
-        question="Was the device busy?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/utilization_pct",),
+    _by_arm(
+        "utilization",
+        "Utilization",
+        "Was the device busy?",
+        "device",
+        "device/utilization_pct",
         note="On a GPU the share of time in which some kernel ran, however small: a busy device can be badly used.",
     ),
-    Panel(
-        key="power",
-        title="Power",
-        question="What does it draw?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/power_w",),
-    ),
-    Panel(
-        key="energy",
-        title="Energy of the run",
-        question="What does a training cost in energy?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/energy_j",),
-    ),
-    Panel(
-        key="energy-per-sample",
-        title="Energy of a sample",
-        question="What does a training sample cost in energy?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/energy_per_sample_j",),
+    _by_arm("power", "Power", "What does it draw?", "device", "device/power_w"),
+    _by_arm("energy", "Energy of the run", "What does a training cost in energy?", "device", "device/energy_j"),
+    _by_arm(
+        "energy-per-sample",
+        "Energy of a sample",
+        "What does a training sample cost in energy?",
+        "device",
+        "device/energy_per_sample_j",
         note="By the device's own counter, after warm-up; evaluation and checkpoints are left out.",
     ),
-    Panel(
-        key="clock",
-        title="Clock",
-        question="Did every arm run at the same clock?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/clock_mhz",),
-    ),
-    Panel(
-        key="temperature",
-        title="Temperature",
-        question="Did heat play a part?",
-        section="device",
-        kind="by_arm",
-        metrics=("device/temperature_c",),
-    ),
+    _by_arm("clock", "Clock", "Did every arm run at the same clock?", "device", "device/clock_mhz"),
+    _by_arm("temperature", "Temperature", "Did heat play a part?", "device", "device/temperature_c"),
 )
 
 SEARCH_PANELS: Final[tuple[Panel, ...]] = (
-    Panel(
-        key="largest-batch",
-        title="Largest batch that trains",
-        question="Which batch becomes possible?",
-        section="memory",
-        kind="by_arm",
-        metrics=("memory/largest_batch",),
+    _by_arm(
+        "largest-batch", "Largest batch that trains", "Which batch becomes possible?", "memory", "memory/largest_batch"
     ),
     Panel(
         key="memory-there",
@@ -430,13 +348,12 @@ SEARCH_PANELS: Final[tuple[Panel, ...]] = (
         whole="memory/peak_allocated_gib",
         note="At the peak of one traced training step; evaluation and what is kept beside it may add to that.",
     ),
-    Panel(
-        key="samples-per-sec-there",
-        title="Throughput there",
-        question="How fast does each arm train with its own largest batch?",
-        section="speed",
-        kind="by_arm",
-        metrics=("perf/samples_per_sec",),
+    _by_arm(
+        "samples-per-sec-there",
+        "Throughput there",
+        "How fast does each arm train with its own largest batch?",
+        "speed",
+        "perf/samples_per_sec",
     ),
 )
 """Panels of a search for the largest batches."""

@@ -55,7 +55,7 @@ def show_by_arm(panel: Panel, data: ArmRuns, style: Style) -> PanelFigure | NoFi
         ends = [quantity(end, panel.unit) for end in (min(figures), max(figures))]
         rows.append((arm, quantity(median, panel.unit), *ends, str(len(figures))))
     layout: Layout = {
-        "xaxis": value_axis(axis_title(panel, unit.unit), range=[begin, end]),
+        "xaxis": value_axis(f"{axis_title(panel, unit.unit)}, median of runs", range=[begin, end]),
         "yaxis": arm_axis(list(measured)),
         "height": rows_height(len(measured)),
         "showlegend": False,

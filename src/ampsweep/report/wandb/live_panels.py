@@ -53,12 +53,12 @@ def _unit(panel: Panel) -> str | None:
 
 
 def _by_seed(panel: Panel) -> Any:
-    """W&B cannot compare pairs: it shows the two runs of each, one above the other."""
-    return _dots(panel, f"{panel.title}: {panel.metrics[0]} by seed", "seed")
+    """W&B cannot compare pairs: it shows the two runs of each, one above the other, and no saving or gap."""
+    return _dots(panel, f"{panel.metrics[0]} by seed", "seed")
 
 
 def _of_runs_against_size(panel: Panel, size: str) -> Any:
-    return _dots(panel, f"{panel.title}: {panel.metrics[0]}", size)
+    return _dots(panel, f"{panel.metrics[0]} against size", size)
 
 
 def _against_size(panel: Panel, size: str) -> Any:
@@ -70,9 +70,9 @@ def _dots(panel: Panel, title: str, key: str) -> Any:
 
 
 def _front(panel: Panel) -> Any:
-    """W&B knows no baseline, and so no front: it shows step time and memory of each run."""
+    """W&B knows no baseline, and so no front: it shows step time and memory of each run, without its loss."""
     speed, memory = panel.metrics[:2]
-    return wr.ScatterPlot(title=panel.title, x=wr.SummaryMetric(speed), y=wr.SummaryMetric(memory))
+    return wr.ScatterPlot(title="Step time and memory", x=wr.SummaryMetric(speed), y=wr.SummaryMetric(memory))
 
 
 _KINDS: Final[Mapping[Kind, Callable[[Panel], Any]]] = {
