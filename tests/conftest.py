@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ import torch
 from wandb_server import WandbServer
 
 from ampsweep.tracing.host_memory import measure_host_peak
+from ampsweep.training.build.instantiate import locate
 
 # One thread here and in every process the tests start: they share two cores, and a fork server that was started
 # with another number would decline its children's environment.
@@ -53,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Any]]:
+    """The dtypes of results in the models of `autocast_users`, imported as the suite imports a user's module."""
+    locate("model", {"_target_": "autocast_users.HERE.Region"})
+    found: list[Any] = sys.modules["autocast_users"].SEEN
+    found.clear()
+    yield found
+    found.clear()
 
 
 @pytest.fixture

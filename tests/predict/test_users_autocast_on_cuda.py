@@ -1,7 +1,5 @@
 """Custom functions, decorators and regions that name CUDA act in a prediction for CUDA as they do there."""
 
-import sys
-
 import pytest
 import torch
 from devices import needs_cuda
@@ -11,7 +9,7 @@ from ampsweep.precision import Precision
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.training.build.built import build_data
-from ampsweep.training.build.instantiate import build_component, locate
+from ampsweep.training.build.instantiate import build_component
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 
@@ -34,15 +32,6 @@ EXPECTED += [(name, "fp32", places) for name, places in FP32.items()]
 
 def own(name):
     return ("model=custom", f"model._target_=autocast_users.{name}", "data=digits", "data.batch_size=16")
-
-
-@pytest.fixture
-def seen():
-    locate("model", {"_target_": "autocast_users.HERE.Region"})
-    found = sys.modules["autocast_users"].SEEN
-    found.clear()
-    yield found
-    found.clear()
 
 
 @pytest.mark.parametrize(("name", "mode", "places"), EXPECTED)

@@ -1,7 +1,5 @@
 """Custom autograd functions, decorators and regions of the user's own: trained as in a loop written by hand."""
 
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,15 +20,6 @@ SEED, NUM_STEPS, SCALE = 3, 4, 1024.0
 
 def own(name):
     return ("model=custom", f"model._target_=autocast_users.{name}", "data=digits", "data.batch_size=16")
-
-
-@pytest.fixture
-def seen():
-    locate("model", {"_target_": "autocast_users.HERE.Region"})
-    found = sys.modules["autocast_users"].SEEN
-    found.clear()
-    yield found
-    found.clear()
 
 
 def by_hand(name, mode):
