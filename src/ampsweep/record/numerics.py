@@ -1,10 +1,11 @@
 """The numerics of a run, `numerics.json`: the magnitudes of its layers' values, in a compact form."""
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ampsweep.record.digests import CHANGED, is_as_sealed, sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.parts import as_json
 from ampsweep.record.typed import WrongValueError, typed
@@ -89,27 +90,29 @@ class RunNumerics:
     """The place at which the forward pass of the step that ended the run went wrong; None if it did not."""
 
     def write(self, directory: Path) -> None:
-        """Write `numerics.json` into `directory`, atomically."""
-        text = json.dumps({one.name: as_json(getattr(self, one.name)) for one in fields(self)}, allow_nan=False)
-        write_atomically(directory / NUMERICS_NAME, text + "\n")
+        """Write `numerics.json` into `directory`, with its digest, and atomically."""
+        text = json.dumps(as_json(self), allow_nan=False)
+        write_atomically(directory / NUMERICS_NAME, sealed(text.removesuffix("}") + "\n}\n"))
 
     @staticmethod
     def read(directory: Path) -> "RunNumerics":
         """Read the numerics of the run in `directory`.
 
         Raises:
-            RecordError: the file is something else, or of another schema.
+            RecordError: the file is something else, of another schema, or changed since it was written.
             FileNotFoundError: there is no such file.
         """
         path = directory / NUMERICS_NAME
         try:
-            content: Any = json.loads(read_file(path))
+            content: Any = json.loads(written := read_file(path))
         except RecordError:
             raise
         except ValueError as error:
             raise RecordError(path, "is no JSON") from error
         if not isinstance(content, dict) or content.get("schema") != NUMERICS_SCHEMA:
             raise RecordError(path, f"holds no numerics of schema {NUMERICS_SCHEMA}")
+        if not is_as_sealed(written, content):
+            raise RecordError(path, CHANGED)
         try:
             numerics: RunNumerics = typed(RunNumerics)(content)
         except WrongValueError as error:
