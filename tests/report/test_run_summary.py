@@ -4,7 +4,7 @@ from rich.console import Console
 from shown_diagnoses import numerics
 from synthetic_records import contaminated, disproved, failed, run
 
-from ampsweep.record.parts import StepPrediction
+from ampsweep.record.parts import MemoryUse, StepPrediction
 from ampsweep.report.run_summary import print_run_summary
 
 
@@ -17,7 +17,8 @@ def lines(entry):
 
 def test_a_completed_run_tells_its_figures_and_where_it_is():
     entry = run("amp_fp16", 1, step_ms=12.34, peak_mib=300.0, val_loss=2.5, skipped=3, accuracy=0.97)
-    entry[1].summary |= {"perf/tokens_per_sec": 41500.0, "train/clipped_pct": 12.5}
+    entry[1].summary |= {"perf/tokens_per_sec": 41500.0, "perf/data_wait_ms": 11.6, "train/clipped_pct": 12.5}
+    entry[1].memory = MemoryUse(step=7)
     entry[1].wandb.url = "https://wandb.ai/team/ampsweep/runs/a1"
     entry[1].prediction = StepPrediction(peak_bytes=303 * 2**20, error_pct=1.0)
     text = lines(entry)
@@ -25,7 +26,8 @@ def test_a_completed_run_tells_its_figures_and_where_it_is():
     assert text["status"] == "completed"
     assert text["val"] == "loss    2.5000, accuracy 0.9700"
     assert text["step"] == "time   12.3 ms (41500 tokens/s)"
-    assert text["peak_memory"] == "300 MiB"
+    assert text["limited"] == "by  waiting for data, 11.6 ms a step on average, 94% of it"
+    assert text["peak_memory"] == "300 MiB (step 7)"
     assert text["predicted"] == "303 MiB (+1.00%)"
     assert text["skipped"] == "3 steps"
     assert text["clipped"] == "in 12 % of the logged steps"

@@ -44,7 +44,10 @@ def test_measured_launching_is_told_with_its_time():
 
 def test_cautions_name_what_limits_the_baseline():
     told = "the baseline's own step is limited by"
-    assert caution(WaitForData(wait_ms=35.0, step_ms=100.0)) == f"{told} waiting for data, 35.0 ms a step on average, 35% of it"
+    assert (
+        caution(WaitForData(wait_ms=35.0, step_ms=100.0))
+        == f"{told} waiting for data, 35.0 ms a step on average, 35% of it"
+    )
     assert caution(IdleDevice(idle_pct=40.0)) == f"{told} the host, as no kernel ran in 40% of the time"
 
 

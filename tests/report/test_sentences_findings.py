@@ -136,7 +136,9 @@ def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
 
 def test_launching_is_said_once_where_all_of_it_is_too_small():
     judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
-    assert brief(judged).startswith("1.49x the speed (limited by waiting for data, 30.0 ms a step on average, 30% of it), ")
+    assert brief(judged).startswith(
+        "1.49x the speed (limited by waiting for data, 30.0 ms a step on average, 30% of it), "
+    )
 
 
 @pytest.mark.parametrize(

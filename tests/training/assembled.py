@@ -124,4 +124,4 @@ def resumed(directory: Path, *overrides) -> tuple[Assembled, list[str]]:
 def resumed_from(file: Path, *overrides) -> tuple[Assembled, list[str]]:
     """The same from a checkpoint's file."""
     training = assemble(*overrides)
-    return training, resume(training.trainer, find_checkpoint(file))
+    return training, resume(training.trainer, find_checkpoint(file), "hash")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from assembled import CPU, GPT, MLP, StopAfter, assemble
+from assembled import CPU, GPT, MLP, StopAfter, assemble, resumed
 from torch import nn
 
 from ampsweep.config.compose import compose_one
-from ampsweep.record.numerics import INPUT_LAYER, RunNumerics
+from ampsweep.record.files import RecordError
+from ampsweep.record.numerics import INPUT_LAYER, NUMERICS_NAME, RunNumerics
 from ampsweep.tasks.classification import Classification
 from ampsweep.training.trainer import Trainer
 
@@ -237,6 +238,12 @@ def test_numerics_are_read_as_they_were_written(tmp_path):
     numerics = training.trainer.watch.numerics()
     numerics.write(tmp_path)
     assert RunNumerics.read(tmp_path) == numerics
+    written = (tmp_path / NUMERICS_NAME).read_bytes()
+    for place in range(0, len(written), 61):
+        flipped = written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :]
+        (tmp_path / NUMERICS_NAME).write_bytes(flipped)
+        with pytest.raises(RecordError):
+            RunNumerics.read(tmp_path)
 
 
 def test_a_resumed_training_goes_on_with_its_numerics(tmp_path):
@@ -244,13 +251,7 @@ def test_a_resumed_training_goes_on_with_its_numerics(tmp_path):
     whole, first = assemble(*overrides), assemble(*overrides, directory=tmp_path)
     whole.train()
     first.train(StopAfter(3))
-    first.trainer.watch.numerics().write(tmp_path)
-    from ampsweep.training.found_checkpoint import find_checkpoint
-    from ampsweep.training.resume import resume
-
-    second = assemble(*overrides)
-    resume(second.trainer, find_checkpoint(tmp_path / "checkpoints/last.pt"))
-    second.trainer.watch.load(RunNumerics.read(tmp_path))
+    second, _ = resumed(tmp_path, *overrides)  # of the first process nothing but the checkpoint is left
     second.train()
     assert second.trainer.watch.numerics().steps == [1, 3, 4, 6]  # each process traces its second step
     assert second.column("train/loss") == {step: loss for step, loss in whole.column("train/loss").items() if step > 3}

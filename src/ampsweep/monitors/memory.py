@@ -86,7 +86,16 @@ class MemoryMonitor:
             unattributed_bytes=None if allocated is None else allocated - traced.peak_bytes,
         )
 
-    def summary(self, traced: TracedStep | None = None) -> dict[str, float]:
+    def peaks(self) -> tuple[int, int, int]:
+        """The allocator's peaks so far in bytes, for `go_on` in another process."""
+        self._count_anew()
+        return self._run_allocated, self._run_reserved, self._steady_allocated
+
+    def go_on(self, peaks: tuple[int, int, int]) -> None:
+        """Count the peaks of a process before this one, too."""
+        self._run_allocated, self._run_reserved, self._steady_allocated = peaks
+
+    def summary(self, traced: MemoryUse | None = None) -> dict[str, float]:
         """Figures of `row` and the process's memory: its peak resident set on the CPU, its current memory by NVML on
         cuda and by Metal on mps.
         """
@@ -99,20 +108,21 @@ class MemoryMonitor:
             figures["memory/num_refused"] = counted.num_refused - self._refused
         return figures
 
-    def row(self, traced: TracedStep | None = None) -> dict[str, float]:
+    def row(self, traced: MemoryUse | None = None) -> dict[str, float]:
         """Peaks so far in GiB by metric key, and the categories of the traced step at its peak; takes microseconds.
 
         On cuda and xpu the allocator counts the peaks: over the run, and after warm-up once that is over. Elsewhere the
         traced step stands for the steps after warm-up, and the peak of the run is unknown.
         """
         bytes_by_key = self._allocated(traced)
-        if traced is not None:
+        if traced is not None and traced.peak is not None:
             bytes_by_key |= {memory_key(category): num_bytes for category, num_bytes in traced.peak.items()}
         return {key: num_bytes / GIB for key, num_bytes in bytes_by_key.items()}
 
-    def _allocated(self, traced: TracedStep | None) -> dict[str, int]:
+    def _allocated(self, traced: MemoryUse | None) -> dict[str, int]:
         if self._allocator is None:
-            return {} if traced is None else {"memory/peak_allocated_gib": traced.peak_bytes}
+            known = None if traced is None else traced.peak_bytes
+            return {} if known is None else {"memory/peak_allocated_gib": known}
         counted = self._counted()
         peaks = {
             "memory/peak_allocated_run_gib": max(counted.allocated_peak, self._run_allocated),

@@ -161,6 +161,8 @@ class MemoryUse(Part):
     """The allocator's own peak; absent if the device's allocator does not count."""
     unattributed_bytes: int | None = None
     """The excess of `allocator_peak_bytes` over `peak_bytes`: workspaces, rounding, tensors the step did not touch."""
+    step: int | None = None
+    """The traced step's number, where no allocator tells the peak of all."""
 
 
 @dataclass(kw_only=True)

@@ -182,7 +182,7 @@ COLUMNS: Final = (
         "peak memory",
         _peak_memory,
         "peak of allocated tensor bytes after warm-up, mean over pairs (allocator statistics on an accelerator, the "
-        "tensors of one traced step on a CPU)",
+        "tensors of the traced step with the most on a CPU)",
         rank=3,
     ),
     Column(

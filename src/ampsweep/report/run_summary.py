@@ -72,7 +72,8 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
     elif (why := record.absent.get("perf/step_ms")) is not None:
         yield "step time", f"none: {why}"
     if (value := run.num_bytes("memory/peak_allocated_gib")) is not None:
-        yield "peak memory", num_bytes(value)
+        step = record.memory.step
+        yield "peak memory", num_bytes(value) + ("" if step is None else f" (step {step})")
     elif (why := record.absent.get("memory/peak_allocated_gib")) is not None:
         yield "peak memory", f"none: {why}"
     if (value := run.predicted_bytes) is not None:

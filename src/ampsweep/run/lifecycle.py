@@ -57,7 +57,6 @@ from ampsweep.run.ending import (
 )
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
-from ampsweep.run.numerics import load_numerics, write_numerics
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
 from ampsweep.run.request import RunRequest, new_record, now
@@ -225,7 +224,9 @@ def _train(
         stop_workers(built.data)
         add_figures(record, trainer, busy, slowed_by_limit=limit.slows)
         add_clipped_share(record, trainer, directory)
-        write_numerics(request, trainer)
+        if request.is_recorded and trainer.watch is not None:
+            with suppress(OSError):  # on a full disk nothing is written
+                trainer.watch.numerics().write(directory)
         if not is_broken:
             add_rank_figures(record, built.parallel, trainer.instruments.num_steps_seen)
         record.ended_at = now()
@@ -362,13 +363,12 @@ def _continue(trainer: Trainer, request: RunRequest, record: RunRecord, send: Se
         if found.note is not None and request.checkpoint == request.directory and request.is_recorded:
             set_aside(request.directory)
         notes = [] if found.note is None else [found.note]
-        notes += _other_code(found.path, record) + resume(trainer, found)
+        notes += _other_code(found.path, record) + resume(trainer, found, record.config_hash)
         if request.is_recorded:
             repair = repair_history(request.directory, record.history)
             notes += [] if repair.note is None else [repair.note]
             if repair.last_step == trainer.step:  # what no further step may be left to tell
                 trainer.values |= repair.last_row
-            load_numerics(request, trainer)
         attempt.checkpoint, attempt.notes = str(found.path), notes
         for note in notes:
             send(Say(note))

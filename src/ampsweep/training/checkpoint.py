@@ -4,7 +4,7 @@ import pickle
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -57,6 +57,8 @@ class Checkpoint:
     rng: dict[str, Any]
     data: dict[str, Any]
     """State of the data; empty for data without any."""
+    observed: dict[str, Any] = field(default_factory=dict)
+    """What the instruments have seen of the steps so far; empty in older checkpoints."""
     format: int = FORMAT
 
 
@@ -127,8 +129,8 @@ def checkpoint_of(content: Any, path: Path) -> Checkpoint:
     """
     if isinstance(content, dict) and content.get("format") == _OF_ONE_OPTIMIZER:
         content = _with_several(content)
-    names = {f.name for f in fields(Checkpoint)}
-    if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
+    content = {"observed": {}} | content if isinstance(content, dict) else {}
+    if content.keys() != {f.name for f in fields(Checkpoint)} or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     if (fault := fault_of(content)) is not None:
         raise CheckpointError(f"checkpoint {path} is of no training: {fault}")

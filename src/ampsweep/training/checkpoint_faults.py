@@ -14,7 +14,7 @@ from ampsweep.training.packed_states import fault_of_parts
 _MAX: Final = 2**53
 _COUNTS: Final = ("step", "next_batch", "applied_steps")
 _TEXTS: Final = ("config_hash", "model_name", "arm")
-_MAPPINGS: Final = ("model", "scaler", "scale_monitor", "rng", "data")
+_MAPPINGS: Final = ("model", "scaler", "scale_monitor", "rng", "data", "observed")
 _OF_PARAMETER_SIZE: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """Names of states that have their parameter's shape in each of torch's own optimizers."""
 

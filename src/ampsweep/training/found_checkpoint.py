@@ -196,7 +196,7 @@ def _load_directory(path: Path, ranks: Parallel) -> FoundCheckpoint:
     if manifest.world_size == ranks.world_size and ranks.rank > 0:
         own = read_content(path / own_file(ranks.rank))
         try:
-            content |= {"rng": own["rng"], "data": own["data"]}
+            content |= {"rng": own["rng"], "data": own["data"], "observed": own.get("observed", {})}
             content["model"].update(own["buffers"])
         except (LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {path} is of no training: rank {ranks.rank} has no state") from error

@@ -1,5 +1,6 @@
 """The instruments of a training: one object that the trainer wraps around its steps and asks for figures."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -26,8 +27,10 @@ from ampsweep.parallel.waits import Waits
 from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
 from ampsweep.record.compilation import Compilation
-from ampsweep.record.parts import Contamination, MemoryUse, ModeProof
+from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
+from ampsweep.record.typed import typed
 from ampsweep.tracing.feeding import resident
+from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.profiled_step import StepProfile, profile_step
 from ampsweep.tracing.step import Trace, TracedStep, trace_step
 from ampsweep.training.packed_states import census
@@ -35,6 +38,10 @@ from ampsweep.training.packed_states import census
 _OF_EMULATION: Final = ("perf/step_ms", "memory/peak_allocated_gib", "device/utilization_pct")
 """The figures of a process that its record says are missing, where it emulates its mode."""
 
+_MOST_TRACES: Final = 32
+"""Steps that are traced at most because batches grow: of batches in random order few are the largest so far."""
+_MOST_TENSORS: Final = 8
+"""Tensors of a batch up to which each one's elements count."""
 _MOST_PROFILES: Final = 5
 """Steps that are profiled at most until there is one in which nothing was compiled and an optimizer took its step."""
 
@@ -106,7 +113,14 @@ class Instruments:
         self._snapshot = snapshot
         self._emulated = precision.emulated
         self._traced: TracedStep | None = None
-        self._unreported: TracedStep | None = None
+        self._use, self._unreported = MemoryUse(), False
+        """The memory of the traced step that took the most, and whether no row has it yet."""
+        self.sees_batches = not (is_compiled or self._growth or waits or tokens_per_step)
+        """Batches may vary in size, and no allocator tells what that does: `see_batch` is to be called with each."""
+        self._batch_size: list[int] = []
+        self._traced_batches: list[list[int]] = []
+        self.steps_before = 0
+        """Steps of the training that this process has not taken."""
         self._efficiency: Efficiency | None = None
         self._flags: dict[str, Any] = {}
 
@@ -159,8 +173,9 @@ class Instruments:
             self._look_at_warmup(perf_counter())
 
     @contextmanager
-    def _traced_step(self) -> Iterator[None]:
-        unfreed = self.scale_values()  # the allocator does not know what it did not see allocated
+    def _traced_step(self, batch: object = None) -> Iterator[None]:
+        """Enclose a step, or the rest of one for the sake of its `batch`."""
+        unfreed = self.scale_values(), batch  # the allocator does not know what it did not see allocated
         with self.aside():
             with self._memory.one_step(), self._trace() as trace:
                 self._clock.begin()
@@ -184,6 +199,22 @@ class Instruments:
             if profiled.result is not None:
                 self._after_trace(profiled.result)
             self._end_traced_step()
+
+    def see_batch(self, batch: Any) -> bool:
+        """Trace the rest of a timed step if its batch is in some tensor larger than that of each traced step.
+
+        So the peak is that of the step that takes the most. Returns True if it is traced from now on.
+        """
+        size = _size(batch)
+        if size == self._batch_size:
+            return False
+        self._batch_size, traced = size, self._traced_batches
+        if not self._timed_step.is_open or not 0 < len(traced) < _MOST_TRACES:
+            return False
+        if any(len(size) == len(one) and all(map(operator.le, size, one)) for one in traced):
+            return False
+        self._timed_step.go_on_within(self._traced_step(batch))
+        return True
 
     def _end_traced_step(self) -> None:
         self._settle_compilations()
@@ -278,16 +309,16 @@ class Instruments:
         windows = [self._with_efficiency(window) for window in self._clock.windows()]
         shared = self._clock.overhead() | self._sampler.latest() | self._memory.row()
         rows = [window | shared for window in windows]
-        if rows and self._unreported is not None:
-            rows[-1] |= self._memory.row(self._unreported)
-            self._unreported = None
+        if rows and self._unreported:
+            rows[-1] |= self._memory.row(self._use)
+            self._unreported = False
         return [self._told(row) for row in rows]
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._clock.overhead() | self._energy.summary()
-        return self._told(times | self._sampler.summary() | self._memory.summary(self._traced))
+        return self._told(times | self._sampler.summary() | self._memory.summary(self._use))
 
     @property
     def num_steps_seen(self) -> int:
@@ -312,8 +343,19 @@ class Instruments:
         return found
 
     def memory(self) -> MemoryUse:
-        """Bytes of the traced step, by category and as the allocator counts them; empty before that step."""
-        return MemoryUse() if self._traced is None else self._memory.of_step(self._traced)
+        """Bytes of the traced step that took the most, by category and as the allocator counts; empty before one."""
+        return self._use
+
+    def observed(self) -> dict[str, Any]:
+        """What was seen of the training's steps so far, for a checkpoint."""
+        return {"memory": as_json(self._use), "peaks": self._memory.peaks(), "batches": [*self._traced_batches]}
+
+    def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
+        """Go on from what was seen in the steps up to `step`; their memory counts if they are of the same run."""
+        self.steps_before = step
+        if observed and is_same_run:
+            self._use, self._traced_batches = typed(MemoryUse)(observed["memory"]), observed["batches"]
+            self._memory.go_on(observed["peaks"])
 
     def compilation(self) -> Compilation:
         """The compilations of this process during the training; complete when the instruments have been closed."""
@@ -395,7 +437,13 @@ class Instruments:
             self._end_warmup()
 
     def _after_trace(self, traced: TracedStep) -> None:
-        self._traced = self._unreported = traced
+        self._traced_batches.append(self._batch_size)
+        if traced.peak_bytes > (self._use.peak_bytes or -1):
+            self._use, self._unreported = self._memory.of_step(traced), True
+            self._use.step = None if self._growth else self.steps_before + self._num_steps_seen + 1
+        if self._traced is not None:
+            return
+        self._traced = traced
         self._flags = effective_flags(self._precision.device)
         flops = flops_by_arithmetic(self._precision.config, traced.model_flops, traced.convolution_flops)
         self._efficiency = Efficiency(self._precision.device, flops)
@@ -444,12 +492,33 @@ class _TimedStep(AbstractContextManager[None]):
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._begin, self._end = begin, end
+        self.is_open = False
+        self._rest: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
         self._begin()
+        self.is_open = True
+
+    def go_on_within(self, rest: AbstractContextManager[None]) -> None:
+        """Enter a context for the rest of this step, whose end takes the place of its own; it is open no longer."""
+        rest.__enter__()
+        self._rest, self.is_open = rest, False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        self.is_open = False
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            rest.__exit__(kind, error, trace)
+        elif kind is None:
             self._end()
+
+
+def _size(batch: Any) -> list[int]:
+    """The elements of each tensor of a batch; of one with many tensors those of all together."""
+    try:  # the usual case, in every step
+        size = [tensor.numel() for tensor in (batch if type(batch) is tuple else tensors_in(batch))]
+    except AttributeError:
+        size = [tensor.numel() for tensor in tensors_in(batch)]
+    return size if len(size) <= _MOST_TENSORS else [sum(size)]

@@ -53,6 +53,7 @@ def take_checkpoint(
             scale_monitor=trainer.instruments.state_dict(),
             rng=rng_state(trainer.precision.device),
             data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
+            observed=trainer.instruments.observed(),
         ),
         directory,
         model=trainer.model,
@@ -75,10 +76,13 @@ def storage_of(parallel: Parallel) -> Storage:
     return Shards(parallel)
 
 
-def resume(trainer: Trainer, found: FoundCheckpoint) -> list[str]:
+def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = None) -> list[str]:
     """Restore the trainer's state from a checkpoint; return sentences for the user about what did not carry over.
 
     Each rank calls it.
+
+    Args:
+        config_hash: that of the training. The memory of the steps before counts where the checkpoint has the same.
 
     Raises:
         CheckpointError: its place in the data is none of this training's.
@@ -94,6 +98,8 @@ def resume(trainer: Trainer, found: FoundCheckpoint) -> list[str]:
     note = trainer.precision.load_state_dict(checkpoint.scaler)
     notes += [] if note is None else [note]
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
+    is_same = config_hash == checkpoint.config_hash and found.world_size == trainer.parallel.world_size
+    trainer.instruments.go_on(checkpoint.observed, checkpoint.step, is_same_run=is_same)
     restore_rng_state(checkpoint.rng, trainer.precision.device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
     if isinstance(trainer.data, Stateful) and checkpoint.data:

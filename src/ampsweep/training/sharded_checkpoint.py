@@ -123,7 +123,8 @@ class Shards:
             if rank == 0:
                 name, content = STATE, {f.name: getattr(state, f.name) for f in fields(state)}
             else:
-                name, content = own_file(rank), {"rng": state.rng, "data": state.data, "buffers": own}
+                name, content = own_file(rank), {key: getattr(state, key) for key in ("rng", "data", "observed")}
+                content["buffers"] = own
             with replacing(directory / name) as stream:
                 torch.save(content, stream)
             written = [name, *(path.name for path in directory.glob(f"__{rank}_*"))] + [_OF_TORCH] * (rank == 0)

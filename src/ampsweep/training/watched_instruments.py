@@ -6,6 +6,9 @@ from time import perf_counter
 from typing import Any
 
 from ampsweep.monitors.numerics import NumericsWatch
+from ampsweep.record.numerics import RunNumerics
+from ampsweep.record.parts import as_json
+from ampsweep.record.typed import typed
 from ampsweep.training.instruments import Instruments
 
 WATCH_PCT = "instrumentation/watch_pct"
@@ -22,8 +25,6 @@ class WatchedInstruments(Instruments):
     def __init__(self, *args: Any, watch: NumericsWatch, **parts: Any) -> None:
         super().__init__(*args, **parts)
         self.watch = watch
-        self.steps_before = 0
-        """Steps of the training that this process has not taken."""
 
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, trace it or look into it, as is due."""
@@ -66,6 +67,16 @@ class WatchedInstruments(Instruments):
         if rows:
             rows[-1] |= self.watch.figures()
         return rows
+
+    def observed(self) -> dict[str, Any]:
+        """What was seen of the training's steps so far; see `Instruments.observed`."""
+        return super().observed() | {"numerics": as_json(self.watch.numerics())}
+
+    def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
+        """Go on from what was seen before; see `Instruments.go_on`."""
+        super().go_on(observed, step, is_same_run=is_same_run)
+        if "numerics" in observed:
+            self.watch.load(typed(RunNumerics)(observed["numerics"]))
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""

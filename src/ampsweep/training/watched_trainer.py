@@ -159,7 +159,6 @@ class WatchedTrainer(Trainer):
 
     def _train(self, stop: Stop) -> Ending:
         assert isinstance(self.instruments, WatchedInstruments)
-        self.instruments.steps_before = self.step - self.instruments.num_steps_seen
         try:
             ending = super()._train(stop)
             if self._guard is not None:

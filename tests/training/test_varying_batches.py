@@ -1,0 +1,66 @@
+"""Figures of a training whose batches vary in size, or keep it waiting."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from assembled import StopAfter, assemble, resumed
+from torch.utils.data import Dataset
+
+from ampsweep.tracing.step import trace_step
+
+
+class Rows(Dataset):
+    """Items of 1 to `most` rows."""
+
+    def __init__(self, most, seconds=0.0):
+        self.most, self.seconds = most, seconds
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        rows = torch.randn(1 + index * 7 % self.most, 64)
+        return rows, rows.sum(1, keepdim=True)
+
+
+def joined(items):
+    return tuple(map(torch.cat, zip(*items, strict=True)))
+
+
+def settings(rows):
+    return (
+        *("model=custom", "model._target_=torch.nn.Linear", "+model.in_features=64", "+model.out_features=1"),
+        *("data=custom", "data._target_=ampsweep.data.map_dataset.MapDataset", "data.batch_size=4"),
+        *(f"+data.{part}={{_target_: {__name__}.Rows, {rows}}}" for part in ("train", "val")),
+        *(f"+data.collate={{_target_: {__name__}.joined, _partial_: true}}", "+data.num_workers=0"),
+        *("task=regression", "optimizer=sgd", "trainer.steps=16"),
+    )
+
+
+@pytest.mark.parametrize(("most", "step"), [(1, 2), (37, 5)])
+def test_peak_memory_is_that_of_the_step_that_takes_the_most(most, step, tmp_path):
+    chosen = settings(f"most: {most}")
+    each, whole, first = (assemble(*chosen, directory=tmp_path) for _ in range(3))
+    each.trainer.model.train()
+    peaks = []
+    for _ in range(16):
+        with trace_step(each.built.model, *each.trainer.optimizers.values()) as traced:
+            each.trainer.train_step()
+        peaks.append(traced.result.peak_bytes)
+    whole.train()
+    assert ((memory := whole.trainer.instruments.memory()).peak_bytes, memory.step) == (max(peaks), step)
+    first.train(StopAfter(8))
+    second, _ = resumed(tmp_path, *chosen)
+    second.train()
+    assert second.trainer.instruments.memory() == memory, "whichever process took that step"
+    assert first.column("train/loss") | second.column("train/loss") == whole.column("train/loss")
+
+
+def test_waiting_for_data_is_told_apart_from_idling():
+    waiting = assemble(*settings("most: 1, seconds: 0.01"))
+    waiting.train()
+    waiting.trainer.instruments._others = SimpleNamespace(verdict=lambda evidence: evidence)
+    assert 0.5 < waiting.trainer.instruments.contamination(None).data_wait_share <= 1
