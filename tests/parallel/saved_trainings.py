@@ -51,6 +51,11 @@ class Counts:
     def state_dict(self):
         return {"num_observed": 1, "skipped_steps": 0, "growth_tracker": 0}
 
+    observed = staticmethod(dict)
+
+    def go_on(self, observed, step, *, is_same_run):
+        """Have seen nothing before."""
+
     def load_state_dict(self, state, *, applied_steps):
         self.applied = applied_steps
 
