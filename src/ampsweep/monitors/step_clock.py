@@ -163,6 +163,12 @@ class StepClock:
             return False
         return median(self._lag_ms) < _MAX_LAG_SHARE * median(self._steady.step_ms)
 
+    @property
+    def data_wait_share(self) -> float:
+        """The share of the time after warm-up in which the host waited for data."""
+        self._read()
+        return self._steady.data_wait_ms / self._steady.wall_ms if self._steady.step_ms else 0.0
+
     def overhead(self) -> dict[str, float]:
         """The suite's share of the time after warm-up, of the steps that were read so far; empty if there are none."""
         if not self._steady.step_ms:

@@ -393,11 +393,10 @@ class Instruments:
 
         `busy_before`: one sentence on who used the device before the run, None if nobody did.
         """
-        wait_ms, step_s = self._clock.summary().get("perf/data_wait_ms", 0.0), self._clock.mean_steady_s
         return self._others.verdict(
             Evidence(
                 busy_before=busy_before,
-                data_wait_share=0.0 if step_s is None else wait_ms / (1e3 * step_s),
+                data_wait_share=self._clock.data_wait_share,
                 waits_for_host=self._clock.waits_for_host,
                 throttled_pct=self._sampler.summary().get("device/throttled_pct"),
             )
