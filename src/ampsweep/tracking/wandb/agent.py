@@ -31,11 +31,13 @@ def is_stopped_by_sweep(reason: str) -> bool:
     import psutil  # only here: no other run needs it for this
 
     try:
-        words = psutil.Process(os.getppid()).cmdline()
+        for process in psutil.Process().parents():  # the run may be in a fork of the process that the agent started
+            words = process.cmdline()
+            if "agent" in words and any("wandb" in word for word in words[: words.index("agent")]):
+                return _FORWARDING.isdisjoint(words)
     except psutil.Error:
-        return False
-    is_agent = "agent" in words and any("wandb" in word for word in words[: words.index("agent")])
-    return is_agent and _FORWARDING.isdisjoint(words)
+        pass  # gone
+    return False
 
 
 def settle_stop(record: RunRecord) -> None:
