@@ -6,6 +6,9 @@ import signal
 import pytest
 from command_line import MLP, all_runs, only_run, only_sweep, wait_until
 from wandb_file import read_wandb_file
+from wandb_server import Fault
+
+from ampsweep.tracking.wandb.process import WandbAddress
 
 RUN = ("model=mlp_small", "trainer.steps=4", "trainer.log_every=2")
 SYNC = "send runs later with `ampsweep sync DIRECTORY`"
@@ -66,6 +69,35 @@ def test_a_server_that_cannot_be_reached_costs_a_line(train, monkeypatch):
     assert run.record.status == "completed"
     assert run.record.wandb.mode == "offline"
     assert len(run.history) == 2
+
+
+@pytest.mark.parametrize(
+    ("fails_then", "sent", "why"),
+    [("^$", 2, ""), ("", 0, " (the server does not answer)"), ("UpsertBucket", 0, " (not done in 2 s)")],
+    ids=["back", "silent", "stuck"],
+)
+def test_what_a_sweep_lost_is_sent_at_its_end(fails_then, sent, why, train, wandb_server, monkeypatch):
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+    complete, fault = WandbAddress.complete, Fault(on="UpsertBucket", delay_s=20.0)
+    wandb_server.faults.append(fault)
+
+    def complete_then(*arguments):
+        fault.on = fails_then
+        return complete(*arguments)
+
+    monkeypatch.setattr(WandbAddress, "complete", complete_then)
+    if fails_then == "UpsertBucket":
+        monkeypatch.setattr("ampsweep.commands.multirun._COMPLETE_S", 2.0)
+    ended = train("-m", *RUN, "seed=0,1", "device=cpu")
+    assert ended.code == 0
+    (line,) = [line for line in ended.said if "sent after all" in line]
+    rest = f"{why}; `ampsweep sync {only_sweep().resolve()}` sends the rest" if why else ""
+    assert line == f"W&B: {sent} of 2 lost runs sent after all{rest}"
+    there = {run.name: run.rows for run in wandb_server.runs}
+    for run in all_runs() if sent else ():
+        assert (there[run.record.run_id], run.record.wandb.error) == (run.history, None)
+    assert len(there) == (sent and sent + 1), "and their comparison"
 
 
 @pytest.mark.slow

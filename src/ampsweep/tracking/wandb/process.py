@@ -25,6 +25,7 @@ from ampsweep.tracking.wandb.agent import STOPPED_THERE
 from ampsweep.tracking.wandb.process_messages import (
     SYNC_LATER,
     Check,
+    Complete,
     Done,
     Finish,
     Open,
@@ -80,16 +81,26 @@ class WandbAddress:
 
     def publish(self, page: "ComparisonPage", place: WandbPlace, directory: Path) -> Published:
         """Put a comparison on W&B; wait until it is there, or until it is certain that it will not be."""
+        return self._published(Publish(page, place, directory), _PUBLISH_S + 2 * (finish_timeout_s() or 0))
+
+    def complete(self, config: TrackingConfig, directory: Path, within_s: float) -> Published:
+        """Send what W&B lacks of a run that has ended."""
+        return self._published(Complete(config, directory), within_s)
+
+    def _published(self, question: Publish | Complete, within_s: float) -> Published:
         with suppress(EOFError, OSError):
-            limit_s = _PUBLISH_S + 2 * (finish_timeout_s() or 0)
-            published: Published = self._asked(Publish(page, place, directory), limit_s)
+            published: Published = self._asked(question, within_s)
             return published
         return Published(failure="the W&B process ended")
 
     def _asked(self, question: object, within_s: float) -> Any:
-        with self.connect() as connection, self.limited(within_s):
-            connection.send(question)
-            return connection.recv()
+        try:
+            with self.connect() as connection, self.limited(within_s):
+                connection.send(question)
+                return connection.recv()
+        except KeyboardInterrupt:  # leaving `WandbProcess` would wait for the answer
+            self.kill()
+            raise
 
     def connect(self) -> "Connection[Any, Any]":
         """Connect to the process. Raises OSError or EOFError if it has ended, or does not answer."""

@@ -85,8 +85,16 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Complete:
+    """To the W&B process: send what W&B lacks of the run in the directory, which has ended."""
+
+    config: TrackingConfig
+    directory: Path
+
+
+@dataclass(frozen=True)
 class Published:
-    """The answer to `Publish`: the address, or the reason why there is none."""
+    """The answer to `Publish` and `Complete`: the address, and why it is not whole there; offline, neither."""
 
     url: str = ""
     failure: str | None = None

@@ -127,6 +127,14 @@ def is_stopped(login: Login, entity: str, project: str, name: str) -> bool:
         return False
 
 
+def require_alive(login: Login) -> None:
+    """Raise ValueError, with a clause, where the server does not answer within seconds."""
+    try:
+        ask(login, _ALIVE, within_s=_STOPPED_S)
+    except UNANSWERED as error:
+        raise ValueError(_clause(error)) from error
+
+
 class Heartbeat:
     """Small questions to a server in the background: is it there, and what does it do instead of an answer?
 

@@ -15,16 +15,19 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from ampsweep.config.schema import TrackingConfig
+from ampsweep.record import RunRecord
 from ampsweep.stop_signals import STOP_SIGNALS
+from ampsweep.tracking.wandb.api import wandb_server
 from ampsweep.tracking.wandb.comparison_run import publish
 from ampsweep.tracking.wandb.core import end_wandb
-from ampsweep.tracking.wandb.library import first_line, lost_errors, silence_libraries
+from ampsweep.tracking.wandb.library import error_clause, first_line, lost_errors, silence_libraries
 from ampsweep.tracking.wandb.mirror import WandbMirror
 from ampsweep.tracking.wandb.outage import ONCE_MORE, Patience, SeenServer
-from ampsweep.tracking.wandb.process_messages import Check, Open, Opened, Prepare, Publish, Published, Start
+from ampsweep.tracking.wandb.process_messages import Check, Complete, Open, Opened, Prepare, Publish, Published, Start
 from ampsweep.tracking.wandb.run import WandbRun
 from ampsweep.tracking.wandb.run_settings import Mode, WandbPlace, finish_timeout_s, online_login, resolve_mode
-from ampsweep.tracking.wandb.server import WandbAccess
+from ampsweep.tracking.wandb.server import WandbAccess, require_alive
+from ampsweep.tracking.wandb.sync_run import complete
 
 _GRACE_S: Final = 0.4
 """The time that a run that has ended waits for W&B to begin where something is wrong, and the user does not say."""
@@ -88,10 +91,12 @@ class _Service:
 
     def serve(self, client: "Connection[Any, Any]") -> None:
         """Serve one client until it ends."""
-        opening: Prepare | Check | Open | Publish = client.recv()
+        opening: Prepare | Check | Open | Publish | Complete = client.recv()
         match opening:
             case Publish():
                 client.send(_publish(opening))
+            case Complete():
+                client.send(self._complete(opening))
             case Prepare():
                 with suppress(ValueError):
                     if self._mode(opening.config)[0] != "disabled":
@@ -100,6 +105,19 @@ class _Service:
                 client.send(Opened(refusal=self._refusal(opening.config)))
             case Open():
                 self._track(client, opening)
+
+    def _complete(self, order: Complete) -> Published:
+        if self._mode(order.config)[0] != "online" or (login := online_login()) is None:
+            return Published()
+        try:
+            require_alive(login)
+            with wandb_server():
+                done = complete(RunRecord.read(order.directory), order.directory, group=None)
+        except ValueError as error:
+            return Published(failure=str(error))
+        except lost_errors() as error:
+            return Published(failure=error_clause(error))
+        return Published(done.url, done.refusal or ("it does not show every file" if done.lacking else None))
 
     def _track(self, client: "Connection[Any, Any]", opening: Open) -> None:
         try:
