@@ -22,7 +22,12 @@ class Parent:
         script = Path(__file__).with_name("isolated_parent.py")
         self.process = subprocess.Popen(
             [sys.executable, script, target, path, str(grace_s), preload],
-            env={**os.environ, "PYTHONPATH": str(Path(ampsweep.__path__[0]).parent)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    [str(Path(ampsweep.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+                ),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -159,6 +164,22 @@ def test_the_child_of_a_killed_parent_ends_after_its_grace(start):
     child = parent.hear()
     parent.signal(signal.SIGKILL)
     assert wait_for_end(child, within_s=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
+def test_a_fork_server_that_still_imports_ends_with_its_parent(start, tmp_path, monkeypatch):
+    (tmp_path / "endless.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__ + '.begun').touch()\ntime.sleep(600)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    parent = start("train_until_stopped", preload="endless")
+    while not (tmp_path / "endless.py.begun").exists():
+        time.sleep(0.05)
+    (server,) = [
+        one for one in psutil.Process(parent.process.pid).children() if "forkserver" in " ".join(one.cmdline())
+    ]
+    parent.signal(signal.SIGKILL)
+    assert wait_for_end(server.pid, within_s=30)
 
 
 @pytest.mark.slow

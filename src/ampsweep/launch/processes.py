@@ -3,6 +3,7 @@
 import multiprocessing
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -35,7 +36,9 @@ def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
     """
     if "forkserver" not in METHODS:
         return
-    multiprocessing.set_forkserver_preload(list(modules))
+    # Linux takes the end of the thread that starts it for the parent's.
+    tie = ["ampsweep.launch.tied_to_parent"] if threading.current_thread() is threading.main_thread() else []
+    multiprocessing.set_forkserver_preload([*tie, *modules])
     with held_stop_signals(), _short_socket_paths():
         forkserver.ensure_running()
 
