@@ -10,7 +10,7 @@ from ampsweep.doctor.speed.device_rates import random_values
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.speed.trials import Arguments, tried
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Finding
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -46,21 +46,16 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[Finding]:
         if one.call.index in trials and trials[one.call.index].gain >= _MIN_GAIN
     ]
     return [
-        Finding(
-            complaint="speed",
-            kind="unaligned_sizes",
-            cost_pct=measured.share_pct(spot.ms),
-            modules=spot.modules,
-            operator=spot.operator,
-            place=spot.place,
-            evidence={
+        measured.finding(
+            "unaligned_sizes",
+            spot,
+            {
                 "gain_ms": spot.ms,
                 "own_ms": sum(one.ms for one in spot.calls),
-                "step_ms": measured.step_ms,
                 "sizes": [str(size) for size in _sizes(spot.calls)],
                 "padded_sizes": [str(rounded_up(size)) for size in _sizes(spot.calls)],
             },
-            change=Change(overrides=_overrides(measured.patient.config.model, _sizes(spot.calls))),
+            _overrides(measured.patient.config.model, _sizes(spot.calls)),
         )
         for spot in spots(gains)
         if measured.share_pct(spot.ms) >= _MIN_COST_PCT

@@ -1,14 +1,14 @@
 """Copies in another dtype: weights that are cast several times, activations that are cast to and fro."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Finding
 
 _MIN_REPEATED_PCT: Final = 5.0
 """Share of a step from which repeated casts of weights are told: none of them is needed."""
@@ -62,7 +62,7 @@ def _to_and_fro(measured: MeasuredSteps) -> Iterator[Finding]:
         costs[up] += total[up]
     for spot in spots(costs.items()):
         if measured.share_pct(spot.ms) >= _MIN_TO_AND_FRO_PCT:
-            yield _finding(measured, "activation_casts", spot, {"num_casts": len(spot.calls)}, [])
+            yield _finding(measured, "activation_casts", spot, {"num_casts": len(spot.calls)})
 
 
 def _with_backward(calls: tuple[TimedCall, ...]) -> dict[TimedCall, float]:
@@ -81,23 +81,10 @@ def _is_of_halves(one: TimedCall) -> bool:
 
 
 def _finding(
-    measured: MeasuredSteps, kind: str, spot: Spot, evidence: dict[str, object], overrides: list[str]
+    measured: MeasuredSteps, kind: str, spot: Spot, evidence: dict[str, object], overrides: Sequence[str] = ()
 ) -> Finding:
-    own = {
-        "ms": spot.ms,
-        "step_ms": measured.step_ms,
-        "bytes_pct": _share_of_bytes(spot.calls, measured.step.calls),
-    }
-    return Finding(
-        complaint="speed",
-        kind=kind,
-        cost_pct=measured.share_pct(spot.ms),
-        modules=spot.modules,
-        operator=spot.operator,
-        place=spot.place,
-        evidence=own | evidence,
-        change=Change(overrides=overrides),
-    )
+    own = {"ms": spot.ms, "bytes_pct": _share_of_bytes(spot.calls, measured.step.calls)}
+    return measured.finding(kind, spot, own | evidence, overrides)
 
 
 def _share_of_bytes(some: tuple[TimedCall, ...] | list[TimedCall], calls: tuple[TimedCall, ...]) -> float:

@@ -37,21 +37,16 @@ def float32_products(measured: MeasuredSteps) -> list[Finding]:
     gains = [(one, one.ms * trials[one.call.index].gain) for one in wanted if one.call.index in trials]
     patterns = measured.training.precision.fp32_modules
     return [
-        Finding(
-            complaint="speed",
-            kind="float32_products",
-            cost_pct=measured.share_pct(spot.ms),
-            modules=spot.modules,
-            operator=spot.operator,
-            place=spot.place,
-            evidence={
+        measured.finding(
+            "float32_products",
+            spot,
+            {
                 "gain_ms": spot.ms,
                 "own_ms": sum(one.ms for one in spot.calls),
-                "step_ms": measured.step_ms,
                 "num_calls": len(spot.calls),
                 "dtype": measured.training.precision.dtype,
             },
-            change=Change(overrides=["precision.fp32_modules=[]"] if patterns else []),
+            ["precision.fp32_modules=[]"] if patterns else [],
         )
         for spot in spots(gains, by_line=True)
         if measured.share_pct(spot.ms) >= MIN_COST_PCT / 2
@@ -70,16 +65,11 @@ def fixed_operators(measured: MeasuredSteps) -> list[Finding]:
         if not any(one.flops or _is_recurrent(one) for one in calls) and own_ms >= _SHRUNK * former_ms > 0:
             fixed += [(one, one.ms) for one in calls]
     return [
-        Finding(
-            complaint="speed",
-            kind="fixed_operators",
-            cost_pct=measured.share_pct(spot.ms),
-            modules=spot.modules,
-            operator=spot.operator,
-            place=spot.place,
-            evidence={
+        measured.finding(
+            "fixed_operators",
+            spot,
+            {
                 "ms": spot.ms,
-                "step_ms": measured.step_ms,
                 "dtypes": sorted(
                     {str(dtype).removeprefix("torch.") for one in spot.calls for dtype in one.call.outputs}
                 ),

@@ -13,6 +13,7 @@ from ampsweep.doctor.speed.device_rates import DeviceRates
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.monitors.step_clock import Moments
+from ampsweep.record.diagnosis import Change, Finding
 
 MIN_COST_PCT: Final = 10.0
 """Share of a step from which a cause is told."""
@@ -66,6 +67,19 @@ class MeasuredSteps:
     def share_pct(self, ms: float) -> float:
         """The share of the own step that takes this time, in percent."""
         return min(100 * ms / self.step_ms, 100.0)
+
+    def finding(self, kind: str, spot: "Spot", evidence: dict[str, object], overrides: Sequence[str] = ()) -> Finding:
+        """What costs the time of a spot, with the step's time beside the evidence."""
+        return Finding(
+            complaint="speed",
+            kind=kind,
+            cost_pct=self.share_pct(spot.ms),
+            modules=spot.modules,
+            operator=spot.operator,
+            place=spot.place,
+            evidence={"step_ms": self.step_ms} | evidence,
+            change=Change(overrides=[*overrides]),
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Final
 
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Finding
 
 _MIN_RATIO: Final = 1.25
 """Time in half precision over that in float32 from which calls count as slower."""
@@ -32,21 +32,16 @@ def slower_operators(measured: MeasuredSteps) -> list[Finding]:
 
 def _finding(measured: MeasuredSteps, spot: Spot) -> Finding:
     own_ms = sum(one.ms for one in spot.calls)
-    return Finding(
-        complaint="speed",
-        kind="slower_operators",
-        cost_pct=measured.share_pct(spot.ms),
-        modules=spot.modules,
-        operator=spot.operator,
-        place=spot.place,
-        evidence={
+    return measured.finding(
+        "slower_operators",
+        spot,
+        {
             "own_ms": own_ms,
             "float32_ms": own_ms - spot.ms,
-            "step_ms": measured.step_ms,
             "dtype": measured.training.precision.dtype,
             "num_calls": len(spot.calls),
         },
-        change=Change(overrides=_fp32_override(measured, [name for name in spot.innermost if name])),
+        _fp32_override(measured, [name for name in spot.innermost if name]),
     )
 
 
