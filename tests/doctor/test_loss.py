@@ -11,13 +11,12 @@ from planted_loss import DATA, PLANTED
 
 from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import config_hash
-from ampsweep.doctor.loss.culprits import CulpritSearch
+from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.loss.fault import Judge, Tolerance, Tolerances
 from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
-from ampsweep.doctor.loss.smallest_set import SetSearch
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import KeptBatches, TakenStep

@@ -14,13 +14,13 @@ from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
 from ampsweep.doctor.speed.bound import speedup_bound
 from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values
-from ampsweep.doctor.speed.device_waits import host_waits
 from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
 from ampsweep.doctor.speed.filling import gain_pct
 from ampsweep.doctor.speed.measured_steps import spots
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
 from ampsweep.doctor.speed.trials import Trial
+from ampsweep.doctor.speed.waiting import host_waits
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.record.diagnosis import in_order
 from ampsweep.report.sentences.findings import speed, told

@@ -6,19 +6,15 @@ from dataclasses import replace
 from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.loss.causes import cause_of
-from ampsweep.doctor.loss.changes import code_for, kept_override
+from ampsweep.doctor.loss.changes import change_of_scale, code_for, kept_override, takes_shift
 from ampsweep.doctor.loss.culprits import CulpritCalls, Culprits, CulpritSearch, trace_fault
 from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
-from ampsweep.doctor.loss.origins import NonfiniteOrigin
-from ampsweep.doctor.loss.price import price
+from ampsweep.doctor.loss.origins import NonfiniteOrigin, cause_of
 from ampsweep.doctor.loss.refusals import examine_refusal
-from ampsweep.doctor.loss.scaling import change_of_scale
-from ampsweep.doctor.loss.shifted_exponential import takes_shift
 from ampsweep.doctor.loss.vanishing import unchanged_share
-from ampsweep.doctor.loss.variant import Kept, Variant
+from ampsweep.doctor.loss.variant import Kept, Variant, price
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.record.diagnosis import Change, Finding, written
 

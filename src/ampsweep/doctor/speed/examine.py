@@ -13,16 +13,14 @@ from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.bound import HALF_DTYPES, speedup_bound
 from ampsweep.doctor.speed.casts import casts
 from ampsweep.doctor.speed.device_rates import device_rates
-from ampsweep.doctor.speed.device_waits import synchronizations
 from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
 from ampsweep.doctor.speed.graph_breaks import graph_breaks
 from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
 from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
-from ampsweep.doctor.speed.slower_in_half import slower_operators
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
-from ampsweep.doctor.speed.units import no_fast_units, slower_altogether
-from ampsweep.doctor.speed.waiting import data_wait, host_code
+from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
+from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.record.diagnosis import Finding
 

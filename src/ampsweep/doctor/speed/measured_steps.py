@@ -69,7 +69,7 @@ class MeasuredSteps:
         return min(100 * ms / self.step_ms, 100.0)
 
     def finding(self, kind: str, spot: "Spot", evidence: dict[str, object], overrides: Sequence[str] = ()) -> Finding:
-        """What costs the time of a spot, with the step's time beside the evidence."""
+        """A finding of a spot, which costs its time; `step_ms` joins the evidence."""
         return Finding(
             complaint="speed",
             kind=kind,

@@ -1,16 +1,25 @@
-"""Steps that wait: for their data, or for Python code of the model's."""
+"""Steps that wait: for their data, for Python code of the model's, or for the device, whose results the host reads."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator
+import sys
+import threading
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Final
+
+import torch
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import num_workers
 from ampsweep.doctor.replay import KeptBatches
-from ampsweep.doctor.speed.host_samples import HostPlace, HostSamples, sampled
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
+from ampsweep.doctor.speed.timed_calls import TimedCall
+from ampsweep.own_code_place import is_own_source, place_of_model_in_thread
 from ampsweep.record.diagnosis import Change, Finding
 from ampsweep.tracing.calls import observe
 
@@ -20,6 +29,63 @@ _MIN_STEPS: Final = 4
 _MAX_STEPS: Final = 24
 _READING_S: Final = 1.0
 _MAX_WORKERS: Final = 8
+_EVERY_S: Final = 0.0005
+_SWITCH_S: Final = 0.0002
+"""Time after which Python code hands over to another thread: the default, 5 ms, would miss shorter loops."""
+_MIN_IDLE_PCT: Final = 5.0
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """Code that the host runs."""
+
+    module: str | None
+    line: str | None
+    """As of `place_of_caller`."""
+
+
+@dataclass
+class HostSamples:
+    """Counts of the places at which the host stood, by the number of operators that were over."""
+
+    position: int = 0
+    """Operators that are over."""
+    in_operator: bool = False
+    """The host runs an operator now, or code of ours: such moments do not count."""
+    seen: dict[int, Counter[HostPlace]] = field(default_factory=dict)
+
+    def most_common(self, position: int) -> HostPlace | None:
+        """The place at which the host stood most often after so many operators; None: it was not seen."""
+        found = self.seen.get(position)
+        return found.most_common(1)[0][0] if found else None
+
+
+@contextmanager
+def sampled(module: Callable[[], str | None] = lambda: None) -> Iterator[HostSamples]:
+    """Sample the code that this thread runs inside, every half a millisecond.
+
+    Args:
+        module: tells the name of the module that runs now.
+    """
+    samples, is_over, watched = HostSamples(), threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        while not is_over.wait(_EVERY_S):
+            position = samples.position
+            place = HostPlace(module(), place_of_model_in_thread(watched))
+            if not samples.in_operator and samples.position == position:
+                samples.seen.setdefault(position, Counter())[place] += 1
+
+    former = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(former)
 
 
 def data_wait(measured: MeasuredSteps) -> list[Finding]:
@@ -147,3 +213,58 @@ def _more_workers(data: KeptBatches, config: Any, workers: int | None) -> list[s
         return []
     wanted = min(max(2 * (workers or 0), os.cpu_count() or 1), _MAX_WORKERS)
     return [f"{'' if 'num_workers' in config else '+'}data.num_workers={wanted}"]
+
+
+def synchronizations(measured: MeasuredSteps) -> list[Finding]:
+    """Find the lines at which the host waits for the device; on a CPU, where they cost nothing, they are facts only."""
+    waits = host_waits(measured.step.of_phases("forward", "backward"))
+    measured.patient.facts["speed/synchronizations"] = [
+        f"{spot.place or spot.modules[0]}: {spot.operator} ({len(spot.calls)} in a step)"
+        for spot in waits
+        if spot.place is not None or spot.modules
+    ]
+    if not measured.moments.has_queue:
+        return []
+    warned = _warned_lines(measured) if measured.patient.device.type == "cuda" else []
+    idle_ms = max(measured.step_ms - measured.step.operators_ms, 0.0)
+    if measured.share_pct(idle_ms) < _MIN_IDLE_PCT or not (waits or warned):
+        return []
+    place = waits[0].place if waits else warned[0]
+    return [
+        Finding(
+            complaint="speed",
+            kind="synchronizations",
+            cost_pct=measured.share_pct(idle_ms),
+            modules=waits[0].modules if waits else [],
+            operator=waits[0].operator if waits else None,
+            place=place,
+            evidence={
+                "num_waits": max(sum(len(spot.calls) for spot in waits), len(warned)),
+                "idle_ms": idle_ms,
+                "step_ms": measured.step_ms,
+                "lines": warned,
+            },
+        )
+    ]
+
+
+def host_waits(calls: Sequence[TimedCall]) -> list[Spot]:
+    """The spots at which the host reads what a device computes, the most frequent one first."""
+    return spots((one, 1.0) for one in calls if one.reads_device)
+
+
+def _warned_lines(measured: MeasuredSteps) -> list[str]:
+    """The lines of the user's that torch warns of as synchronizing, the most frequent one first."""
+    former = torch.cuda.get_sync_debug_mode()
+    measured.moments.wait()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            measured.training.step()
+        finally:
+            torch.cuda.set_sync_debug_mode(former)
+    lines = Counter(
+        f"{Path(one.filename).name}, line {one.lineno}" for one in said if is_own_source(Path(one.filename))
+    )
+    return [line for line, _ in lines.most_common()]
