@@ -6,8 +6,7 @@ from shown_runs import dashboard_of, on_gpu
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
 from ampsweep.report.figures.figure import NoFigure
-from ampsweep.report.figures.layer_rows import MAX_ROWS, layer_rows
-from ampsweep.report.figures.magnitude_map import magnitude_map
+from ampsweep.report.figures.magnitude_map import MAX_ROWS, layer_rows, magnitude_map
 from ampsweep.report.page.document import html
 
 

@@ -1,21 +1,87 @@
-"""Workers that read batches ahead: torch's DataLoader, with ends that a user can read."""
+"""Workers that read batches ahead: torch's DataLoader, whose ends and errors a user can read."""
 
 import os
+import pickle
+import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, util
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data._utils.pin_memory import pin_memory  # any nesting is pinned by nothing public
 
-from ampsweep.data.letters import END, Failure, Letter, written
 from ampsweep.data.seeding import generator
 from ampsweep.data.worker_processes import begin_worker, end_workers, on_death, starting_workers, told_death
+from ampsweep.text import one_line
 
 _DYING_S: Final = 1.0
 """Time between the end of a worker's connections and its own."""
+END: Final = object()
+"""Stands for a batch where there is none any more."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A batch, pickled by the worker itself: its queue would drop, and never tell, what cannot be pickled."""
+
+    content: bytes
+
+    def pin_memory(self) -> "Pinned":
+        """Move the batch to pinned memory; torch calls it in the thread in which it does that."""
+        return Pinned(pin_memory(pickle.loads(self.content)))  # type: ignore[no-untyped-call]
+
+    def open(self) -> Any:
+        """The batch; its tensors are in the memory that the worker has put them into."""
+        return pickle.loads(self.content)
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A batch in pinned memory."""
+
+    batch: Any
+
+    def open(self) -> Any:
+        """The batch."""
+        return self.batch
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error of a worker in place of a batch."""
+
+    sentence: str
+    traceback: str
+    is_memory: bool
+    """There was no memory left."""
+
+    def open(self) -> Any:
+        """Raise the error: a MemoryError if it was one, else a ValueError, with the worker's own sentence."""
+        cause = _InWorkerError(self.traceback)
+        if self.is_memory:
+            raise MemoryError(self.sentence.removeprefix("MemoryError: ")) from cause
+        raise ValueError(self.sentence) from cause
+
+
+class _InWorkerError(Exception):
+    """The traceback of a worker, shown as the cause of an error in this process."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+def written(read: Callable[[], Any]) -> Letter | Failure | None:
+    """Read a batch, in a worker, and put it into a letter; None for `END`."""
+    try:
+        batch = read()
+        return None if batch is END else Letter(bytes(ForkingPickler.dumps(batch)))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
+        return Failure(one_line(error), traceback.format_exc(), isinstance(error, MemoryError))
 
 
 class Workers:

@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.tracing.host_memory import is_measuring, mark_delivery, mark_reading
 from ampsweep.tracing.ledger import Ledger, tensors_in
-from ampsweep.tracing.resized_storages import following_resizes
 
 _PLAIN: Final = (Tensor, FakeTensor)
 _COPY: Final = torch.ops.aten.copy_.default
@@ -186,3 +185,41 @@ def _only_makes_views(operator: Any) -> bool:
     if not getattr(operator, "is_view", False):
         return False
     return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Enclose operators that stand for compiled kernels, whose results are kept: no trace of this thread sees them."""
+    counters = [counter for counter in StorageCounter._entered if not counter.is_blind]
+    for counter in counters:
+        counter.is_blind = True
+    try:
+        yield
+    finally:
+        for counter in counters:
+            counter.is_blind = False
+
+
+@contextmanager
+def following_resizes(note: Callable[[UntypedStorage, int], None]) -> Iterator[None]:
+    """Call `note` with each storage that is resized inside, in any thread, and the bytes it had before.
+
+    No mode of torch's sees that; its own `torch.distributed._tools.mem_tracker` takes the method's place, too.
+    """
+    inner = UntypedStorage.resize_
+
+    def resize(storage: Any, size: int) -> Any:
+        before = storage.nbytes()
+        resized = inner(storage, size)
+        note(storage, before)
+        return resized
+
+    own = vars(UntypedStorage).get("resize_")
+    UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        if own is None:
+            del UntypedStorage.resize_
+        else:
+            UntypedStorage.resize_ = own  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from ampsweep.report.page.filters import facts_attribute, filter_bar, filter_key
 from ampsweep.report.page.markup import Markup, join, name, tag
 from ampsweep.report.page.numerics_cards import numerics_section
 from ampsweep.report.page.panel_figures import Figures, series_panels, workload_panels
-from ampsweep.report.page.run_table import runs_table
+from ampsweep.report.page.run_table import arms_table, environment_tables, runs_table
 from ampsweep.report.page.seam_cards import seam_cards
 from ampsweep.report.page.search_cards import search_cards
 from ampsweep.report.page.shell import page_header, whole_page
@@ -21,7 +21,6 @@ from ampsweep.report.sentences.explaining import comparison_note
 from ampsweep.report.sentences.method import method
 from ampsweep.report.sentences.ranks import DTYPES
 from ampsweep.report.sentences.sizes import section_heading
-from ampsweep.report.settings import arms_table, environment_tables
 from ampsweep.text import plural
 
 MAX_OPEN_WORKLOADS: Final = 4

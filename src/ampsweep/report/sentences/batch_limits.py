@@ -6,7 +6,7 @@ from typing import Final
 
 from ampsweep.analysis.search_comparison import ArmSearch, Bound, SearchComparison, SearchNote
 from ampsweep.report.sentences.arm_findings import statuses, step_limit, unchecked
-from ampsweep.report.sentences.causing import causes
+from ampsweep.report.sentences.explaining import causes
 from ampsweep.report.sentences.unvouched import not_vouched_for
 from ampsweep.text import first_line, num_bytes, plural, ratio
 

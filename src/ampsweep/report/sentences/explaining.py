@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ampsweep.analysis.arm_notes import ArmNote
+from ampsweep.analysis.causes import Cause
 from ampsweep.analysis.comparison import ComparisonNote
 from ampsweep.analysis.pairing import Unpaired
 from ampsweep.analysis.reasons import MULTIPLE, Reason, wide_flops
@@ -12,7 +13,6 @@ from ampsweep.analysis.step_limits import SmallStep
 from ampsweep.analysis.workload_size import MIN_PEAK_BYTES, Caution, SmallPeak
 from ampsweep.report.sentences import float8
 from ampsweep.report.sentences.arm_findings import step_limit
-from ampsweep.report.sentences.causing import causes
 from ampsweep.text import listed, milliseconds, num_bytes, number, plural
 
 TOO_SMALL: Final = "the workload is too small to judge speed by"
@@ -180,3 +180,10 @@ def comparison_note(of: ComparisonNote) -> str:
 def arm_notes(of: Sequence[ArmNote]) -> str:
     """The notes on an arm in one text."""
     return "; ".join(map(arm_note, of))
+
+
+def causes(of: Sequence[Cause]) -> str:
+    """The causes with their numbers of runs; of a single one just the text."""
+    if len(of) == 1:
+        return of[0].text
+    return "; ".join(f"{one.text} ({one.num_runs})" for one in of)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.precision.torchao_import import import_torchao
-from ampsweep.tracing.compiled_kernels import unseen
+from ampsweep.tracing.feeding import unseen
 from ampsweep.training.build.instantiate import parameters_of
 
 EIGHT_BITS: Final[Mapping[str, Mapping[type[Optimizer], str]]] = {
