@@ -12,8 +12,7 @@ from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import KeptBatches
 from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
-from ampsweep.doctor.speed.bound import speedup_bound
-from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values
+from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values, speedup_bound
 from ampsweep.doctor.speed.examine import dearest_operators, examine_speed
 from ampsweep.doctor.speed.filling import gain_pct
 from ampsweep.doctor.speed.measured_steps import spots

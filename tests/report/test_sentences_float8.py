@@ -1,7 +1,6 @@
 """Float8 layers in words."""
 
-from ampsweep.analysis.float8_gain import Float8Gain
-from ampsweep.analysis.float8_summary import Float8Summary, float8_summary
+from ampsweep.analysis.float8_gain import Float8Gain, Float8Summary, float8_summary
 from ampsweep.record.parts import Float8Layer, Float8Proof, KeptLayer
 from ampsweep.report.sentences import float8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ampsweep.analysis.causes import causes
-from ampsweep.analysis.float8_summary import Float8Summary, float8_summary
+from ampsweep.analysis.float8_gain import Float8Summary, float8_summary
 from ampsweep.analysis.pairing import Pair, Unpaired
 from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
 from ampsweep.text import first_line

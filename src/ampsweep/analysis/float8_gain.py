@@ -5,11 +5,12 @@ its arithmetic, its memory traffic and its launch. A layer multiplies three time
 gradients. In float8 it also finds the largest value of each operand and rounds it: kernels that move bytes only.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.record.parts import LinearShape
+from ampsweep.record.parts import Float8Proof, LinearShape, WhyKept
 
 _BF16_FLOPS: Final = 989.4e12
 _FLOAT8_FLOPS: Final = 1978.9e12
@@ -105,3 +106,33 @@ _MEASURED_SLOWER: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 """Sizes (outputs, inputs) that torchao's filter `_auto_filter_for_recipe` leaves in bfloat16, by its benchmarks on
 H100s (https://github.com/pytorch/ao/tree/main/torchao/float8#performance)."""
+
+
+@dataclass(frozen=True)
+class Float8Summary:
+    """The layers that multiply in float8, and those that do not."""
+
+    recipe: str
+    num_converted: int
+    emulated: str | None
+    """The reason why the device emulates them; None: it does not."""
+    kept: tuple[tuple[WhyKept, tuple[str, ...]], ...]
+    """Names of the other layers by the reason why they are not in float8."""
+    gain: Float8Gain | None
+    """None where no layer was called."""
+
+
+def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
+    """Sum up the float8 part of a proof; None where there is none, or no step was traced."""
+    if proof is None or proof.recipe is None or proof.converted is None:
+        return None
+    kept: dict[WhyKept, list[str]] = defaultdict(list)
+    for layer in proof.kept or ():
+        kept[layer.why].append(layer.name)
+    return Float8Summary(
+        proof.recipe,
+        len(proof.converted),
+        proof.emulated,
+        tuple((why, tuple(names)) for why, names in kept.items()),
+        float8_gain((layer.shape for layer in proof.converted), proof.recipe),
+    )

@@ -58,7 +58,6 @@ _CAST_KINDS: Final[Mapping[str, tuple[TensorKind, ...]]] = {
     FLOAT8_E4M3.name: ("activation", "weight"),
     FLOAT8_E5M2.name: ("activation_gradient",),
 }
-JUDGED_FORMATS: Final = tuple(_CAST_KINDS)
 _OF_8_BITS: Final = (FLOAT8_E4M3.name, FLOAT8_E5M2.name)
 
 

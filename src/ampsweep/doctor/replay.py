@@ -3,15 +3,14 @@
 import copy
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from ampsweep.config.schema import Config, PrecisionConfig
+from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import assemble_trainer
@@ -120,7 +119,7 @@ class Replay:
         if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
             gc.collect()
             Replay._uncollected_bytes = 0
-        self.config, self.device, self.data, self._checkpoint = config, device, data, checkpoint
+        self.config, self.device, self.data = config, device, data
         self.built = build(config, device, data)
         self.trainer = assemble_trainer(config, self.built, device)
         if checkpoint is not None:
@@ -140,10 +139,6 @@ class Replay:
         precision = self.built.precision
         self._step = precision.step
         precision.step = self._step_noted  # type: ignore[method-assign]
-
-    def in_precision(self, precision: PrecisionConfig) -> "Replay":
-        """Make another replay that differs in precision, from the same beginning."""
-        return Replay(replace(self.config, precision=precision), self.device, self.data, self._checkpoint)
 
     def read_ahead(self) -> None:
         """Read the batches of the next step, so that reading them is no part of it."""
@@ -196,15 +191,6 @@ class Replay:
         self.built.precision.load_state_dict(copy.deepcopy(state.scaler))
         trainer.instruments.load_state_dict(state.counts, applied_steps=state.applied_steps)
         restore_rng_state(state.rng, self.device)
-
-    @contextmanager
-    def undone(self) -> Iterator[None]:
-        """Enclose steps that are taken back at the end."""
-        state = self.state()
-        try:
-            yield
-        finally:
-            self.restore(state)
 
     def _step_noted(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer's step, and note before it which of its gradients are not finite."""

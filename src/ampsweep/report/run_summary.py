@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ampsweep.analysis.arm_notes import ArmNote, without_effect
-from ampsweep.analysis.float8_summary import float8_summary
+from ampsweep.analysis.float8_gain import float8_summary
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
 from ampsweep.analysis.runs import Run

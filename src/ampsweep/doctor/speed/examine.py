@@ -10,9 +10,8 @@ from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.speed.alignment import unaligned_sizes
 from ampsweep.doctor.speed.bare_training import BareTraining
-from ampsweep.doctor.speed.bound import HALF_DTYPES, speedup_bound
 from ampsweep.doctor.speed.casts import casts
-from ampsweep.doctor.speed.device_rates import device_rates
+from ampsweep.doctor.speed.device_rates import HALF, device_rates, speedup_bound
 from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
 from ampsweep.doctor.speed.graph_breaks import graph_breaks
 from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
@@ -113,7 +112,7 @@ def _measured(patient: Patient, own: BareTraining, moments: Moments) -> Measured
     trainings = [own] if former is None else [own, former]
     times = times_in_turn([one.step for one in trainings], moments, seconds=_within(patient, _STEPS_S))
     steps = timed_in_turn(trainings, moments, seconds=_within(patient, _OPERATORS_S))
-    dtypes = tuple(dict.fromkeys((patient.config.precision.dtype, *HALF_DTYPES)))
+    dtypes = tuple(dict.fromkeys((patient.config.precision.dtype, *HALF)))
     rates = device_rates(patient.device, dtypes, moments, seconds=_within(patient, _RATES_S))
     baseline = None
     if former is not None:

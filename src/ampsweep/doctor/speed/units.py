@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ampsweep.config.modes import step_dtypes
-from ampsweep.doctor.speed.bound import HALF_DTYPES
+from ampsweep.doctor.speed.device_rates import HALF
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
 from ampsweep.record.diagnosis import Change, Finding
@@ -23,7 +23,7 @@ _MIN_OF_A_GAIN_PCT: Final = 30.0
 def no_fast_units(measured: MeasuredSteps) -> list[Finding]:
     """Find out whether this device multiplies matrices no faster in the dtype of the training than in float32."""
     rates, baseline, dtype = measured.rates, measured.baseline, measured.training.precision.dtype
-    if baseline is None or dtype not in HALF_DTYPES or rates.product_ratio(dtype) >= _MIN_PRODUCT_RATIO:
+    if baseline is None or dtype not in HALF or rates.product_ratio(dtype) >= _MIN_PRODUCT_RATIO:
         return []
     products = [one for one in measured.step.calls if one.flops and one.is_half]
     products_ms = sum(one.ms for one in products)

@@ -16,7 +16,6 @@ Trace = dict[str, Any]
 Layout = dict[str, Any]
 
 BAR_HEIGHT_PX: Final = 38
-ROW_HEIGHT_PX: Final = 46
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from ampsweep.analysis.float8_gain import Float8Gain
-from ampsweep.analysis.float8_summary import Float8Summary
+from ampsweep.analysis.float8_gain import Float8Gain, Float8Summary
 from ampsweep.record.parts import WhyKept
 from ampsweep.text import listed, milliseconds, plural, ratio
 

@@ -52,6 +52,30 @@ _KEPT: Final = {
     ),
 }
 """By kind the headline, and the change in words."""
+_OF_THE_MODE: Final = {
+    "gradients_vanish": (
+        "gradients are too small for float16, and no scaler makes them larger",
+        "train with a scaler",
+    ),
+    "scale_too_small": (
+        "the scale of {init_scale} is too small: gradients vanish in float16",
+        "begin with a larger scale",
+    ),
+    "scale_too_large": (
+        "the scale begins at {init_scale}, and steps are skipped until it is smaller",
+        "begin with a smaller scale",
+    ),
+    "optimizer_eps": (
+        "the optimizer's eps={eps} is zero in float16, and it divides by zero",
+        "use an eps that float16 holds, or float32 parameters (amp_fp16)",
+    ),
+    "updates_lost": (
+        "{unchanged_pct} % of the weights with a gradient stay as they are: updates are smaller than half the distance "
+        "to the next number in {dtype}",
+        "keep the parameters in float32",
+    ),
+}
+"""The same of faults of the mode itself, which no module has."""
 
 _EXP_MAX: Final = {"float16": 11, "bfloat16": 88}
 
@@ -77,60 +101,35 @@ def _kept(finding: Finding) -> Told:
     return _told(finding, headline.format_map(values), evidence, change.format_map(values))
 
 
-def _refused(finding: Finding) -> Told:
-    headline = f"{finding.operator}{_at(finding)} refuses autocast"
+def _raised(finding: Finding, said: str, change: str) -> Told:
+    """Tell an error of an operator: `said` is what is wrong with the call."""
     evidence = [f"step {finding.evidence['step']} ends with: {finding.evidence['error']}"]
+    return _told(finding, f"{finding.operator}{_at(finding)} {said}", evidence, change)
+
+
+def _refused(finding: Finding) -> Told:
     change = "compute the loss from logits: that of probabilities is not safe in half precision"
-    return _told(finding, headline, evidence, change)
+    return _raised(finding, "refuses autocast", change)
 
 
 def _no_kernel(finding: Finding) -> Told:
-    headline = f"{finding.operator}{_at(finding)} does not exist in {finding.evidence['dtype']} on this device"
-    evidence = [f"step {finding.evidence['step']} ends with: {finding.evidence['error']}"]
-    return _told(finding, headline, evidence, _IN_FLOAT32)
+    return _raised(finding, f"does not exist in {finding.evidence['dtype']} on this device", _IN_FLOAT32)
 
 
 def _mask(finding: Finding) -> Told:
     if finding.evidence["sign"] != "error":
         return _kept(finding)
-    facts = finding.evidence
-    headline = (
-        f"{finding.operator}{_at(finding)} is given {_number(facts['scalar'])}, which {facts['dtype']} cannot hold"
-    )
-    evidence = [f"step {facts['step']} ends with: {facts['error']}"]
-    return _told(finding, headline, evidence, "mask with the lowest number of the scores' dtype")
+    said = f"is given {_number(finding.evidence['scalar'])}, which {finding.evidence['dtype']} cannot hold"
+    return _raised(finding, said, "mask with the lowest number of the scores' dtype")
 
 
-def _gradients_vanish(finding: Finding) -> Told:
-    headline = "gradients are too small for float16, and no scaler makes them larger"
-    return _told(finding, headline, _shown(finding), "train with a scaler")
-
-
-def _scale_too_small(finding: Finding) -> Told:
-    headline = f"the scale of {_number(finding.evidence['init_scale'])} is too small: gradients vanish in float16"
-    return _told(finding, headline, _shown(finding), "begin with a larger scale")
-
-
-def _scale_too_large(finding: Finding) -> Told:
-    headline = (
-        f"the scale begins at {_number(finding.evidence['init_scale'])}, and steps are skipped until it is smaller"
-    )
-    return _told(finding, headline, _shown(finding), "begin with a smaller scale")
-
-
-def _optimizer_eps(finding: Finding) -> Told:
-    headline = f"the optimizer's eps={_number(finding.evidence['eps'])} is zero in float16, and it divides by zero"
-    evidence = [*_shown(finding), "the squares of small gradients are zero in float16, too"]
-    return _told(finding, headline, evidence, "use an eps that float16 holds, or float32 parameters (amp_fp16)")
-
-
-def _updates_lost(finding: Finding) -> Told:
-    facts = finding.evidence
-    headline = (
-        f"{_number(facts['unchanged_pct'])} % of the weights with a gradient stay as they are: updates are smaller "
-        f"than half the distance to the next number in {facts['dtype']}"
-    )
-    return _told(finding, headline, _shown(finding), "keep the parameters in float32")
+def _mode(finding: Finding) -> Told:
+    headline, change = _OF_THE_MODE[finding.kind]
+    values = {name: _number(value) for name, value in finding.evidence.items()}
+    evidence = _shown(finding)
+    if finding.kind == "optimizer_eps":
+        evidence.append("the squares of small gradients are zero in float16, too")
+    return _told(finding, headline.format_map(values), evidence, change)
 
 
 def _not_precision(finding: Finding) -> Told:
@@ -139,16 +138,11 @@ def _not_precision(finding: Finding) -> Told:
     return Told(headline=headline, evidence=_shown(finding), change=change)
 
 
-def _whole_model(finding: Finding) -> Told:
-    headline = f"no few modules in float32 mend the loss in {finding.evidence['dtype']}"
-    change = "train in another mode" if finding.change.overrides else None
-    return _told(finding, headline, [*_shown(finding), *_switches(finding)], change)
-
-
-def _unexplained(finding: Finding) -> Told:
-    headline = (
-        f"the loss goes wrong in {finding.evidence['dtype']} and not in float32, and no change that was tried mends it"
-    )
+def _no_part(finding: Finding) -> Told:
+    dtype = finding.evidence["dtype"]
+    headline = f"the loss goes wrong in {dtype} and not in float32, and no change that was tried mends it"
+    if finding.kind == "whole_model":
+        headline = f"no few modules in float32 mend the loss in {dtype}"
     change = "train in another mode" if finding.change.overrides else None
     return _told(finding, headline, [*_shown(finding), *_switches(finding)], change)
 
@@ -162,17 +156,13 @@ def _unsearched(finding: Finding) -> Told:
 
 SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
     **dict.fromkeys(_KEPT, _kept),
+    **dict.fromkeys(_OF_THE_MODE, _mode),
     "mask_overflow": _mask,
     "refused_loss": _refused,
     "no_kernel": _no_kernel,
-    "gradients_vanish": _gradients_vanish,
-    "scale_too_small": _scale_too_small,
-    "scale_too_large": _scale_too_large,
-    "optimizer_eps": _optimizer_eps,
-    "updates_lost": _updates_lost,
     "not_precision": _not_precision,
-    "whole_model": _whole_model,
-    "unexplained": _unexplained,
+    "whole_model": _no_part,
+    "unexplained": _no_part,
     "unsearched": _unsearched,
 }
 
