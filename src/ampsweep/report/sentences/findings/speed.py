@@ -162,7 +162,7 @@ def _more_evidence(finding: Finding) -> list[str]:
 
 
 def _values(finding: Finding) -> dict[str, str]:
-    """What sentences say of a finding, by name."""
+    """The words of a finding that sentences name."""
     facts: dict[str, Any] = finding.evidence
     values = {name: _written(name, value) for name, value in facts.items()}
     values |= {"operator": str(finding.operator), "in": _in(finding), "at": _at(finding)}
