@@ -3,9 +3,7 @@
 import tempfile
 import time
 
-import torch
 import torch.distributed as dist
-from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.fsdp import FSDPModule
 from trainings import Collectives, assemble, by_hand, same, seeded
@@ -134,31 +132,6 @@ def units(rank, config):
     """The names of the modules that FSDP2 gathers one at a time."""
     model = assemble(config, rank).built.model
     return [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
-
-
-def evaluate_with_other_statistics(rank, config):
-    """Train, spoil the second rank's running statistics, and evaluate: validation loss and statistics."""
-    training = assemble(config, rank)
-    training.train()
-    if rank == 1:
-        for buffer in training.built.model.buffers():
-            if buffer.is_floating_point():
-                nn.init.normal_(buffer)
-    evaluated = training.trainer.evaluate()
-    return evaluated, {name: one.clone() for name, one in training.built.model.named_buffers()}
-
-
-def backward_twice(rank, config):
-    """Differentiate a backward pass through a sharded model; returns the error."""
-    training = assemble(config, rank)
-    torch.manual_seed(0)
-    try:
-        training.trainer.model.train()
-        training.trainer.train_step()
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-    dist.barrier()
-    return None
 
 
 def hold_devices(rank, folder, local_ranks):

@@ -77,19 +77,6 @@ class Scalar(Net):
         return self.gain * super().forward(inputs)
 
 
-class Routed(Net):
-    """Each batch goes through one of two layers, by its own values."""
-
-    def __init__(self):
-        super().__init__()
-        self.other = nn.Linear(64, 15)
-
-    def forward(self, inputs):
-        inputs = inputs.flatten(1)
-        layer = self.first if inputs.sum() * 1000 % 2 < 1 else self.other
-        return self.last(layer(inputs).relu())
-
-
 class InParts:
     """A task that calls parts of its model, and never the model."""
 
