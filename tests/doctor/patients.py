@@ -12,7 +12,9 @@ from ampsweep.training.build.built import build_data
 CPU = torch.device("cpu")
 
 
-def patient_of(*overrides: str, num_steps: int = 6, seconds: float = 100.0) -> Patient:
-    config = compose_points(overrides, multirun=False).points[0].config
-    data = KeptBatches(build_data(config, CPU))
-    return Patient(config, CPU, data, num_steps=num_steps, deadline_s=time.monotonic() + seconds)
+def patient_of(*overrides: str, num_steps: int | None = 6, seconds: float = 100.0) -> Patient:
+    """Steps of None are those of `doctor.steps`."""
+    config = compose_points(["device=cpu", *overrides], multirun=False).points[0].config
+    device = torch.device(config.device)
+    data, deadline_s = KeptBatches(build_data(config, device)), time.monotonic() + seconds
+    return Patient(config, device, data, num_steps=num_steps or config.doctor.steps, deadline_s=deadline_s)

@@ -386,8 +386,16 @@ def _fp16(name, *more):
     return (*_model(name, *more), "precision=amp_fp16")
 
 
+def _bf16(name, *more):
+    return (*_model(name, *more), "precision=amp_bf16")
+
+
+def _task(name):
+    return "task=custom", f"task._target_=planted_loss.{name}"
+
+
 def _planted(name, overrides, kind, module, operator=None):
-    return Planted(name, tuple(overrides), "loss", kind, module, operator)
+    return Planted(name, overrides, "loss", kind, module, operator)
 
 
 PLANTED: tuple[Planted, ...] = (
@@ -397,7 +405,7 @@ PLANTED: tuple[Planted, ...] = (
     ),
     _planted(
         "lowest number is -inf in bf16",
-        (*_model("MaskedAttention", "+model.how=lowest"), "precision=amp_bf16"),
+        _bf16("MaskedAttention", "+model.how=lowest"),
         "mask_overflow",
         "attention",
         "aten.mul",
@@ -412,54 +420,36 @@ PLANTED: tuple[Planted, ...] = (
     _planted("three of 71 modules", _fp16("DeepNet", "+model.culprits=[2,6,13]"), "value_overflow", "blocks.2.spread"),
     _planted("every other module", _fp16("SpreadEverywhere"), "whole_model", None),
     _planted(
-        "log of a rounded probability",
-        (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.LogLoss"),
-        "log_of_zero",
-        "leave",
-        "aten.log",
+        "log of a rounded probability", (*_fp16("Likelihood"), *_task("LogLoss")), "log_of_zero", "leave", "aten.log"
     ),
     _planted(
         "eps vanishes in a logarithm",
-        (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.GuardedLogLoss"),
+        (*_fp16("Likelihood"), *_task("GuardedLogLoss")),
         "eps_vanishes",
         "leave",
         "aten.log",
     ),
     _planted(
         "cross-entropy of rounded probabilities",
-        (*_model("Likelihood"), "precision=amp_bf16", "task=custom", "task._target_=planted_loss.CrossEntropy"),
+        (*_bf16("Likelihood"), *_task("CrossEntropy")),
         "rounded_probability",
         "leave",
     ),
-    _planted(
-        "loss refuses autocast",
-        (*_fp16("Likelihood"), "task=custom", "task._target_=planted_loss.RefusedLoss"),
-        "refused_loss",
-        None,
-    ),
-    _planted(
-        "variance below zero in bf16",
-        (*_model("FarFromZero"), "precision=amp_bf16"),
-        "cancellation",
-        "norm",
-        "aten.sqrt",
-    ),
+    _planted("loss refuses autocast", (*_fp16("Likelihood"), *_task("RefusedLoss")), "refused_loss", None),
+    _planted("variance below zero in bf16", _bf16("FarFromZero"), "cancellation", "norm", "aten.sqrt"),
     _planted("gradient leaves the range", _fp16("SteepNet"), "gradient_overflow", "steep"),
     _planted(
         "gradients vanish without scaler",
-        (*_fp16("Small"), "precision.grad_scaler=false", "task=custom", "task._target_=planted_loss.SmallLoss"),
+        (*_fp16("Small"), "precision.grad_scaler=false", *_task("SmallLoss")),
         "gradients_vanish",
         None,
     ),
     _planted(
-        "scale too small",
-        (*_fp16("Small"), "precision.init_scale=0.01", "task=custom", "task._target_=planted_loss.SmallLoss"),
-        "scale_too_small",
-        None,
+        "scale too small", (*_fp16("Small"), "precision.init_scale=0.01", *_task("SmallLoss")), "scale_too_small", None
     ),
     _planted("scale too large", (*_fp16("Small"), "precision.init_scale=1e30"), "scale_too_large", None),
     _planted("eps of Adam in fp16", (*_model("Small"), "precision=pure_fp16"), "optimizer_eps", None),
     _planted("updates lost in bf16", (*_model("Small"), "precision=pure_bf16", "+model.std=1.0"), "updates_lost", None),
-    _planted("running sum in bf16", (*_model("CountedMean"), "precision=amp_bf16"), "coarse_rounding", "mean"),
+    _planted("running sum in bf16", _bf16("CountedMean"), "coarse_rounding", "mean"),
     _planted("diverges anyway", (*_fp16("Small"), "optimizer=sgd", "optimizer.lr=1000"), "not_precision", None),
 )

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from planted import Planted
+from planted import Planted, around
 from torch import nn
 
 WIDTH = 64
@@ -16,7 +16,7 @@ class Net(nn.Module):
     def __init__(self, inner: str, **settings: bool) -> None:
         super().__init__()
         self.before = nn.Linear(WIDTH, WIDTH)
-        self.inner = {one.__name__: one for one in INNER}[inner](**settings)
+        self.inner = globals()[inner](**settings)
         self.head = nn.Linear(WIDTH, 1)
 
     def forward(self, x):
@@ -180,21 +180,6 @@ class Adapted(nn.Module):
         return (x + self.frozen(self.adapter(x)))[:, None]
 
 
-INNER = (
-    Recurrences,
-    Adapted,
-    CastToFloat,
-    WithoutAutocast,
-    ScaledByBuffer,
-    Replicated,
-    KeptProbes,
-    KeptEnergies,
-    Shared,
-    TransposedTwice,
-    Layers,
-)
-
-
 class Words(nn.Module):
     """A language model whose vocabulary is all there is to it."""
 
@@ -207,19 +192,9 @@ class Words(nn.Module):
         return self.head(self.embedding(tokens))
 
 
-def _net(inner: type[nn.Module], *more: str) -> tuple[str, ...]:
-    return (
-        "precision=amp_bf16",
-        "model=custom",
-        "model._target_=planted_memory.Net",
-        f"+model.inner={inner.__name__}",
-        "data=synthetic",
-        f"data.in_features={WIDTH}",
-        "data.out_features=1",
-        f"data.batch_size={BATCH}",
-        "task=regression",
-        *more,
-    )
+def net(inner: str, *more: str, precision: str = "amp_bf16") -> tuple[str, ...]:
+    more = (f"precision={precision}", *more)
+    return around(inner, *more, file="planted_memory", width=WIDTH, batch_size=BATCH)
 
 
 def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None, operator: str | None = None) -> Planted:
@@ -227,15 +202,15 @@ def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None, 
 
 
 PLANTED = (
-    _case("cast to float32", _net(CastToFloat), "float32_cast", "inner"),
-    _case("autocast off", _net(WithoutAutocast), "float32_autocast_off", "inner"),
-    _case("modules in float32", _net(Layers, "precision.fp32_modules=[inner]"), "float32_autocast_off", "inner"),
-    _case("scale in float32", _net(ScaledByBuffer), "float32_promoted", "inner"),
-    _case("replicated borders", _net(Replicated), "float32_policy", "inner"),
-    _case("probes for the log", _net(KeptProbes), "grows_from_step_to_step", "inner"),
-    _case("kept energies", _net(KeptEnergies), "kept_by_a_module", "inner"),
-    _case("no cache of casts", _net(Shared, "precision.cache_enabled=false"), "cast_again", "inner.layer.0"),
-    _case("weight through a view", _net(TransposedTwice), "cast_again", "inner"),
+    _case("cast to float32", net("CastToFloat"), "float32_cast", "inner"),
+    _case("autocast off", net("WithoutAutocast"), "float32_autocast_off", "inner"),
+    _case("modules in float32", net("Layers", "precision.fp32_modules=[inner]"), "float32_autocast_off", "inner"),
+    _case("scale in float32", net("ScaledByBuffer"), "float32_promoted", "inner"),
+    _case("replicated borders", net("Replicated"), "float32_policy", "inner"),
+    _case("probes for the log", net("KeptProbes"), "grows_from_step_to_step", "inner"),
+    _case("kept energies", net("KeptEnergies"), "kept_by_a_module", "inner"),
+    _case("no cache of casts", net("Shared", "precision.cache_enabled=false"), "cast_again", "inner.layer.0"),
+    _case("weight through a view", net("TransposedTwice"), "cast_again", "inner"),
     _case(
         "large vocabulary",
         (
@@ -252,7 +227,7 @@ PLANTED = (
         "large_loss",
         None,
     ),
-    _case("frozen weights", _net(Adapted, "data.batch_size=2"), "copies_of_weights", "inner.frozen.0"),
+    _case("frozen weights", net("Adapted", "data.batch_size=2"), "copies_of_weights", "inner.frozen.0"),
     _case(
         "mostly weights",
         (

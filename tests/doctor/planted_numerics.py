@@ -3,7 +3,7 @@
 import math
 
 import torch
-from planted import Planted
+from planted import Planted, around
 from torch import nn
 
 WIDTH = 64
@@ -15,7 +15,7 @@ class Net(nn.Module):
     def __init__(self, inner: str, width: int = WIDTH) -> None:
         super().__init__()
         self.before = nn.Linear(width, width)
-        self.inner = {one.__name__: one for one in INNER}[inner]()
+        self.inner = globals()[inner]()
         self.after = nn.Linear(width, width)
         self.head = nn.Linear(width, 1)
 
@@ -183,33 +183,9 @@ class Sorted(nn.Module):
         return self.layer(x[order])[order.argsort()]
 
 
-INNER = (
-    NormedTwice,
-    Sorted,
-    SumWithoutAccumulator,
-    FastExp,
-    CoarseGradients,
-    OnePassVariance,
-    HalfPositions,
-    QuantizedPath,
-    LargePhase,
-)
-
-
 def net(inner: str, *more: str) -> tuple[str, ...]:
     """A training of the net around an inner module, in amp_bf16."""
-    return (
-        "precision=amp_bf16",
-        "model=custom",
-        "model._target_=planted_numerics.Net",
-        f"+model.inner={inner}",
-        "data=synthetic",
-        f"data.in_features={WIDTH}",
-        "data.out_features=1",
-        "data.batch_size=32",
-        "task=regression",
-        *more,
-    )
+    return around(inner, "precision=amp_bf16", *more, file="planted_numerics", width=WIDTH, batch_size=32)
 
 
 def _case(name: str, inner: type[nn.Module], kind: str, module: str, operator: str | None = None) -> Planted:

@@ -39,11 +39,13 @@ class Batches:
 class Wide(nn.Module):
     """Layers of products that half precision shortens; a sick model has something between them."""
 
-    def __init__(self, width: int = 512, hidden: int = 1024) -> None:
+    def __init__(
+        self, width: int = 512, hidden: int = 1024, middle: str | None = None, narrowed: int | None = None
+    ) -> None:
         super().__init__()
         self.first = nn.Linear(width, hidden)
-        self.middle: nn.Module = nn.ReLU()
-        self.last = nn.Linear(hidden, width)
+        self.middle: nn.Module = nn.ReLU() if middle is None else globals()[middle]()
+        self.last = nn.Linear(narrowed or hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.middle(self.first(x)))
@@ -59,12 +61,6 @@ class Statistics(nn.Module):
         return x.clamp(-largest - 1e6, largest + 1e6)
 
 
-class LoggingModel(Wide):
-    def __init__(self) -> None:
-        super().__init__()
-        self.middle = Statistics()
-
-
 class Waiting(nn.Module):
     """A lock, a request, a file: the host sleeps."""
 
@@ -74,16 +70,10 @@ class Waiting(nn.Module):
         return y
 
 
-class SleepingModel(Wide):
-    def __init__(self) -> None:
-        super().__init__()
-        self.middle = Waiting()
-
-
 class Recurrence(nn.Module):
     """A recurrence over many steps with a state of a few numbers."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int = 4) -> None:
         super().__init__()
         self.size = size
         self.decay = nn.Parameter(torch.full((size,), 0.9))
@@ -95,33 +85,16 @@ class Recurrence(nn.Module):
         return state
 
 
-class LoopModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(512, 512)
-        self.recurrence = Recurrence(4)
-        self.head = nn.Linear(4, 512)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.recurrence(self.embed(x)))
-
-
 class FullPrecision(nn.Module):
     """Layers that somebody once took out of autocast."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int = 1024) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return self.down(F.relu(self.up(x.float())))
-
-
-class GuardedModel(Wide):
-    def __init__(self) -> None:
-        super().__init__()
-        self.middle = FullPrecision(1024)
 
 
 class Careful(nn.Module):
@@ -133,21 +106,10 @@ class Careful(nn.Module):
         return x
 
 
-class CastingModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(128, 4096)
-        self.act = Careful()
-        self.last = nn.Linear(4096, 128)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.act(self.first(x)))
-
-
 class Cell(nn.Module):
     """A cell whose one large weight is used in each of many steps."""
 
-    def __init__(self, size: int, times: int) -> None:
+    def __init__(self, size: int = 1024, times: int = 12) -> None:
         super().__init__()
         self.times = times
         self.recurrent = nn.Linear(size, size)
@@ -157,17 +119,6 @@ class Cell(nn.Module):
         for _ in range(self.times):
             state = torch.tanh(self.recurrent(state) + x)
         return state
-
-
-class CellModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Linear(512, 1024)
-        self.cell = Cell(1024, 12)
-        self.head = nn.Linear(1024, 512)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(self.embed(x)))
 
 
 class ManualCell(Cell):
@@ -181,12 +132,6 @@ class ManualCell(Cell):
         return state
 
 
-class ManualCellModel(CellModel):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = ManualCell(1024, 12)
-
-
 class Warp(nn.Module):
     """A warp of images, whose kernel for bfloat16 is slow on a CPU."""
 
@@ -197,28 +142,11 @@ class Warp(nn.Module):
         return F.grid_sample(images, 0.9 * grid, align_corners=False).flatten(1)
 
 
-class WarpingModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(128, 4096)
-        self.warp = Warp()
-        self.last = nn.Linear(4096, 128)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.warp(self.first(x)))
-
-
 class Ranked(nn.Module):
     """Order statistics of all activations."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.float().sort(dim=-1).values
-
-
-class SortingModel(Wide):
-    def __init__(self) -> None:
-        super().__init__(hidden=2048)
-        self.middle = Ranked()
 
 
 class Checked(nn.Module):
@@ -230,89 +158,50 @@ class Checked(nn.Module):
         return F.relu(x)
 
 
-class CheckedModel(Wide):
-    def __init__(self) -> None:
-        super().__init__()
-        self.middle = Checked()
-
-
 _DATA = ("data=synthetic", "data.in_features=512", "data.out_features=512", "data.num_batches=8", "data.batch_size=256")
 _NARROW = ("data.in_features=128", "data.out_features=128")
 _AMP = ("precision=amp_bf16", *_DATA)
 
 
-def _model(name: str) -> tuple[str, str]:
-    return "model=custom", f"model._target_=planted_speed.{name}"
+def _wide(middle: str = "null", *more: str) -> tuple[str, ...]:
+    return ("model=custom", "model._target_=planted_speed.Wide", f"+model.middle={middle}", *more)
 
 
-SLEEPING = (*_DATA, *_model("SleepingModel"))
-CHECKING = (*_AMP, *_model("CheckedModel"))
+def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None = None) -> Planted:
+    return Planted(name, overrides, "speed", kind, module)
+
+
+SLEEPING = (*_DATA, *_wide("Waiting"))
+CHECKING = (*_AMP, *_wide("Checked"))
+_READ = ("data=custom", "data._target_=planted_speed.Batches", "data.batch_size=256", "+data.read_ms=20")
+_WIDER = ("+model.width=128", "+model.hidden=4096")
+_CELLS = (*_AMP, "data.batch_size=64")
 
 PLANTED = (
-    Planted(
-        "slow reader",
-        (
-            "precision=amp_bf16",
-            "data=custom",
-            "data._target_=planted_speed.Batches",
-            "data.batch_size=256",
-            "+data.read_ms=20",
-            "task=regression",
-            *_model("Wide"),
-        ),
-        "speed",
-        "data_bound",
-        None,
+    _case("slow reader", ("precision=amp_bf16", *_READ, "task=regression", *_wide()), "data_bound"),
+    _case("Python loop", (*_AMP, *_wide("Statistics")), "host_bound", "middle"),
+    _case("sleep", (*_AMP, *_wide("Waiting")), "host_bound", "middle"),
+    _case(
+        "tiny operators",
+        (*_AMP, "data.batch_size=32", *_wide("Recurrence", "+model.hidden=512", "+model.narrowed=4")),
+        "launch_bound",
+        "middle",
     ),
-    Planted("Python loop", (*_AMP, *_model("LoggingModel")), "speed", "host_bound", "middle"),
-    Planted("sleep", (*_AMP, *_model("SleepingModel")), "speed", "host_bound", "middle"),
-    Planted(
-        "tiny operators", (*_AMP, "data.batch_size=32", *_model("LoopModel")), "speed", "launch_bound", "recurrence"
-    ),
-    Planted(
-        "batch of two",
-        (*_AMP, "data.batch_size=2", *_model("Wide"), "+model.hidden=4096"),
-        "speed",
-        "small_batch",
-        None,
-    ),
-    Planted("float16 on a CPU", (*_DATA, "precision=amp_fp16", *_model("Wide")), "speed", "no_fast_units", None),
-    Planted("autocast off", (*_AMP, *_model("GuardedModel")), "speed", "float32_products", "middle"),
-    Planted(
-        "forgotten override",
-        (*_AMP, "precision.fp32_modules=[last]", *_model("Wide")),
-        "speed",
-        "float32_products",
-        "last",
-    ),
-    Planted(
-        "careful activation",
-        (*_AMP, *_NARROW, *_model("CastingModel")),
-        "speed",
-        "activation_casts",
-        "act",
-    ),
-    Planted(
+    _case("batch of two", (*_AMP, "data.batch_size=2", *_wide("null", "+model.hidden=4096")), "small_batch"),
+    _case("float16 on a CPU", (*_DATA, "precision=amp_fp16", *_wide()), "no_fast_units"),
+    _case("autocast off", (*_AMP, *_wide("FullPrecision")), "float32_products", "middle"),
+    _case("forgotten override", (*_AMP, "precision.fp32_modules=[last]", *_wide()), "float32_products", "last"),
+    _case("careful activation", (*_AMP, *_NARROW, *_wide("Careful", *_WIDER)), "activation_casts", "middle"),
+    _case(
         "no cache of casts",
-        (*_AMP, "data.batch_size=64", "precision.cache_enabled=false", *_model("CellModel")),
-        "speed",
+        (*_CELLS, "precision.cache_enabled=false", *_wide("Cell")),
         "repeated_weight_casts",
-        "cell.recurrent",
+        "middle.recurrent",
     ),
-    Planted(
-        "own casts of a weight",
-        (*_AMP, "data.batch_size=64", *_model("ManualCellModel")),
-        "speed",
-        "repeated_weight_casts",
-        "cell",
+    _case("own casts of a weight", (*_CELLS, *_wide("ManualCell")), "repeated_weight_casts", "middle"),
+    _case(
+        "slow kernel", ("precision=pure_bf16", *_DATA, *_NARROW, *_wide("Warp", *_WIDER)), "slower_operators", "middle"
     ),
-    Planted(
-        "slow kernel",
-        ("precision=pure_bf16", *_DATA, *_NARROW, *_model("WarpingModel")),
-        "speed",
-        "slower_operators",
-        "warp",
-    ),
-    Planted("sorting", (*_AMP, *_model("SortingModel")), "speed", "fixed_operators", "middle"),
-    Planted("graph break", (*_AMP, "trainer.compile=true", *_model("CheckedModel")), "speed", "graph_break", "middle"),
+    _case("sorting", (*_AMP, *_wide("Ranked", "+model.hidden=2048")), "fixed_operators", "middle"),
+    _case("graph break", (*_AMP, "trainer.compile=true", *_wide("Checked")), "graph_break", "middle"),
 )

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from planted import Planted
+from planted import Planted, around
 from torch import nn
 
 WIDTH = 16
@@ -15,7 +15,7 @@ class Net(nn.Module):
     def __init__(self, inner: str) -> None:
         super().__init__()
         self.before = nn.Linear(WIDTH, LENGTH * WIDTH)
-        self.inner = {one.__name__: one for one in INNER}[inner]()
+        self.inner = globals()[inner]()
         self.head = nn.Linear(WIDTH, 1)
 
     def forward(self, x):
@@ -123,13 +123,18 @@ class MaskedScores(Attention):
         return scores.softmax(-1) @ self.value(x)
 
 
-class KeptTable(nn.Module):
-    """A table that is made once, under autocast, and is still there when an evaluation goes without it."""
+class OneLayer(nn.Module):
+    """A layer, whose output the models below treat."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(WIDTH, WIDTH)
-        self.table = None
+
+
+class KeptTable(OneLayer):
+    """A table that is made once, under autocast, and is still there when an evaluation goes without it."""
+
+    table = None
 
     def forward(self, x):
         if self.table is None:
@@ -144,12 +149,8 @@ class Spectrum(nn.Module):
         return torch.fft.fft(x, dim=1).real
 
 
-class ClippedByQuantile(nn.Module):
+class ClippedByQuantile(OneLayer):
     """Activations clipped at a quantile of theirs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
         y = self.layer(x)
@@ -157,13 +158,10 @@ class ClippedByQuantile(nn.Module):
         return y.minimum(limit[:, None, None].to(y.dtype))
 
 
-class CountedInNumPy(nn.Module):
+class CountedInNumPy(OneLayer):
     """A statistic that NumPy computes, which knows no bfloat16."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-        self.largest = 0.0
+    largest = 0.0
 
     def forward(self, x):
         y = self.layer(x)
@@ -184,12 +182,11 @@ class TimeEmbedding(nn.Module):
         return x + self.project(torch.cat([angles.sin(), angles.cos()], dim=-1))
 
 
-class RunningMean(nn.Module):
+class RunningMean(OneLayer):
     """A running mean of activations, kept in float32 on purpose."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
         self.mean = torch.zeros(WIDTH)
 
     def forward(self, x):
@@ -212,12 +209,8 @@ class Gated(nn.Module):
         return x
 
 
-class Refusing(nn.Module):
+class Refusing(OneLayer):
     """A check of the user's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
         y = self.layer(x)
@@ -231,26 +224,6 @@ class Broken(nn.Module):
 
     def forward(self, x):
         raise ValueError("always")
-
-
-INNER = (
-    Gated,
-    Refusing,
-    Broken,
-    Attention,
-    RotatedQueries,
-    Experts,
-    ExactHead,
-    ZeroState,
-    OwnProduct,
-    MaskedScores,
-    KeptTable,
-    Spectrum,
-    ClippedByQuantile,
-    CountedInNumPy,
-    TimeEmbedding,
-    RunningMean,
-)
 
 
 class Adam32(torch.optim.Optimizer):
@@ -272,19 +245,8 @@ class Adam32(torch.optim.Optimizer):
                 parameter.add_(state["mean"].sign().to(parameter.dtype), alpha=-group["lr"])
 
 
-def _net(inner: type[nn.Module], precision: str, *more: str) -> tuple[str, ...]:
-    return (
-        f"precision={precision}",
-        "model=custom",
-        "model._target_=planted_types.Net",
-        f"+model.inner={inner.__name__}",
-        "data=synthetic",
-        f"data.in_features={WIDTH}",
-        "data.out_features=1",
-        "data.batch_size=8",
-        "task=regression",
-        *more,
-    )
+def net(inner: str, precision: str, *more: str) -> tuple[str, ...]:
+    return around(inner, f"precision={precision}", *more, file="planted_types", width=WIDTH)
 
 
 def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None, operator: str | None = None) -> Planted:
@@ -292,21 +254,21 @@ def _case(name: str, overrides: tuple[str, ...], kind: str, module: str | None, 
 
 
 PLANTED = (
-    _case("rotary angles", _net(RotatedQueries, "pure_bf16"), "mixed_dtypes", "inner"),
-    _case("experts", _net(Experts, "amp_bf16"), "mixed_dtypes", "inner", "aten.index_add_"),
-    _case("exact head", _net(ExactHead, "amp_bf16"), "mixed_dtypes", "inner.exact"),
-    _case("first state of an LSTM", _net(ZeroState, "pure_bf16"), "mixed_dtypes", "inner.lstm"),
-    _case("custom function", _net(OwnProduct, "amp_bf16"), "mixed_dtypes", "inner"),
-    _case("mask", _net(MaskedScores, "amp_fp16"), "number_too_large", "inner", "aten.masked_fill"),
-    _case("table from training", _net(KeptTable, "amp_bf16"), "mixed_dtypes", "inner"),
-    _case("Fourier transform", _net(Spectrum, "pure_bf16"), "not_implemented", "inner"),
-    _case("quantile", _net(ClippedByQuantile, "pure_bf16"), "not_implemented", "inner"),
-    _case("NumPy", _net(CountedInNumPy, "amp_bf16"), "not_implemented", "inner"),
-    _case("frequencies", _net(TimeEmbedding, "pure_bf16"), "mixed_dtypes", "inner.project.0"),
-    _case("running mean", _net(RunningMean, "amp_bf16"), "mixed_dtypes", "inner", "aten.lerp"),
+    _case("rotary angles", net("RotatedQueries", "pure_bf16"), "mixed_dtypes", "inner"),
+    _case("experts", net("Experts", "amp_bf16"), "mixed_dtypes", "inner", "aten.index_add_"),
+    _case("exact head", net("ExactHead", "amp_bf16"), "mixed_dtypes", "inner.exact"),
+    _case("first state of an LSTM", net("ZeroState", "pure_bf16"), "mixed_dtypes", "inner.lstm"),
+    _case("custom function", net("OwnProduct", "amp_bf16"), "mixed_dtypes", "inner"),
+    _case("mask", net("MaskedScores", "amp_fp16"), "number_too_large", "inner", "aten.masked_fill"),
+    _case("table from training", net("KeptTable", "amp_bf16"), "mixed_dtypes", "inner"),
+    _case("Fourier transform", net("Spectrum", "pure_bf16"), "not_implemented", "inner"),
+    _case("quantile", net("ClippedByQuantile", "pure_bf16"), "not_implemented", "inner"),
+    _case("NumPy", net("CountedInNumPy", "amp_bf16"), "not_implemented", "inner"),
+    _case("frequencies", net("TimeEmbedding", "pure_bf16"), "mixed_dtypes", "inner.project.0"),
+    _case("running mean", net("RunningMean", "amp_bf16"), "mixed_dtypes", "inner", "aten.lerp"),
     _case(
         "moments",
-        _net(Attention, "pure_bf16", "optimizer=custom", "optimizer._target_=planted_types.Adam32"),
+        net("Attention", "pure_bf16", "optimizer=custom", "optimizer._target_=planted_types.Adam32"),
         "mixed_dtypes",
         None,
         "aten.lerp_",

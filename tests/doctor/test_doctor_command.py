@@ -5,20 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted import around
 
 from ampsweep.record import RunRecord
 from ampsweep.record.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from ampsweep.record.numerics import RunNumerics
 
 SMALL = (
-    "model=custom",
-    "model._target_=planted_numerics.Net",
-    "+model.inner=FastExp",
-    "data=synthetic",
-    "data.in_features=64",
-    "data.out_features=1",
-    "data.batch_size=8",
-    "task=regression",
+    *around("FastExp", file="planted_numerics", width=64),
     "tracking=disabled",
     "trainer.steps=12",
     "doctor.steps=4",

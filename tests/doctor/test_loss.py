@@ -3,13 +3,14 @@
 import math
 import random
 import time
+from functools import partial
 from itertools import combinations
 
 import pytest
 import torch
+from patients import patient_of
 from planted_loss import DATA, PLANTED
 
-from ampsweep.config.compose import compose_points
 from ampsweep.config.identity import config_hash
 from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
@@ -18,13 +19,11 @@ from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
-from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import KeptBatches, TakenStep
+from ampsweep.doctor.replay import TakenStep
 from ampsweep.precision import Precision
 from ampsweep.record.diagnosis import Finding
 from ampsweep.report.sentences.findings import told
 from ampsweep.report.sentences.findings.loss import SENTENCES
-from ampsweep.training.build.built import build_data
 from ampsweep.training.found_checkpoint import find_checkpoint
 from ampsweep.training.resume import take_checkpoint
 
@@ -39,13 +38,7 @@ HEALTHY = {
     "gan": ("experiment=gan", "model.hidden_size=32", "data.batch_size=32"),
     "padded attention": (*DATA, "model=custom", "model._target_=planted_loss.MaskedAttention", "+model.how=infinite"),
 }
-
-
-def patient(*overrides, seconds=120.0):
-    config = compose_points(["tracking=disabled", "device=cpu", *overrides], multirun=False).points[0].config
-    device = torch.device(config.device)
-    data = KeptBatches(build_data(config, device))
-    return Patient(config, device, data, num_steps=config.doctor.steps, deadline_s=time.monotonic() + seconds)
+patient = partial(patient_of, "tracking=disabled", num_steps=None, seconds=120.0)
 
 
 @pytest.fixture(scope="module")

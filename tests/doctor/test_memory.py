@@ -1,47 +1,25 @@
 """Memory that does not shrink: each planted cause is named, and the change traced."""
 
-import time
+from functools import partial
 
 import pytest
 import torch
-from planted_memory import PLANTED, WIDTH
+from patients import patient_of
+from planted_memory import PLANTED, net
 
-from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.doctor.memory.examine import examine_memory
 from ampsweep.doctor.memory.trials import tried
-from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.replay import KeptBatches
+from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.report.sentences.diagnosis import fact_lines
 from ampsweep.report.sentences.findings import told
-from ampsweep.training.build.built import build_data
 
 CPU = torch.device("cpu")
-
-
-def patient(*overrides):
-    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
-    data = KeptBatches(build_data(config, CPU))
-    return Patient(config, CPU, data, num_steps=2, deadline_s=time.monotonic() + 200)
+patient = partial(patient_of, num_steps=2, seconds=200.0)
 
 
 def planted(name):
     (one,) = [one for one in PLANTED if one.name == name]
     return one.overrides
-
-
-def net(inner, *more, precision="amp_bf16"):
-    return [
-        f"precision={precision}",
-        "model=custom",
-        "model._target_=planted_memory.Net",
-        f"+model.inner={inner}",
-        "data=synthetic",
-        f"data.in_features={WIDTH}",
-        "data.out_features=1",
-        "data.batch_size=64",
-        "task=regression",
-        *more,
-    ]
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)

@@ -1,15 +1,13 @@
 """Why a training gains little time: the faults that were planted, and the arithmetic with played times."""
 
-import time
+from functools import partial
 
+import patients
 import planted_speed
 import pytest
 import torch
 
-from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import KeptBatches
 from ampsweep.doctor.speed.alignment import padded, rounded_up, unaligned
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
 from ampsweep.doctor.speed.device_rates import DeviceRates, device_rates, random_values, speedup_bound
@@ -24,7 +22,6 @@ from ampsweep.monitors.step_clock import Moments
 from ampsweep.record.diagnosis import in_order
 from ampsweep.report.sentences.findings import speed, told
 from ampsweep.tracing.calls import Call
-from ampsweep.training.build.built import build_data
 
 CPU = torch.device("cpu")
 RATES = DeviceRates(
@@ -35,10 +32,7 @@ RATES = DeviceRates(
 )
 
 
-def patient_of(*overrides: str, seconds: float = 60.0) -> Patient:
-    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
-    data = KeptBatches(build_data(config, CPU))
-    return Patient(config, CPU, data, num_steps=5, deadline_s=time.monotonic() + seconds)
+patient_of = partial(patients.patient_of, num_steps=5, seconds=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -240,10 +234,7 @@ def test_every_kind_has_its_sentences():
 def test_a_step_that_reads_numbers_is_told_on_a_gpu():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    device = torch.device("cuda")
-    config = compose_points([*planted_speed.CHECKING], multirun=False, config_name=CONFIG_NAME).points[0].config
-    data = KeptBatches(build_data(config, device))
-    patient = Patient(config, device, data, num_steps=5, deadline_s=time.monotonic() + 60)
+    patient = patient_of(*planted_speed.CHECKING, "device=cuda")
 
     examine_speed(patient)
 

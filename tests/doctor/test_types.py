@@ -1,39 +1,18 @@
 """Operators that do not take the dtypes which they get: each planted one is named, and the cast tried."""
 
-import time
+from functools import partial
 
 import pytest
 import torch
-from planted_types import PLANTED, WIDTH
+from patients import patient_of
+from planted_types import PLANTED, net
 
-from ampsweep.config.compose import CONFIG_NAME, compose_points
-from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.doctor.replay import KeptBatches
+from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.types.examine import examine_types
 from ampsweep.report.sentences.findings import told
-from ampsweep.training.build.built import build_data
 
 CPU = torch.device("cpu")
-
-
-def patient(*overrides, num_steps=2):
-    config = compose_points([*overrides], multirun=False, config_name=CONFIG_NAME).points[0].config
-    data = KeptBatches(build_data(config, CPU))
-    return Patient(config, CPU, data, num_steps=num_steps, deadline_s=time.monotonic() + 120)
-
-
-def net(inner, precision):
-    return [
-        f"precision={precision}",
-        "model=custom",
-        "model._target_=planted_types.Net",
-        f"+model.inner={inner}",
-        "data=synthetic",
-        f"data.in_features={WIDTH}",
-        "data.out_features=1",
-        "data.batch_size=8",
-        "task=regression",
-    ]
+patient = partial(patient_of, num_steps=2, seconds=120.0)
 
 
 def first(name):
