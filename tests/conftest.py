@@ -86,3 +86,11 @@ def wandb_server() -> Iterator[WandbServer]:
     """A W&B server that knows nothing yet; its `environment` leads a client to it."""
     with WandbServer() as server:
         yield server
+
+
+@pytest.fixture
+def online(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> WandbServer:
+    """Such a server, which this machine is logged in to."""
+    for name, value in wandb_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return wandb_server

@@ -3,7 +3,6 @@
 import json
 import time
 
-import pytest
 from command_line import only_sweep
 from wandb_server import Sweep, WandbServer
 
@@ -16,28 +15,21 @@ from ampsweep.tracking.wandb.run_settings import WandbPlace
 SWEEP = ("-m", "model=mlp_small", "trainer.steps=3", "trainer.log_every=1", "device=cpu")
 
 
-@pytest.fixture
-def server(wandb_server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> WandbServer:
-    for name, value in wandb_server.environment.items():
-        monkeypatch.setenv(name, value)
-    return wandb_server
+def comparisons(online: WandbServer):
+    return [run for run in online.runs if run.attributes["jobType"] == "comparison"]
 
 
-def comparisons(server: WandbServer):
-    return [run for run in server.runs if run.attributes["jobType"] == "comparison"]
-
-
-def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd, monkeypatch):
+def test_a_sweep_ends_with_its_comparison_on_wandb(train, online, capfd, monkeypatch):
     ended = train(*SWEEP, "precision=fp32,tf32", "tracking.project=mine", "tracking.tags=[laptop,night]")
     directory = only_sweep()
-    (run,) = comparisons(server)
+    (run,) = comparisons(online)
     assert ended.code == 0
-    assert ended.said[-1] == f"W&B: {server.url}/team/mine/runs/{run.name}"
-    assert len(server.runs) == 3, "what the device cannot do is a run on W&B too"
+    assert ended.said[-1] == f"W&B: {online.url}/team/mine/runs/{run.name}"
+    assert len(online.runs) == 3, "what the device cannot do is a run on W&B too"
     group = f"train_{directory.name}"
-    assert {one.attributes["groupName"] for one in server.runs} == {group}
+    assert {one.attributes["groupName"] for one in online.runs} == {group}
     assert run.attributes["displayName"] == f"comparison-{group}"
-    assert {tuple(one.attributes["tags"]) for one in server.runs} == {("laptop", "night")}
+    assert {tuple(one.attributes["tags"]) for one in online.runs} == {("laptop", "night")}
     assert (run.state, run.project, run.config["baseline"]) == ("finished", "mine", "fp32")
 
     written = json.loads((directory / "comparison.json").read_text())
@@ -63,29 +55,29 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, server, capfd, monkeyp
     assert len(lines) == 3
     assert all(": complete, " in line for line in lines), "sync finds nothing to send"
     assert ampsweep(["report", "--wandb", str(directory)]) == 0
-    assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
-    assert comparisons(server) == [run], "sent again it takes the place of the first"
+    assert capfd.readouterr().err == f"W&B: {run_url(online, run)}\n"
+    assert comparisons(online) == [run], "sent again it takes the place of the first"
     # Those who report on a sweep may do so where its agents work.
-    server.recorded.sweeps["team", "mine", "s1"] = Sweep("team", "mine", "s1", "method: grid\nparameters: {}\n")
+    online.recorded.sweeps["team", "mine", "s1"] = Sweep("team", "mine", "s1", "method: grid\nparameters: {}\n")
     (path, record), *_ = find_records(directory).records
     record.wandb.sweep = "s1"
     record.write(path)
     for name, value in {"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "of-an-agent", "WANDB_PROJECT": "another"}.items():
         monkeypatch.setenv(name, value)
     assert ampsweep(["report", "--wandb", str(directory)]) == 0
-    assert capfd.readouterr().err == f"W&B: {run_url(server, run)}\n"
-    assert comparisons(server) == [run]
+    assert capfd.readouterr().err == f"W&B: {run_url(online, run)}\n"
+    assert comparisons(online) == [run]
     assert run.attributes.get("sweep") is None
-    server.refuse()
+    online.refuse()
     assert ampsweep(["report", "--wandb", str(directory)]) == 2
-    assert f"error: the W&B server {server.url} cannot be reached" in capfd.readouterr().err
+    assert f"error: the W&B server {online.url} cannot be reached" in capfd.readouterr().err
 
 
-def test_a_search_ends_with_its_comparison_there_too(train, server):
+def test_a_search_ends_with_its_comparison_there_too(train, online):
     sizes = ("data=synthetic", "data.in_features=32", "data.out_features=32", "data.num_batches=1")
     search = ("experiment=max_batch", "model=mlp_small", *sizes, "trainer.memory_limit_gib=0.002", "trainer.steps=6")
     assert train(*search, "device=cpu", "precision=fp32").code == 0
-    (run,) = comparisons(server)
+    (run,) = comparisons(online)
     (found,) = json.loads((only_sweep("outputs/max_batch") / "comparison.json").read_text())["searches"]
     assert run.summary["verdict"] == found["sentence"]
     table = json.loads(run.files[run.summary["largest_batches"]["path"]])
@@ -96,16 +88,16 @@ def test_a_search_ends_with_its_comparison_there_too(train, server):
     assert {"largest batch/largest-batch", "largest batch/memory-there"} <= set(run.summary)
 
 
-def run_url(server, run):
-    return f"{server.url}/team/mine/runs/{run.name}"
+def run_url(online, run):
+    return f"{online.url}/team/mine/runs/{run.name}"
 
 
-def test_a_server_that_is_gone_by_then_costs_seconds(server, tmp_path):
+def test_a_server_that_is_gone_by_then_costs_seconds(online, tmp_path):
     (tmp_path / "comparison.html").write_text("<p>page")
     page = ComparisonPage("comparison-1", "comparison", {}, {}, {}, {}, tmp_path / "comparison.html")
     with WandbProcess() as process:
         address = process.address
-        server.refuse()
+        online.refuse()
         began = time.monotonic()
         published = address.publish(page, WandbPlace("mine", None, "group"), tmp_path)
         assert time.monotonic() - began < 15

@@ -23,13 +23,6 @@ NO_ENTITY = "has no entity 'nobody', or not for this API key; tracking.mode=offl
 
 
 @pytest.fixture
-def online(wandb_server, monkeypatch):
-    for name, value in wandb_server.environment.items():
-        monkeypatch.setenv(name, value)
-    return wandb_server
-
-
-@pytest.fixture
 def refused(train, online, machine, tmp_path, capfd):
     """The sentence with which a command ends that is refused and leaves no trace."""
 

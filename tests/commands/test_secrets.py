@@ -10,9 +10,7 @@ FROM_AN_OVERRIDE = "only-the-command-line-knows-this"
 KEY_ALONE = "known-as-a-key-alone"
 
 
-def test_secrets_stay_where_they_came_from(train, wandb_server, monkeypatch):
-    for name, value in wandb_server.environment.items():
-        monkeypatch.setenv(name, value)
+def test_secrets_stay_where_they_came_from(train, online, monkeypatch):
     monkeypatch.setenv("MY_SERVICE_TOKEN", FROM_THE_ENVIRONMENT)
     ended = train(
         "-m",
@@ -30,10 +28,10 @@ def test_secrets_stay_where_they_came_from(train, wandb_server, monkeypatch):
     fine, broken = all_runs()
     assert fine.record.config["model"]["api_key"] == "***"
     assert broken.record.error.startswith("RuntimeError: the service does not take ***")
-    assert len(wandb_server.runs) == 3, "with the comparison"
+    assert len(online.runs) == 3, "with the comparison"
     secrets = [secret.encode() for secret in (FROM_THE_ENVIRONMENT, FROM_AN_OVERRIDE, KEY)]
     texts = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    texts |= {f"{request.path} {request.operation}": request.body for request in wandb_server.recorded.requests}
+    texts |= {f"{request.path} {request.operation}": request.body for request in online.recorded.requests}
     texts |= {"stdout": ended.out.encode(), "stderr": ended.err.encode()}
     assert any(name.endswith("comparison.html") for name in texts)
     assert any("storage/artifacts" in name for name in texts)

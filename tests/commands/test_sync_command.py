@@ -26,13 +26,6 @@ def sync(capfd):
     return sync
 
 
-@pytest.fixture
-def online(wandb_server, monkeypatch):
-    for name, value in wandb_server.environment.items():
-        monkeypatch.setenv(name, value)
-    return wandb_server
-
-
 def test_a_sweep_is_sent_once_as_a_group_with_its_comparison(copied, online, sync):
     """It was trained with `tracking=disabled`."""
     runs = all_runs(copied.directory)
