@@ -50,7 +50,7 @@ def test_nothing_is_traced_in_float32():
 
 
 def test_a_step_that_fails_is_not_examined():
-    fails = (*planted("cast to float32")[:2], "model._target_=planted_types.Net", "+model.inner=Refusing")
+    fails = ("precision=amp_bf16", "model=custom", "model._target_=planted_types.Net", "+model.inner=Refusing")
     with pytest.raises(NotExaminedError, match="no bfloat16 here"):
         examine_memory(
             patient(*fails, "data=synthetic", "data.in_features=16", "data.out_features=1", "task=regression")
