@@ -7,33 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from identities import identity
 
-from ampsweep.record import Identity, RecordError, RunRecord, find_records
+from ampsweep.record import RecordError, RunRecord, find_records
 from ampsweep.record.parts import Attempt, MemoryUse, ModeProof, WandbFacts
 
-IDENTITY = Identity(
-    experiment="smoke",
-    precision_mode="fp32",
-    dtype="float32",
-    model="mlp",
-    task="regression",
-    data="synthetic",
-    batch_size=8,
-    grad_accum_steps=1,
-    steps=40,
-    optimizer="adamw",
-    lr=1e-3,
-    compile=False,
-    channels_last=False,
-    seed=0,
-    device="cpu",
-)
 RECORD = RunRecord(
     run_id="a1",
     arm="fp32",
     pair_key="k",
     config_hash="c",
-    identity=IDENTITY,
+    identity=identity(),
     status="completed",
     config={"report": {"baseline": "fp32", "margin_pct": 1.0}, "trainer": {"warmup_steps": 10}, "model": {"width": 8}},
     environment={"packages": {"torch": "2.13.0"}, "gpus": [None, {"name": "a GPU"}]},

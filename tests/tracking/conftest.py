@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from identities import identity
 from served import Wandb, machine
 from wandb_file import WandbFile, read_wandb_file
 from wandb_server import KEY, WandbServer
 
-from ampsweep.record import Identity, RunRecord
+from ampsweep.record import RunRecord
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess
 
 
@@ -59,23 +60,7 @@ def online(served: Wandb, monkeypatch: pytest.MonkeyPatch, record: RunRecord) ->
 
 @pytest.fixture
 def record() -> RunRecord:
-    identity = Identity(
-        experiment="smoke",
-        precision_mode="amp_bf16",
-        dtype="bfloat16",
-        model="gpt_tiny",
-        task="language_modeling",
-        data="text",
-        batch_size=16,
-        grad_accum_steps=1,
-        steps=20,
-        optimizer="adamw",
-        lr=1e-3,
-        compile=False,
-        channels_last=False,
-        seed=0,
-        device="cpu",
-    )
+    facts = {"model": "gpt_tiny", "task": "language_modeling", "data": "text", "batch_size": 16, "steps": 20}
     config = {
         "precision": {"mode": "amp_bf16"},
         "model": {"name": "gpt_tiny", "num_layers": 2},
@@ -84,7 +69,12 @@ def record() -> RunRecord:
         "tracking": {"mode": "auto", "project": "ampsweep", "entity": None, "group": None, "tags": []},
     }
     return RunRecord(
-        run_id="run0123", arm="amp_bf16", pair_key="pair", config_hash="hash", identity=identity, config=config
+        run_id="run0123",
+        arm="amp_bf16",
+        pair_key="pair",
+        config_hash="hash",
+        identity=identity(precision_mode="amp_bf16", dtype="bfloat16", **facts),
+        config=config,
     )
 
 
