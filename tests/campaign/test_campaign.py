@@ -67,7 +67,7 @@ def test_a_call_that_is_cut_leaves_the_runs_that_ended(stopped, tmp_path, number
         ("print(1)", "done", None),
     ],
 )
-def test_a_command_that_takes_too_long_or_fails_ends_nothing_and_says_why(tmp_path, monkeypatch, code, status, reason):
+def test_a_command_that_fails_or_is_cut_off_ends_no_other(tmp_path, monkeypatch, code, status, reason):
     monkeypatch.setattr(run, "_LEAST_S", 1.0)
     monkeypatch.setattr(run, "GRACE_S", 1.0)
     command = run.Command(f'python -c "{code}"', 4.0)

@@ -11,6 +11,7 @@ OFFLINE = (
     "tracking.mode=offline",
     "numerics.watch=true",
     "trainer.steps=24",
+    "trainer.max_grad_norm=1.0",
     "precision=fp32,amp_bf16,amp_fp16,pure_bf16",
 )
 WORKLOADS = {
@@ -35,8 +36,8 @@ OF_A_SEARCH = {"memory/largest_batch"}
 OF_RANKS = {"perf/communication_ms", "perf/reduced_mib", "memory/peak_allocated_spread_gib"}
 OF_THE_END = {"val/autocast_penalty"}
 """Of an evaluation after the last row, under autocast or without it."""
-OF_ALL_STEPS = {"instrumentation/watch_pct"}
-"""The share of a few steps that are looked into."""
+OF_ALL_STEPS = {"instrumentation/watch_pct", "train/clipped_pct"}
+"""Shares of the run's steps."""
 
 
 def expected(workload, arm):
@@ -79,7 +80,8 @@ def test_memory_by_category_is_that_of_the_sizes(train):
         assert memory.peak["optimizer_state"] == 2 * parameters + 6 * 4  # AdamW counts the steps of each tensor
         # The first layer's input needs no gradient, so that its weight is not kept.
         assert memory.end_of_forward["autocast_weights"] == of_copy * sum(weights[1:])
-        activations = 2 * batch * hidden * of_activation + 4 * batch * classes
+        copy_of_input = 0 if of_activation == 4 else 2 * pixels
+        activations = batch * (2 * hidden * of_activation + 4 * classes + copy_of_input)
         assert memory.end_of_forward["activations"] == pytest.approx(activations, abs=256)
         assert sum(memory.peak.values()) == memory.peak_bytes == 2**30 * summary["memory/peak_allocated_gib"]
         assert memory.peak_bytes + memory.unattributed_bytes == memory.allocator_peak_bytes

@@ -46,7 +46,7 @@ def alive_in(directory):
 
 
 @pytest.mark.slow
-def test_ranks_that_are_stopped_with_all_around_them_are_interrupted(start):
+def test_ranks_stopped_with_all_around_them_are_interrupted(start):
     start(*OWN, "trainer.steps=100000", "+model.rank=1", "+model.what=signals_all").finish()
     record = only_run().record
     assert (record.status, record.error[:18]) == ("interrupted", "SIGTERM after step")

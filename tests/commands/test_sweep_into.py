@@ -45,7 +45,7 @@ def test_a_dry_run_tells_what_is_finished(copied, train):
 
 
 @pytest.mark.slow
-def test_a_point_that_another_sweep_trains_meanwhile_is_not_trained_again(copied, start, tmp_path):
+def test_a_point_that_another_sweep_trains_is_not_trained_again(copied, start, tmp_path):
     run = all_runs(copied.directory)[0]
     other = run.directory.rename(tmp_path / "other")
     with device_lock("cpu"):

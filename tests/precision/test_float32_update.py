@@ -206,7 +206,7 @@ def test_noise_is_uniform_independent_and_that_of_its_seed():
 
 
 @pytest.mark.gpu
-def test_the_kernel_rounds_as_eager_does_by_noise_of_places_alone():
+def test_the_kernel_rounds_as_eager_does():
     """On a GPU, or with TRITON_INTERPRET=1 on a CPU."""
     if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
         pytest.skip("needs a CUDA device, or Triton and TRITON_INTERPRET=1")

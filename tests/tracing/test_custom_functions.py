@@ -90,7 +90,7 @@ def test_what_is_not_recorded_stays_temporary():
     assert step.end_of_forward["autocast_weights"] == 0
 
 
-def test_a_forward_that_is_called_by_hand_is_recorded_as_its_operators_are():
+def test_a_forward_called_by_hand_is_its_operators():
     kept = []
     context = SimpleNamespace(save_for_backward=lambda *tensors: kept.extend(tensors))
 

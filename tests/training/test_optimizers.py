@@ -213,7 +213,7 @@ def test_what_takes_no_sparse_gradients_is_refused_before(target, settings, sent
         rehearse_optimizers(config, nn.Embedding(5, 3, sparse=True), ONE, device=CPU, precision=PRECISION_MODES["fp32"])
 
 
-def test_a_parameter_unfrozen_after_the_optimizers_were_built_is_told():
+def test_a_parameter_unfrozen_after_the_build_is_told():
     training = assemble(*BIGRAMS, "+model.frozen=true", "trainer.log_every=3", "trainer.steps=9")
     training.built.model[1].bias.requires_grad_()
     with pytest.raises(ValueError, match=r"^1\.bias was frozen when .*, and no longer is at step 3: none of them"):

@@ -23,7 +23,7 @@ class Piece:
     end: int
     is_whole: bool
     place: int
-    """That of its first element among the elements of all parameters."""
+    """Index of its first element among the elements of all parameters."""
     is_begun: bool = False
     """True once its state exists."""
     counts: dict[str, Any] = field(default_factory=dict)

@@ -120,7 +120,7 @@ class Precision:
             self.fp32_modules = Fp32Modules(mode.fp32_modules, self.device.type)
         self._scales = mode.grad_scaler  # the scaler's own no-ops would cost each step microseconds
         self.cudnn_benchmark: bool | None = None
-        """Whether cuDNN tries its algorithms (`trainer.cudnn_benchmark`); None: as it is set."""
+        """True if cuDNN tries its algorithms (`trainer.cudnn_benchmark`); None: as it is set."""
         self.scales_in_losses = False
         """True once a loss has used gradients that were scaled: it may then be infinite because of the scale."""
         self.frees_parameters = False

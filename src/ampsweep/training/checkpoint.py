@@ -58,7 +58,7 @@ class Checkpoint:
     data: dict[str, Any]
     """State of the data; empty for data without any."""
     observed: dict[str, Any] = field(default_factory=dict)
-    """What the instruments have seen of the steps so far; empty in older checkpoints."""
+    """The state of the instruments after the steps so far; empty in older checkpoints."""
     format: int = FORMAT
 
 

@@ -347,7 +347,7 @@ class Instruments:
         return self._use
 
     def observed(self) -> dict[str, Any]:
-        """What was seen of the training's steps so far, for a checkpoint."""
+        """The state that a checkpoint keeps of the instruments."""
         return {"memory": as_json(self._use), "peaks": self._memory.peaks(), "batches": [*self._traced_batches]}
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:

@@ -69,7 +69,7 @@ class WatchedInstruments(Instruments):
         return rows
 
     def observed(self) -> dict[str, Any]:
-        """What was seen of the training's steps so far; see `Instruments.observed`."""
+        """The state that a checkpoint keeps; see `Instruments.observed`."""
         return super().observed() | {"numerics": as_json(self.watch.numerics())}
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
