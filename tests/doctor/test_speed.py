@@ -77,8 +77,9 @@ def test_a_planted_fault_is_named_first(name, has_fast_bfloat16):
 
     findings = in_order(examine_speed(patient_of(*one.overrides)))
 
-    # On a fast processor a batch of twice the size may save still more, which is true and nothing that was planted.
-    findings = [found for found in findings if found.kind == one.kind or found.kind != "small_batch"]
+    # What is true of the processor was not planted: a fast one gains more by twice the batch, another has no units.
+    of_processor = {"small_batch", "no_fast_units"} - {one.kind}
+    findings = [found for found in findings if found.kind not in of_processor]
     assert findings, "nothing found"
     first = findings[0]
     assert first.kind == one.kind
