@@ -16,6 +16,7 @@ from isolated_targets import target
 
 from ampsweep.launch.isolated import run_isolated
 from ampsweep.launch.processes import SLOW_IMPORTS, start_fork_server
+from ampsweep.monitors.processors import own_processes
 
 forkserver_only = pytest.mark.skipif(sys.platform != "linux", reason="children are spawned here, not forked")
 
@@ -40,6 +41,14 @@ def _server():
 def test_a_run_returns_what_its_target_returns():
     end = run_isolated(target("echo"), ({"loss": 1.5},))
     assert (end.exitcode, end.result, end.error, end.interrupted) == (0, {"loss": 1.5}, None, False)
+
+
+@forkserver_only
+def test_what_is_without_a_parent_after_a_run_stays_foreign(request):
+    assert run_isolated(target("echo"), (1,)).exitcode == 0
+    before = own_processes()
+    request.getfixturevalue("foreign_load")
+    assert own_processes() == before
 
 
 def test_messages_arrive_in_order():

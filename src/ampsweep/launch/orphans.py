@@ -11,17 +11,23 @@ import psutil
 
 def adopt_orphans() -> frozenset[int]:
     """Let this process be the parent of all that its descendants leave, as Linux can; returns its children so far."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    _set_reaper(True)
     return frozenset(child.pid for child in psutil.Process().children())
 
 
 def end_orphans(known: Container[int]) -> None:
     """Send SIGTERM to the children of this process that are not `known`; those of ours ignore it until they are done.
 
-    In another thread than the main one nothing is done: a third may just be starting a process.
+    From here on this process takes over none: what ends up without a parent is foreign to it. In another thread than
+    the main one no process is ended: a third may just be starting one.
     """
     for child in psutil.Process().children() if threading.current_thread() is threading.main_thread() else ():
         with suppress(psutil.Error):
             if child.pid not in known:
                 child.terminate()
+    _set_reaper(False)
+
+
+def _set_reaper(on: bool) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, int(on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
