@@ -64,4 +64,4 @@ def test_the_sentence_says_what_is_not_known(capsys):
     assert main(["predict", *TOKENS, "precision=amp_fp16", "predict.target=cuda", "predict.memory_gib=1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Not vouched for: aten._cudnn_rnn in layers (LSTM), aten._cudnn_rnn_backward: cuDNN chooses" in out
-    assert "On 1 GiB, unless the operators named below take more than predicted: amp_fp16" in out
+    assert "On 1 GiB, unless what is named below takes more than predicted: amp_fp16" in out

@@ -172,7 +172,7 @@ def test_doubts(operator, on_cpu, on_cuda):
 def test_it_is_named_in_sentence_json_and_record(capsys, tmp_path):
     chosen = ("predict", "-m", *OWN, "predict.target=cpu", "precision=fp32,amp_bf16", "predict.memory_gib=0.1")
     reason = "not torch's own, so that only its author knows what its kernel takes."
-    unless = "unless the operators named below take more than predicted"
+    unless = "unless what is named below takes more than predicted"
 
     assert main([*chosen, "predict.write=true", f"output_dir={tmp_path}"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

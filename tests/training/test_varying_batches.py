@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from assembled import StopAfter, assemble, resumed
+from assembled import CPU, LOGGED, StopAfter, assemble, composed, resumed
 from torch.utils.data import Dataset
 
+from ampsweep.predict.run_prediction import predict_run
 from ampsweep.tracing.step import trace_step
 
 
@@ -57,6 +58,16 @@ def test_peak_memory_is_that_of_the_step_that_takes_the_most(most, step, tmp_pat
     second.train()
     assert second.trainer.instruments.memory() == memory, "whichever process took that step"
     assert first.column("train/loss") | second.column("train/loss") == whole.column("train/loss")
+
+
+def test_a_prediction_is_of_the_step_that_takes_the_most(tmp_path):
+    varying, even = (composed(*LOGGED, *settings(f"most: {most}")) for most in (37, 1))
+    whole = assemble(*settings("most: 37"), directory=tmp_path)
+    whole.train()
+    assert predict_run(varying, CPU, step=5).peak_bytes == whole.trainer.instruments.memory().peak_bytes
+    assert predict_run(varying, CPU).peak_bytes < predict_run(varying, CPU, step=5).peak_bytes
+    assert [one.doubt for one in predict_run(varying, CPU).unvouched] == ["varies"]
+    assert predict_run(even, CPU).unvouched is None
 
 
 def test_waiting_for_data_is_told_apart_from_idling():

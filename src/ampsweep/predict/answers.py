@@ -7,7 +7,7 @@ from typing import Final, Literal
 from ampsweep.predict.memory_by_batch_size import LargestBatch
 from ampsweep.record.parts import Doubt
 
-_UNLESS: Final = ", unless the operators named below take more than predicted"
+_UNLESS: Final = ", unless what is named below takes more than predicted"
 
 
 @dataclass(frozen=True)

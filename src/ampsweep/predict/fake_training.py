@@ -21,7 +21,7 @@ from ampsweep.precision.precision import cast_floating_point
 from ampsweep.predict.fake_device import CPU, STAND_IN, FakeDevice
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
-from ampsweep.record.parts import LinearShape
+from ampsweep.record.parts import LinearShape, UnvouchedOperator
 from ampsweep.tasks.base import HasTurns, Loss, Task
 from ampsweep.tracing.feeding import note_delivery, resident
 from ampsweep.tracing.ledger import tensors_in
@@ -29,6 +29,7 @@ from ampsweep.tracing.linear_calls import noting_linear_calls
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.build.instantiate import build_component
+from ampsweep.training.instruments import batch_sizes
 
 if TYPE_CHECKING:
     from ampsweep.predict.fake_ranks import FakeRanks
@@ -47,6 +48,8 @@ class FakeTraining:
         self._config, self._device = config, FakeDevice(target)
         self._ranks = _ranks(config, world_size, rank)
         self.model_size = 0
+        self._varying: tuple[UnvouchedOperator, ...] | None = None
+        """The doubt about batches that differ in size, if the first two that were read do; None before."""
         self.linear_calls: dict[str, LinearShape] = {}
         """The calls of linear layers in the step traced last, by name."""
         with self._as_rank():
@@ -61,8 +64,8 @@ class FakeTraining:
         """Trace a step and an evaluation after it, with everything on the device: the bytes a memory limit counts."""
         return self.trace(batch_size, evaluates=True)
 
-    def trace(self, batch_size: int, *, evaluates: bool = False) -> Timeline:
-        """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
+    def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
+        """Trace one step with this micro-batch size. The optimizer has its state, even in step 1.
 
         Raises:
             UserError: the data does not have that many items.
@@ -72,17 +75,17 @@ class FakeTraining:
         self._trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
             self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
-        taken = self._traced(evaluates=evaluates)
+        taken = self._traced(step, evaluates=evaluates)
         if self._forget_state_except_of(taken.trained):
-            taken = self._traced(evaluates=evaluates)
+            taken = self._traced(step, evaluates=evaluates)
         return taken.timeline
 
-    def _traced(self, *, evaluates: bool) -> "_TakenStep":
+    def _traced(self, number: int, *, evaluates: bool) -> "_TakenStep":
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
-        trainer.next_batch = trainer.config.grad_accum_steps * len(trainer.turns)
+        trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
         data.begin_at(trainer.next_batch)
-        norm_wanted = evaluates or 2 % trainer.config.log_every == 0
+        norm_wanted = evaluates or number % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
         tracing = device.trace_step(trainer.model, *optimizers, data=data.resident(), counts_unused=evaluates)
         # A model that sets flags sets none for others.
@@ -104,6 +107,15 @@ class FakeTraining:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
         unvouched = device.kernels.vouching.called()
+        if self._varying is None:
+            first = data.latest_sizes
+            data.train_batch(trainer.next_batch)
+            self._varying = (
+                ()
+                if data.latest_sizes == first
+                else (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
+            )
+        unvouched += self._varying
         return _TakenStep(
             timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched),
             trained,
@@ -243,6 +255,8 @@ class _FakeData(ShortValidation):
         self._is_copied_ahead = device.target.kind == "cuda" and getattr(data, "copies_ahead", False)
         self._ahead: tuple[int, Any] | None = None
         """Index and batch of the copy that is under way, as `CopiedAhead` has it on CUDA."""
+        self.latest_sizes: list[int] = []
+        """Elements of each tensor of the batch that was delivered last."""
 
     def resident(self) -> list[Tensor]:
         """The tensors that the data holds."""
@@ -264,6 +278,7 @@ class _FakeData(ShortValidation):
                 self._ahead = index + 1, super().train_batch(index + 1)
         if self._ahead is not None:
             note_delivery(self._ahead[1])
+        self.latest_sizes = batch_sizes(batch)
         return batch
 
     def val_batches(self) -> Iterator[Any]:

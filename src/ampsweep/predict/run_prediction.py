@@ -38,22 +38,22 @@ class TracedRun:
         return fits(self.step, self.target, limit)
 
 
-def trace_run(config: Config, device: torch.device) -> TracedRun:
-    """Trace a step of the run.
+def trace_run(config: Config, device: torch.device, step: int = 2) -> TracedRun:
+    """Trace a step of the run, with the batch that it has there.
 
     Raises:
         UserError: it cannot be traced, whatever the reason.
     """
     target, batch_size = _target(device), config.data["batch_size"]
     with _as_user_error():
-        step = FakeTraining(config, target, world_size_of(config)).trace(batch_size)
-    return TracedRun(target, step, step_memory(step, target, batch_size))
+        traced = FakeTraining(config, target, world_size_of(config)).trace(batch_size, step=step)
+    return TracedRun(target, traced, step_memory(traced, target, batch_size))
 
 
-def predict_run(config: Config, device: torch.device) -> StepPrediction:
-    """Predict a run, in the form of `RunRecord.prediction`; where nothing can be predicted it says why."""
+def predict_run(config: Config, device: torch.device, step: int = 2) -> StepPrediction:
+    """Predict a step of a run, in the form of `RunRecord.prediction`; where nothing can be predicted it says why."""
     try:
-        traced = trace_run(config, device)
+        traced = trace_run(config, device, step)
     except UserError as error:
         return StepPrediction(refused=str(error))
     return as_prediction(traced.memory, traced.target)

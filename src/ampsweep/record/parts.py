@@ -223,9 +223,10 @@ class RankFigures(Part):
     communication_ms: float | None = None
 
 
-Doubt = Literal["custom", "untested", "workspace", "reserve"]
+Doubt = Literal["custom", "untested", "workspace", "reserve", "varies"]
 """The reason why a prediction does not vouch for an operator: it is not torch's own; its sizes were never compared with
-its kernel's; it takes a workspace, or keeps for backward, what a library decides while it runs."""
+its kernel's; it takes a workspace, or keeps for backward, what a library decides while it runs; or for a batch: others
+have other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)

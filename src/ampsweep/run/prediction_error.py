@@ -24,9 +24,10 @@ def add_prediction(record: RunRecord, request: RunRequest, device: "torch.device
     """Add the prediction for a run that has trained to its record, before W&B gets the record."""
     if not is_predicted(record, request.config):
         return
-    prediction = request.prediction
-    if prediction is None and request.predictor is not None:
-        prediction = request.predictor.load()(request.config, device)  # only now: what a start need not wait for
+    prediction, step = request.prediction, max(record.memory.step or 2, 2)
+    varies = prediction is None or any(one.doubt == "varies" for one in prediction.unvouched or ())
+    if varies and request.predictor is not None:
+        prediction = request.predictor.load()(request.config, device, step)  # only now: what a start need not wait for
     if prediction is not None:
         record.prediction = beside_measured(prediction, record)
 

@@ -205,7 +205,7 @@ class Instruments:
 
         So the peak is that of the step that takes the most. Returns True if it is traced from now on.
         """
-        size = _size(batch)
+        size = batch_sizes(batch)
         if size == self._batch_size:
             return False
         self._batch_size, traced = size, self._traced_batches
@@ -514,7 +514,7 @@ class _TimedStep(AbstractContextManager[None]):
             self._end()
 
 
-def _size(batch: Any) -> list[int]:
+def batch_sizes(batch: Any) -> list[int]:
     """The elements of each tensor of a batch; of one with many tensors those of all together."""
     try:  # the usual case, in every step
         size = [tensor.numel() for tensor in (batch if type(batch) is tuple else tensors_in(batch))]

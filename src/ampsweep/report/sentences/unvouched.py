@@ -11,6 +11,7 @@ _REASONS: Final[dict[Doubt, str]] = {
     "untested": "its memory was never compared with its kernel's",
     "workspace": "the library behind it chooses a workspace while it runs, which the peak does not have",
     "reserve": "cuDNN chooses while it runs what it keeps for backward; the peak has what backward needs at least",
+    "varies": "one of them is predicted: step 2's, or that which a run's peak was seen with",
 }
 
 
