@@ -157,11 +157,13 @@ def is_running(record: RunRecord) -> bool:
     if attempt.host != socket.gethostname() or not 0 < pid < _MAX_PID:
         return False
     try:
-        born: float = psutil.Process(pid).create_time()
+        process = psutil.Process(pid)
+        born: float = process.create_time()
+        has_ended = process.status() == psutil.STATUS_ZOMBIE  # its parent, too, and nobody has asked how it ended
         started = datetime.fromisoformat(attempt.started_at or "").timestamp()
     except (psutil.NoSuchProcess, ValueError):
         return False
-    return born <= started + 1  # given in whole seconds
+    return born <= started + 1 and not has_ended  # given in whole seconds
 
 
 def resolved_directory(directory: Path) -> Path:
