@@ -45,7 +45,8 @@ def track(tracker: Tracker, record: RunRecord, directory: Path, steps: range) ->
 
 
 def wandb_process() -> psutil.Process:
-    (found,) = [one for one in psutil.Process().children() if "tracking.wandb.service" in " ".join(one.cmdline())]
+    alive = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    (found,) = [one for one in alive if "tracking.wandb.service" in " ".join(one.cmdline())]
     return found
 
 

@@ -5,8 +5,12 @@ import sys
 import threading
 from collections.abc import Container
 from contextlib import suppress
+from typing import Final
 
 import psutil
+
+_PATIENCE_S: Final = 0.5
+"""How long what has been ended is waited for: it is nobody else's to ask how it ended."""
 
 
 def adopt_orphans() -> frozenset[int]:
@@ -21,10 +25,12 @@ def end_orphans(known: Container[int]) -> None:
     From here on this process takes over none: what ends up without a parent is foreign to it. In another thread than
     the main one no process is ended: a third may just be starting one.
     """
-    for child in psutil.Process().children() if threading.current_thread() is threading.main_thread() else ():
+    is_main = threading.current_thread() is threading.main_thread()
+    orphans = [child for child in psutil.Process().children() if child.pid not in known] if is_main else []
+    for orphan in orphans:
         with suppress(psutil.Error):
-            if child.pid not in known:
-                child.terminate()
+            orphan.terminate()
+    psutil.wait_procs(orphans, _PATIENCE_S)
     _set_reaper(False)
 
 
