@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from ampsweep.record import Identity, RunRecord
+from identities import identity as make_identity
+
+from ampsweep.record import RunRecord
 from ampsweep.record.batch_search import LARGEST_BATCH, BatchSearch, PredictedBatch, Probe
 from ampsweep.record.outcome import OutOfMemory
 from ampsweep.record.parts import (
@@ -39,29 +41,18 @@ def run(
 ) -> Entry:
     """One run in its directory: a completed one unless `record` says otherwise."""
     settings = {"precision": {"mode": arm}, "seed": seed, "optimizer": {"weight_decay": 0.0}, **(config or {})}
-    identity = Identity(
-        **{
-            "experiment": "fp32_vs_amp",
-            "precision_mode": arm.partition("+")[0],
-            "dtype": "float32",
-            "model": "gpt_tiny",
-            "model_size": 1_000_000,
-            "task": "language_modelling",
-            "data": "text",
-            "batch_size": 8,
-            "grad_accum_steps": 1,
-            "steps": 40,
-            "optimizer": "adamw",
-            "lr": 1e-3,
-            "compile": False,
-            "channels_last": False,
-            "seed": seed,
-            "device": "cpu",
-            "seq_len": 64,
-            "device_name": "a CPU",
-            **(facts or {}),
-        }
-    )
+    of_run = {
+        "experiment": "fp32_vs_amp",
+        "precision_mode": arm.partition("+")[0],
+        "model": "gpt_tiny",
+        "model_size": 1_000_000,
+        "task": "language_modelling",
+        "data": "text",
+        "seed": seed,
+        "seq_len": 64,
+        "device_name": "a CPU",
+    }
+    identity = make_identity(**{**of_run, **(facts or {})})
     figures = {
         "perf/step_ms": step_ms,
         "memory/peak_allocated_gib": None if peak_mib is None else peak_mib * MIB_IN_GIB,

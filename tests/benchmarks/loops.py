@@ -105,27 +105,23 @@ def fabric(size: Size, directory: Path) -> float:
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1)
-    model, data, optimizer = fresh(size)
-    model, optimizer = fabric.setup(model, optimizer)
-    for index in range(size.num_steps):
-        inputs, targets = data.train_batch(index)
-        loss = F.mse_loss(model(inputs), targets)
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-    return loss.item()
+    return _wrapped(size, fabric.setup, fabric.backward)
 
 
 def accelerate(size: Size, directory: Path) -> float:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
+    return _wrapped(size, accelerator.prepare, accelerator.backward)
+
+
+def _wrapped(size: Size, wrap: Callable[..., Any], backward: Callable[[Tensor], Any]) -> float:
     model, data, optimizer = fresh(size)
-    model, optimizer = accelerator.prepare(model, optimizer)
+    model, optimizer = wrap(model, optimizer)
     for index in range(size.num_steps):
         inputs, targets = data.train_batch(index)
         loss = F.mse_loss(model(inputs), targets)
-        accelerator.backward(loss)
+        backward(loss)
         optimizer.step()
         optimizer.zero_grad()
     return loss.item()
