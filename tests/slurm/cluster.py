@@ -53,8 +53,8 @@ SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} RealMemory=16000
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP DefMemPerCPU=2000
+NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} RealMemory=64000
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP DefMemPerCPU=6000
 """
 
 

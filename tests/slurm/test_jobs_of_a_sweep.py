@@ -26,7 +26,7 @@ TRAINING = (
 SLURM = (
     "hydra/launcher=submitit_slurm",
     *("hydra.launcher.timeout_min=11", "hydra.launcher.signal_delay_s=1", "hydra.launcher.max_num_timeout=1"),
-    "hydra.launcher.mem_gb=1",
+    "hydra.launcher.mem_gb=3",  # a build of torch for CUDA takes more than one
     "hydra.launcher.setup=['export TMPDIR=$(mktemp -d)']",  # as many clusters do; the locks of devices are there
 )
 
@@ -144,7 +144,7 @@ def test_a_job_killed_by_its_memory_limit_is_oom(submitted):
     _, record = submitted.record(1, "fp32")
     assert record.status == "oom"
     job = record.attempts[-1].slurm_job
-    told = rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 1.00 GiB \(--mem\)"
+    told = rf"out of memory: Slurm killed job {job}, which had [\d.]+ GiB, for its memory limit of 3.00 GiB \(--mem\)"
     assert re.fullmatch(told, record.error)
     assert record.ended_at is not None
 
