@@ -10,7 +10,7 @@ from typing import Final
 import psutil
 
 _PATIENCE_S: Final = 0.5
-"""How long what has been ended is waited for: it is nobody else's to ask how it ended."""
+"""Patience with what was sent SIGTERM: nobody else asks how it ended."""
 
 
 def adopt_orphans() -> frozenset[int]:
