@@ -48,8 +48,8 @@ class FakeTraining:
         self._config, self._device = config, FakeDevice(target)
         self._ranks = _ranks(config, world_size, rank)
         self.model_size = 0
-        self._varying: tuple[UnvouchedOperator, ...] | None = None
-        """The doubt about batches that differ in size, if the first two that were read do; None before."""
+        self._varies: bool | None = None
+        """True if the first two batches that were read differ in size; None before."""
         self.linear_calls: dict[str, LinearShape] = {}
         """The calls of linear layers in the step traced last, by name."""
         with self._as_rank():
@@ -65,7 +65,12 @@ class FakeTraining:
         return self.trace(batch_size, evaluates=True)
 
     def trace(self, batch_size: int, *, step: int = 2, evaluates: bool = False) -> Timeline:
-        """Trace one step with this micro-batch size. The optimizer has its state, even in step 1.
+        """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
+
+        Args:
+            batch_size: samples in a micro-batch.
+            step: the number of the step, 2 or more, whose batches it has.
+            evaluates: whether an evaluation follows.
 
         Raises:
             UserError: the data does not have that many items.
@@ -84,6 +89,9 @@ class FakeTraining:
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
+        if self._varies is None:
+            data.train_batch(trainer.next_batch - 1)
+        earlier = data.latest_sizes
         data.begin_at(trainer.next_batch)
         norm_wanted = evaluates or number % trainer.config.log_every == 0
         optimizers = trainer.optimizers.values()
@@ -107,15 +115,10 @@ class FakeTraining:
                 trainer.evaluate()  # beside what the step returned, as in a training
             del step
         unvouched = device.kernels.vouching.called()
-        if self._varying is None:
-            first = data.latest_sizes
-            data.train_batch(trainer.next_batch)
-            self._varying = (
-                ()
-                if data.latest_sizes == first
-                else (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
-            )
-        unvouched += self._varying
+        if self._varies is None:
+            self._varies = data.latest_sizes != earlier
+        if self._varies:
+            unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
         return _TakenStep(
             timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched),
             trained,
