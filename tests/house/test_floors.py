@@ -17,6 +17,7 @@ FLOORS = (
         "metrics",
         "text",
         "redaction",
+        "finding",
         "argument_checks",
         "socket_folder",
         "standard_streams",
