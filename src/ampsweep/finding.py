@@ -1,4 +1,4 @@
-"""What is found out about runs: each kind a class with its facts, how grave it is, and its sentence."""
+"""Findings about runs: each kind a class with its facts, how grave it is, and its sentence."""
 
 import re
 from abc import ABC, abstractmethod
@@ -27,14 +27,10 @@ class Finding(ABC):
 
 def as_data(value: Any) -> Any:
     """A value made of dataclasses as JSON has it; a finding has its kind and its sentence beside its facts."""
-    if isinstance(value, Finding):
-        return {"kind": value.kind(), **_fields(value), "sentence": value.sentence}
     if is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
+        kind = {"kind": value.kind()} if isinstance(value, Finding) else {}
+        told = {"sentence": value.sentence} if hasattr(value, "sentence") else {}
+        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value)}, **told}
     if isinstance(value, dict):
         return {key: as_data(one) for key, one in value.items()}
     return [as_data(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {one.name: as_data(getattr(value, one.name)) for one in fields(value)}

@@ -105,6 +105,16 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
     return ", ".join(known[:limit]) + more
 
 
+def as_sentence(clause: str) -> str:
+    """A clause with a stop, and with a capital letter if it opens with a word: names stay as they are.
+
+    >>> as_sentence("the loss is NaN"), as_sentence("aten.bmm overflows")
+    ('The loss is NaN.', 'aten.bmm overflows.')
+    """
+    capital = clause[:1].upper() if clause.split(" ", 1)[0].isalpha() else clause[:1]
+    return f"{capital}{clause[1:]}" + ("" if clause.endswith((".", "!", "?")) else ".")
+
+
 def first_line(text: str, limit: int = 200) -> str:
     """The first line of an error, cut to `limit` characters, without its final stop."""
     line = text.strip().splitlines()[0].strip().removesuffix(".") if text.strip() else ""

@@ -34,9 +34,8 @@ from campaign.tables import (
 from run import PLAN, Command, planned
 
 from ampsweep.analysis.runs import Run
-from ampsweep.report.files import HTML_NAME, MARKDOWN_NAME, write_comparison
+from ampsweep.report.comparison_document import HTML_NAME, MARKDOWN_NAME, comparison_document, write_comparison
 from ampsweep.report.screenshot import find_browser, take_screenshot
-from ampsweep.report.sentences.explaining import arm_note
 from ampsweep.text import duration, num_bytes
 
 TITLES: Final = {
@@ -121,7 +120,7 @@ def _experiment(results: Results, experiment: str) -> Iterator[str]:
                 *arms_table(workload, BESIDE),
             )
         yield from (
-            *(f"- {arm.name}: {_plain(arm_note(note))}" for arm in workload.arms for note in arm.figures.notes),
+            *(f"- {arm.name}: {_plain(note.sentence)}" for arm in workload.arms for note in arm.figures.notes),
             "",
         )
 
@@ -203,7 +202,7 @@ def _write_comparisons(results: Results, directory: Path, to: Path) -> list[str]
     """Write each experiment's comparison, and its picture if there is a browser; return the names of those with one."""
     drawn = []
     for name, compared in results.compared.items():
-        write_comparison(compared.comparison, compared.records, compared.histories, directory)
+        write_comparison(comparison_document(compared, directory), directory)
         shutil.copyfile(directory / MARKDOWN_NAME, to / f"{name}.md")
         if find_browser() is not None:
             take_screenshot(directory / HTML_NAME, to / f"{name}.png")

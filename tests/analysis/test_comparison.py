@@ -3,8 +3,16 @@ from pathlib import Path
 import pytest
 from synthetic_records import contaminated, disproved, failed, run, sweep
 
-from ampsweep.analysis.arm_notes import ArmNote
-from ampsweep.analysis.comparison import ComparisonNote, compare
+from ampsweep.analysis.comparison import ContaminationUnknown, GivenTwice, OtherMargin, Predicted, compare
+from ampsweep.analysis.run_findings import (
+    Contaminated,
+    CutShort,
+    Disproved,
+    NotCompleted,
+    Repeats,
+    SeveralPairKeys,
+    UnusableFigure,
+)
 from ampsweep.analysis.runs import TrainedOn
 from ampsweep.record.parts import RankFigures
 
@@ -80,7 +88,7 @@ def test_missing_pairs_lower_n_and_take_the_interval_away():
     assert found.speedup.n == 2
     assert found.speedup.interval is None
     assert found.statuses == {"completed": 2, "diverged": 1}
-    assert found.notes == (ArmNote(kind="not completed", seeds=(2,), status="diverged", cause="nan"),)
+    assert found.notes == (NotCompleted(seeds=(2,), status="diverged", cause="nan"),)
 
 
 def test_a_run_cut_short_counts_for_speed_and_memory_alone():
@@ -91,7 +99,7 @@ def test_a_run_cut_short_counts_for_speed_and_memory_alone():
     assert found.speedup.n == 3
     assert found.memory_saved_bytes.exact
     assert (found.val_loss, found.loss_gap, found.loss_gap_pct) == (None, None, None)
-    assert found.notes == (ArmNote(kind="cut short", seeds=(0, 1, 2), cause="trainer.max_seconds=20 passed"),)
+    assert found.notes == (CutShort(seeds=(0, 1, 2), cause="trainer.max_seconds=20 passed"),)
 
 
 def test_a_disproved_run_has_no_figure_in_its_arm_but_a_note():
@@ -100,7 +108,7 @@ def test_a_disproved_run_has_no_figure_in_its_arm_but_a_note():
     fp32, bf16 = found["fp32"], found["amp_bf16"]
     assert (fp32.step_ms, fp32.val_loss.mean, fp32.skipped_steps) == (100.0, 2.0, 0)
     assert fp32.statuses == {"completed": 1, "disproved": 2}
-    assert fp32.notes == (ArmNote(kind="disproved", seeds=(0, 1), cause="a matmul in float32 lost bits"),)
+    assert fp32.notes == (Disproved(seeds=(0, 1), cause="a matmul in float32 lost bits"),)
     assert (bf16.num_pairs, bf16.num_expected_pairs, bf16.speedup.n) == (1, 3, 1)
 
 
@@ -112,7 +120,7 @@ def test_a_contaminated_run_counts_for_memory_and_loss_only():
     assert (found.memory_saved_bytes.n, found.loss_gap.n, found.val_loss.n) == (3, 3, 3)
     assert found.statuses == {"completed": 3}
     cause = "other processes kept 1.0 of 2 cores busy"
-    assert found.notes == (ArmNote(kind="contaminated", seeds=(2,), cause=cause),)
+    assert found.notes == (Contaminated(seeds=(2,), cause=cause),)
 
 
 def test_a_contaminated_baseline_takes_the_speed_of_its_partner():
@@ -126,7 +134,7 @@ def test_unknown_contamination_is_noted_once_and_changes_nothing():
     unknown = {"verdict": "unknown", "reasons": ["nothing tells"]}
     entries = sweep("fp32", [10.0] * 3, contamination=unknown) + sweep("amp_bf16", [5.0] * 3, contamination=unknown)
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
-    assert comparison.notes == (ComparisonNote(kind="contamination unknown", num_runs=6, cause="nothing tells"),)
+    assert comparison.notes == (ContaminationUnknown(num_runs=6, cause="nothing tells"),)
     assert comparison.workloads[0].arms[1].speedup.n == 3
 
 
@@ -137,14 +145,14 @@ def test_repeats_are_averaged_and_said_to_be_repeats():
     assert (found.num_runs, found.num_pairs) == (2, 1)
     assert found.val_loss.mean == pytest.approx(2.1)
     assert found.val_loss.sd is None, "a repeat is no second seed"
-    assert found.notes == (ArmNote(kind="repeats", seeds=(0,), num_runs=2),)
+    assert found.notes == (Repeats(seed=0, num_runs=2),)
 
 
 def test_runs_under_several_pair_keys_are_said_to_be():
     old = [run(arm, 0, pair_key="old code", directory=f"old-{arm}") for arm in ("fp32", "amp_bf16")]
     found = arms([run("fp32", 0), run("amp_bf16", 0), *old])["amp_bf16"]
     assert found.num_pairs == 2
-    assert found.notes == (ArmNote(kind="several pair keys", seeds=(0,)),)
+    assert found.notes == (SeveralPairKeys(seeds=(0,)),)
 
 
 def on(device, host="node1"):
@@ -160,7 +168,7 @@ def test_pairs_whose_runs_had_different_devices_are_told():
     ]
     by_arm = arms(entries)
     (note,) = by_arm["amp_bf16"].notes
-    assert (note.kind, note.seeds, note.num_apart, note.num_pairs) == ("other device", (1, 2), 2, 3)
+    assert (note.kind(), note.seeds, note.num_apart, note.num_pairs) == ("other_device", (1, 2), 2, 3)
     here, beside = TrainedOn(("cuda:0",), ("node1",)), TrainedOn(("cuda:1",), ("node1",))
     assert note.num_runs_on == ((here, 1), (beside, 2))
     assert (note.baseline, note.num_baseline_runs_on) == ("fp32", ((here, 3),))
@@ -201,7 +209,7 @@ def test_a_figure_that_is_not_finite_is_left_out_and_said():
     broken[1].summary["val/loss"] = float("nan")
     found = arms([run("fp32", 0), broken])["amp_bf16"]
     assert found.loss_gap is None
-    assert found.notes == (ArmNote(kind="unusable figure", seeds=(0,), metric="val/loss", cause="nan"),)
+    assert found.notes == (UnusableFigure(seeds=(0,), metric="val/loss", cause="nan"),)
 
 
 def test_accuracy_is_compared_where_there_is_one():
@@ -249,19 +257,22 @@ def test_every_run_is_listed_with_its_place_and_why_unpaired():
     fp32, tf32, bf16 = workload.runs
     assert (fp32.tracked_at, bf16.tracked_at, tf32.tracked_at) == ("https://wandb.ai/x", "wandb/offline-1", None)
     assert (fp32.not_paired, bf16.not_paired) == (None, None)
-    assert (tf32.not_paired.kind, tf32.not_paired.outcome) == ("not measured", "unsupported")
-    assert tf32.not_paired.error == "no GPU"
+    assert (tf32.not_paired, tf32.error) == (None, "no GPU")
+    assert tf32.findings == (NotCompleted(seeds=(0,), status="unsupported", cause="no GPU"),)
     assert [entry.status for entry in workload.runs] == ["completed", "unsupported", "cut short"]
 
 
 def test_runs_that_do_not_count_are_listed_with_their_reason():
     entries = [disproved("fp32", 0), contaminated("tf32", 0), run("amp_bf16", 0)]
     (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
-    listed = {entry.arm: (entry.status, entry.not_paired.kind, entry.contaminated) for entry in workload.runs}
+    listed = {
+        entry.arm: (entry.status, entry.not_paired and entry.not_paired.kind(), entry.contaminated)
+        for entry in workload.runs
+    }
     assert listed == {
-        "fp32": ("disproved", "not measured", None),
-        "tf32": ("completed", "baseline run without figures", "other processes kept 1.0 of 2 cores busy"),
-        "amp_bf16": ("completed", "baseline run without figures", None),
+        "fp32": ("disproved", None, None),
+        "tf32": ("completed", "baseline_without_figures", "other processes kept 1.0 of 2 cores busy"),
+        "amp_bf16": ("completed", "baseline_without_figures", None),
     }
 
 
@@ -270,8 +281,8 @@ def test_duplicates_count_once_and_predictions_do_not_count():
     comparison = compare(entries, baseline="fp32", margin_pct=1.0)
     assert [entry.arm for entry in comparison.workloads[0].runs] == ["fp32", "amp_bf16"]
     assert comparison.notes == (
-        ComparisonNote(kind="given twice", num_runs=1),
-        ComparisonNote(kind="predicted", num_runs=1),
+        GivenTwice(num_runs=1),
+        Predicted(num_runs=1),
     )
 
 
@@ -279,7 +290,7 @@ def test_a_margin_chosen_after_the_runs_is_said_to_be_that():
     entries = [run("fp32", config={"report": {"margin_pct": 1.0}}), run("tf32", config={"report": {"margin_pct": 1.0}})]
     assert compare(entries, baseline="fp32", margin_pct=1.0).notes == ()
     assert compare(entries, baseline="fp32", margin_pct=5.0).notes == (
-        ComparisonNote(kind="other margin", margin_pct=5.0, recorded_margin_pct=1.0),
+        OtherMargin(margin_pct=5.0, recorded_margin_pct=1.0),
     )
 
 
@@ -308,5 +319,5 @@ def test_an_arm_without_a_speed_says_why_unless_others_ran():
     for _, record in entries[1:]:
         record.absent["perf/step_ms"] = "the training ended before its warm-up was over"
     (workload,) = compare(entries, baseline="fp32", margin_pct=1.0).workloads
-    notes = {note.kind: note.seeds for note in workload.arms[1].notes if note.kind in ("not timed", "contaminated")}
-    assert notes == {"not timed": (0,), "contaminated": (1,)}
+    notes = {note.kind(): note.seeds for note in workload.arms[1].notes if note.kind() != "not_paired"}
+    assert notes == {"not_timed": (0,), "contaminated": (1,)}

@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ampsweep.analysis.exponent_counts import ExponentCounts
-from ampsweep.analysis.headroom import MAX_LOST_PCT, headroom_of
+from ampsweep.analysis.headroom import MAX_LOST_PCT, ExponentCounts, headroom_of
 from ampsweep.record.numerics import Magnitudes, RunNumerics
 
 

@@ -1,10 +1,9 @@
 import pytest
 from synthetic_records import run, sweep
 
+from ampsweep.analysis.judgements import overall_parity, parity
 from ampsweep.analysis.pairing import pair_runs
-from ampsweep.analysis.parity import overall_parity, parity
 from ampsweep.analysis.runs import Run
-from ampsweep.analysis.statistics import Spread
 
 SEEDS = [2.00, 2.02, 1.98]
 
@@ -17,13 +16,13 @@ def pairs(gaps, seeds=SEEDS, **more):
 
 
 def of_loss(gaps, margin_pct=1.0, **more):
-    return parity(pairs(gaps, **more), "val/loss", margin_pct=margin_pct, baseline=Spread(mean=2.0, n=3, sd=0.02))
+    return parity(pairs(gaps, **more), "val/loss", margin_pct=margin_pct)
 
 
 def of_accuracy(accuracies, margin_pct=1.0):
     entries = sweep("fp32", [1.0] * 3, accuracy=0.90) + sweep("amp_bf16", [1.0] * 3, accuracy=accuracies)
     found = pair_runs([Run(*entry) for entry in entries], "fp32").pairs
-    return parity(found, "val/accuracy", margin_pct=margin_pct, baseline=None)
+    return parity(found, "val/accuracy", margin_pct=margin_pct)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,6 @@ def test_the_margin_is_a_share_of_the_baselines_mean_loss():
     found = of_loss([0.001, 0.002, 0.000], margin_pct=1.5)
     assert found.margin == pytest.approx(0.03)
     assert found.margin_pct == 1.5
-    assert found.baseline_sd == 0.02
     assert found.gap == pytest.approx(0.001)
     assert found.gap_sd == pytest.approx(0.001)
 
@@ -96,7 +94,7 @@ def test_a_contaminated_run_learns_the_same_and_counts():
 def test_a_baseline_loss_of_zero_has_no_margin():
     entries = [run("fp32", val_loss=0.0), run("amp_bf16", val_loss=0.1)]
     found = pair_runs([Run(*entry) for entry in entries], "fp32").pairs
-    assert parity(found, "val/loss", margin_pct=1.0, baseline=None) is None
+    assert parity(found, "val/loss", margin_pct=1.0) is None
 
 
 def test_several_metrics_are_as_good_as_the_worst_of_them():

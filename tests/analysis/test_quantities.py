@@ -1,7 +1,6 @@
 import pytest
 
 from ampsweep.analysis.statistics import Estimate
-from ampsweep.report.estimate_text import estimate
 from ampsweep.text import first_line, loss, merge_figures, num_bytes, number, percent, signed
 
 
@@ -37,7 +36,7 @@ def test_signs_and_units():
     ],
 )
 def test_an_estimate_and_its_interval_share_their_decimals(of, text):
-    assert estimate(of) == text
+    assert of.text() == text
 
 
 def test_the_first_line_of_an_error_is_short():

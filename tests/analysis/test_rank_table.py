@@ -87,10 +87,10 @@ def test_ranks_on_mixed_devices_pair_with_none_of_one_kind():
     entries = [run("fp32", ranks=ranks(1.0, 1.0)), run("amp_bf16", ranks=mixed)]
     found = compare(entries, baseline="fp32", margin_pct=1.0)
     (note,) = found.notes
-    assert (note.kind, note.num_runs_of) == ("mixed devices", (("a GPU and an older GPU", 1),))
+    assert (note.kind(), note.num_runs_of) == ("mixed_devices", {"a GPU and an older GPU": 1})
     (workload,) = found.workloads
     reason = workload.runs[1].not_paired
-    assert reason.kind == "nearest baseline run differs"
+    assert reason.kind() == "nearest_run_differs"
     assert [(one.key, one.there, one.here) for one in reason.differences] == [
         ("devices_of_ranks", "not set", "a GPU, an older GPU")
     ]

@@ -171,4 +171,4 @@ def test_notes_are_those_of_the_process_that_began_at_the_seam():
     ]
     runs = Runs().whole("fp32", 0).resumed("fp32", "amp_fp16", 0, attempts=attempts)
     (note,) = runs.only().of("fp32", "amp_fp16").notes
-    assert (note.text, note.seeds) == ("a fresh scaler", (0,))
+    assert (note.cause, note.seeds) == ("a fresh scaler", (0,))

@@ -4,6 +4,8 @@ import pytest
 from synthetic_records import contaminated, failed, out_of_memory, run, searched
 
 from ampsweep.analysis.comparison import compare
+from ampsweep.analysis.run_findings import Contaminated
+from ampsweep.analysis.search_comparison import UncheckedThroughput, UnvouchedBatch
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
 
 LIMITED = {"trainer": {"memory_limit_gib": 0.0625}}
@@ -57,7 +59,7 @@ def test_what_was_predicted_stands_beside_what_was_found():
     )
     fp32, untold = arms["fp32"], (None, None, None)
     assert (fp32.predicted_batch_size, fp32.predicted_memory_bytes, fp32.prediction_error_pct) == (5, 995.0, -0.5)
-    assert [(note.kind, note.operators) for note in fp32.notes] == [("unvouched", ("mine.op",))]
+    assert fp32.notes == (UnvouchedBatch(operators=("mine.op",)),)
     assert [arm.why_unpredicted for arm in arms.values()] == [None, "aten.nonzero depends on values", None]
     for arm in (arms["amp_bf16"], arms["pure_bf16"]):
         assert (arm.predicted_batch_size, arm.predicted_memory_bytes, arm.prediction_error_pct) == untold
@@ -95,8 +97,7 @@ def test_what_slowed_an_arm_down_takes_its_throughput_alone():
     assert (arms["amp_bf16"].batch_size, arms["amp_bf16"].samples_per_sec) == (6, None)
     assert arms["amp_bf16"].throughput_ratio is None
     (note,) = arms["amp_bf16"].notes
-    assert (note.kind, note.num_contaminated, note.num_runs) == ("contaminated", 1, 1)
-    assert note.causes[0].text == "other processes kept 1.0 of 2 cores busy"
+    assert note == Contaminated(seeds=(0,), cause="other processes kept 1.0 of 2 cores busy")
 
 
 def test_what_limits_the_step_with_the_largest_batch_is_noted():
@@ -105,8 +106,8 @@ def test_what_limits_the_step_with_the_largest_batch_is_noted():
     _, arms = found([searched("fp32", 4, out_of_memory(5)), searched("amp_bf16", 6, out_of_memory(7), **short)])
     assert arms["fp32"].notes == ()
     unchecked, limited = arms["amp_bf16"].notes
-    assert (unchecked.kind, unchecked.num_unchecked, unchecked.num_runs) == ("unchecked", 1, 1)
-    assert [limit.kind for limit in limited.limits] == ["launching"]
+    assert unchecked == UncheckedThroughput(num_unchecked=1, num_runs=1)
+    assert [limit.kind() for limit in limited.limits] == ["small_step"]
 
 
 def test_searches_are_in_no_other_comparison():

@@ -5,7 +5,7 @@ import pytest
 from synthetic_records import run
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.analysis.loss_curves import LossCurve, loss_curves
+from ampsweep.analysis.time_to_loss import LossCurve, loss_curves
 from ampsweep.record.parts import Attempt
 
 STEPS = 200
@@ -81,13 +81,12 @@ def test_energy_is_compared_where_the_device_counts_it():
 def test_an_arm_as_good_but_for_noise_reaches_the_loss():
     noise = [0.002, -0.002, 0.001]
     baseline = [history(10.0, losses=1 + np.exp(-np.arange(10.0, STEPS + 1, 10.0) / 50.0) - one) for one in noise]
-    assert verdict_on([history(10.0)] * 3, baseline).reached
+    assert verdict_on([history(10.0)] * 3, baseline).num_reached == 3
 
 
 def test_an_arm_that_misses_the_loss_is_known_by_its_whole_run():
     found = verdict_on([history(30.0, decay=500.0)] * 3, [history(10.0)] * 3)
-    assert (found.reached, found.num_reached) == (False, 0)
-    assert {round(arm, 3) for _, arm in found.seconds.values()} == {6.0}
+    assert found.num_reached == 0
 
 
 def test_a_single_lucky_batch_reaches_nothing():

@@ -85,11 +85,5 @@ def test_where_pairs_differ_it_is_that_of_the_median_change():
     assert found.arm_bytes == 760 * MIB
 
 
-def test_categories_of_a_compiled_run_are_marked_eager():
-    compiled = {"facts": {"compile": True}}
-    assert of(runs("fp32", FP32, None, **compiled) + runs("amp_bf16", BF16, None, **compiled)).eager
-    assert not of(runs("fp32", FP32, None) + runs("amp_bf16", BF16, None)).eager
-
-
 def test_without_categories_in_both_arms_there_is_none():
     assert of(runs("fp32", FP32, 900.0) + sweep("amp_bf16", [1.0] * 3)) is None

@@ -2,7 +2,7 @@ import pytest
 from synthetic_records import failed, sweep
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.analysis.workload_size import SmallPeak
+from ampsweep.analysis.step_limits import SmallPeak
 
 
 def cautions(**of_baseline):
@@ -13,7 +13,8 @@ def cautions(**of_baseline):
 
 
 def test_steps_of_tiny_operators_are_too_small_to_judge_by():
-    (caution,) = cautions(step_ms=6.1, num_operators=430)
+    (limited,) = cautions(step_ms=6.1, num_operators=430)
+    caution = limited.limit
     assert (caution.num_operators, caution.step_ms, caution.min_us_per_operator) == (430, 6.1, 50.0)
     assert caution.us_per_operator == pytest.approx(14.2, abs=0.1)
 

@@ -3,7 +3,7 @@
 import numpy as np
 from synthetic_records import Entry, run
 
-from ampsweep.analysis.loss_curves import LossCurve
+from ampsweep.analysis.time_to_loss import LossCurve
 
 EVALUATIONS = 20
 

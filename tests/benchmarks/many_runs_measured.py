@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from ampsweep.report.compare import compare_directories
-from ampsweep.report.comparison_json import comparison_json
-from ampsweep.report.console import print_comparison
-from ampsweep.report.dashboard import arrange
+from ampsweep.report.comparison_document import comparison_document
+from ampsweep.report.console import show
+from ampsweep.report.data_formats import as_json
+from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.page.document import html
+from ampsweep.report.terminal import Terminal
 
 MIB = 2**20
 
@@ -37,20 +36,18 @@ def measured(tree: Path) -> dict[str, float]:
 
     with part("compare"):
         compared = compare_directories([tree])
-    with part("arrange"):
-        dashboard = arrange(compared.comparison, compared.records, compared.histories, tree)
+    with part("document"):
+        document = comparison_document(compared, tree)
     written = {}
     with part("json"):
-        written["comparison.json"] = comparison_json(dashboard.comparison)
+        written["comparison.json"] = as_json(document)
     with part("markdown"):
-        panels = [workload.shown for workload in dashboard.workloads]
-        over_sizes = [series.shown for series in dashboard.series]
-        written["comparison.md"] = markdown(dashboard.comparison, panels, over_sizes)
+        written["comparison.md"] = markdown(document)
     with part("html"):
-        written["comparison.html"] = html(dashboard)
+        written["comparison.html"] = html(document)
     with part("terminal"):
         printed = io.StringIO()
-        print_comparison(compared.comparison, Console(file=printed, width=110))
+        show(document, Terminal(file=printed, width=110))
         written["terminal.txt"] = printed.getvalue()
     for name, text in written.items():
         (tree / name).write_text(text, encoding="utf-8", errors="backslashreplace")

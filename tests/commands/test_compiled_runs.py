@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command_line import MLP, all_runs, only_run
 
-from ampsweep.report.sentences.compiling import compiled
+from ampsweep.analysis.recorded import compiled
 
 COMPILED = (*MLP, "trainer.steps=6", "device=cpu", "precision=amp_bf16")
 

@@ -1,17 +1,19 @@
 """The list of points that would train, where they have several ranks."""
 
-from ampsweep.commands.dry_run import print_plan
+from ampsweep.commands.dry_run import plan_document
 from ampsweep.config.compose import compose_points
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.document import tables
+from ampsweep.report.markdown import markdown
 from ampsweep.sweep.preflight import Checked
 
 
-def test_a_point_names_its_strategy_and_a_repeated_one_its_first(capsys):
+def test_a_point_names_its_strategy_and_a_repeated_one_its_first():
     overrides = ["parallel=ddp,fsdp2", "parallel.num_processes=2", "parallel.mixed_precision=policy,autocast"]
     configs = [point.config for point in compose_points([*overrides, "precision=amp_bf16"], multirun=True).points]
-    print_plan(configs, [Checked(num_steps=3, num_parameters=7)] * len(configs), Terminal(width=120), elsewhere=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert ["ddp x2" in line for line in lines[1:3]] == [True, True]
-    assert "the same run as 0" in lines[2]
-    assert "fsdp2 x2" in lines[3]
-    assert "4 points, 3 to train" in lines[-1]
+    document = plan_document(configs, [Checked(num_steps=3, num_parameters=7)] * len(configs), elsewhere=True)
+    (table,) = tables(document)
+    lines = [" ".join(cell.text for cell in row.cells) for row in table.rows]
+    assert ["ddp x2" in line for line in lines[:2]] == [True, True]
+    assert "the same run as 0" in lines[1]
+    assert "fsdp2 x2" in lines[2]
+    assert "4 points, 3 to train" in markdown(document)

@@ -83,7 +83,7 @@ def test_a_comparison_without_room_is_no_fault_of_the_runs(train, monkeypatch):
     def write_comparison(*_):
         raise OSError(28, os.strerror(28), "comparison.html")
 
-    monkeypatch.setattr("ampsweep.report.files.write_comparison", write_comparison)
+    monkeypatch.setattr("ampsweep.report.comparison_document.write_comparison", write_comparison)
     ended = train("-m", *RUN, "seed=0")
     assert ended.code == 0
     assert ended.said == ["the comparison's files are not written: comparison.html: No space left on device"]

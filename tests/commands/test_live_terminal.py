@@ -75,10 +75,10 @@ def test_a_sweep_shows_its_run_then_lines_and_the_comparison(terminal, tmp_path)
     ]
     assert all(re.search(r"[\d.]+ ms a step +peak [\d.]+ KiB  val loss \d\.\d{4}", line) for line in ended)
     assert not on(lines, "runs done"), "what went on is gone"
-    assert not on(lines, "so far, against"), "the comparison so far as well"
-    assert "1 run so far, against fp32" in shown.text
+    assert not on(lines, "workload so far"), "the comparison so far as well"
+    assert "1 run, 1 arm, 1 workload so far" in shown.text
     assert "open while it grows: /" in shown.text
-    assert lines.index(ended[-1]) < lines.index(on(lines, "^model Gated.*: against fp32$")[0])
+    assert lines.index(ended[-1]) < lines.index(on(lines, "^Precision compared with fp32")[0])
 
 
 def test_ctrl_c_leaves_a_narrow_colourless_terminal_in_order(terminal, tmp_path):
@@ -114,4 +114,4 @@ def test_a_single_training_shows_progress_and_leaves_a_summary(terminal, tmp_pat
     (tmp_path / "gate.open").touch()
     assert shown.finish() == 0
     assert not on(shown.screen.lines, "/10")
-    assert on(shown.screen.lines, "^run +amp_fp16, Gated, seed 0")
+    assert on(shown.screen.lines, "^amp_fp16, Gated, seed 0")

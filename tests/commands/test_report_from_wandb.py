@@ -1,6 +1,7 @@
 """`ampsweep report wandb://...` and `--publish`: the comparison from runs on a W&B server, and back to it."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,14 +96,18 @@ def test_runs_that_are_there_are_not_loaded_again(online, report, tmp_path):
     assert json.loads(second) == json.loads(first)
 
 
-def test_a_directory_and_its_group_on_the_server_share_a_page(online, report):
-    out, _ = report(online.directory, "--publish")
+def test_every_publication_is_a_new_report_and_a_new_workspace(online, report):
+    out, said = report(online.directory, "--publish")
     pages = out.splitlines()[-2:]
-    assert [page.split(": ")[0] for page in pages] == ["report", "workspace"]
+    assert (said, [page.split(": ")[0] for page in pages]) == ([], ["report", "workspace"])
     assert all(f": {online.server.url}/team/mine" in page for page in pages)
-    _, said = report(f"wandb://team/mine?group=train_{online.directory.name}", "--publish", "--format", "json")
-    assert said[1:] == pages
-    assert len(online.server.recorded.views) == 2
+    _, (_, *more) = report(f"wandb://team/mine?group=train_{online.directory.name}", "--publish", "--format", "json")
+    assert len({*pages, *more}) == 4
+    assert sorted(view.type for view in online.server.recorded.views) == ["project-view"] * 2 + ["runs"] * 2
+    of_group = [run for run in online.server.runs if run.attributes.get("jobType") == "comparison"]
+    assert len(of_group) == 1, "it is that of the sweep"
+    report("wandb://team/mine", "--publish")
+    assert len([run for run in online.server.runs if run.attributes.get("jobType") == "comparison"]) == 2
 
 
 def test_a_wrong_address_or_key_is_one_sentence(online, refused, monkeypatch):
@@ -112,7 +117,7 @@ def test_a_wrong_address_or_key_is_one_sentence(online, refused, monkeypatch):
     )
     assert refused("wandb://team/none") == "error: wandb://team/none: no such project, or not for this API key"
     monkeypatch.setenv("WANDB_API_KEY", "9" * 40)
-    assert refused("wandb://team/mine").startswith("error: wandb://team/mine: Failed to verify credentials")
+    assert refused("wandb://team/mine").startswith("error: Failed to verify credentials")
     assert not Path("wandb_reports").exists()
 
 
@@ -127,7 +132,8 @@ def test_what_cannot_be_published_is_said(swept, refused, monkeypatch, capsys):
     assert capsys.readouterr().err == (
         "error: --publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there\n"
     )
-    monkeypatch.setattr("ampsweep.report.wandb.save_views.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    monkeypatch.delitem(sys.modules, "ampsweep.report.wandb.views")
     assert refused(swept.directory, "--publish") == (
         "error: --publish needs the optional package wandb-workspaces: pip install -e '.[publish]'"
     )

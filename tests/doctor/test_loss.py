@@ -21,7 +21,7 @@ from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.replay import TakenStep
 from ampsweep.precision import Precision
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings import told
 from ampsweep.report.sentences.findings.loss import SENTENCES
 from ampsweep.training.found_checkpoint import find_checkpoint
@@ -113,7 +113,7 @@ def test_the_maximum_is_subtracted_where_that_changes_nothing(name, takes_shift,
 
 def test_gradients_that_vanish_are_told_as_that():
     facts = {"dtype": "float16", "sign": "vanished_gradients", "step": 1, "loss": 2.0, "vanished_pct": 60.0}
-    said = told(Finding(complaint="loss", kind="coarse_rounding", modules=["inner"], evidence=facts))
+    said = told(DoctorFinding(complaint="loss", kind="coarse_rounding", modules=["inner"], evidence=facts))
     assert said.headline == "gradients become zero in float16 in inner"
 
 
@@ -286,5 +286,5 @@ def test_every_kind_has_sentences():
         "error": "refused",
     }
     for kind in SENTENCES:
-        said = told(Finding(complaint="loss", kind=kind, operator="aten.add", modules=["a"], evidence=facts))
+        said = told(DoctorFinding(complaint="loss", kind=kind, operator="aten.add", modules=["a"], evidence=facts))
         assert not said.headline.endswith(".")

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from ampsweep.complaints import COMPLAINTS
-from ampsweep.record.diagnosis import Change, Finding, in_order
+from ampsweep.record.diagnosis import Change, DoctorFinding, in_order
 from ampsweep.report.sentences.findings import SENTENCES, told
 
 PLANTED = [one for complaint in COMPLAINTS for one in importlib.import_module(f"planted_{complaint}").PLANTED]
@@ -22,22 +22,22 @@ def test_each_complaint_has_six_planted_faults():
 
 
 def test_an_unknown_kind_tells_its_facts():
-    said = told(Finding(complaint="speed", kind="from_the_future", evidence={"share_pct": 12.5}))
+    said = told(DoctorFinding(complaint="speed", kind="from_the_future", evidence={"share_pct": 12.5}))
     assert said.headline == "from the future"
     assert said.evidence == ["share_pct: 12.5"]
 
 
 def test_what_breaks_a_training_comes_first_then_the_price():
     findings = [
-        Finding(complaint="speed", kind="a", cost_pct=10.0),
-        Finding(complaint="memory", kind="b", cost_pct=40.0),
-        Finding(complaint="loss", kind="c", change=Change(overrides=["precision=fp32"])),
-        Finding(complaint="types", kind="d"),
+        DoctorFinding(complaint="speed", kind="a", cost_pct=10.0),
+        DoctorFinding(complaint="memory", kind="b", cost_pct=40.0),
+        DoctorFinding(complaint="loss", kind="c", change=Change(overrides=["precision=fp32"])),
+        DoctorFinding(complaint="types", kind="d"),
     ]
     assert [one.kind for one in in_order(findings)] == ["d", "c", "b", "a"]
 
 
 def test_an_overflow_is_told_as_one():
     facts = {"dtype": "float16", "step": 1, "error": "inf", "float32_error": 2e-6}
-    said = told(Finding(complaint="numerics", kind="no_digits_left", operator="aten.exp", evidence=facts))
+    said = told(DoctorFinding(complaint="numerics", kind="no_digits_left", operator="aten.exp", evidence=facts))
     assert said.evidence == ["inf or NaN is in it at step 1, where float32 has finite numbers"]

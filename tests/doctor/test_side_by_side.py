@@ -9,7 +9,7 @@ from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.side_by_side.comparison import SideBySide
 from ampsweep.doctor.side_by_side.examine import examine_numerics, growth
 from ampsweep.doctor.side_by_side.recorded import Noise, matched, record_step, relative_error, rounding, selected
-from ampsweep.record.diagnosis import Diagnosis, Finding
+from ampsweep.record.diagnosis import Diagnosis, DoctorFinding
 from ampsweep.report.sentences.findings import told
 
 GPT = ("model=gpt_tiny", "data.batch_size=4", "data.seq_len=16")
@@ -144,7 +144,9 @@ def test_few_elements_stand_for_many():
 
 
 def test_a_diagnosis_is_read_as_it_was_written(tmp_path):
-    finding = Finding(complaint="numerics", kind="unexplained_error", evidence={"error": "inf"}, proof={"mends": True})
+    finding = DoctorFinding(
+        complaint="numerics", kind="unexplained_error", evidence={"error": "inf"}, proof={"mends": True}
+    )
     diagnosis = Diagnosis(arm="amp_bf16", model="m", data="d", device="cpu", device_name="x", findings=[finding])
     diagnosis.facts["numerics/error_growth"] = [{"module": "", "error": 0.5}]
     diagnosis.write(tmp_path)

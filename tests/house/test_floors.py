@@ -51,6 +51,7 @@ WITHOUT_TORCH = {
     "metrics",
     "text",
     "redaction",
+    "finding",
     "socket_folder",
     "stop_signals",
     "cores",

@@ -98,8 +98,8 @@ def figures(page: Element) -> list[dict[str, Any]]:
     return found
 
 
-def panel(page: Element, identifier: str) -> tuple[Element, dict[str, Any]]:
-    """A panel by its id, and the figure drawn in it."""
-    element = page.one("figure", id=identifier)
+def panel(page: Element, key: str, place: int = 0) -> tuple[Element, dict[str, Any]]:
+    """The panel of this key, the first of several unless said otherwise, and the figure drawn in it."""
+    element = page.all("figure", data_key=key)[place]
     (plot,) = [one for one in element.all("div") if "data-figure" in one.attributes]
     return element, figures(page)[int(plot.attributes["data-figure"])]

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ampsweep.record.diagnosis import Change, Diagnosis, Finding, Unexamined
+from ampsweep.record.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
 from ampsweep.report.sentences.findings import SENTENCES
 from ampsweep.report.sentences.findings.told import Told
@@ -43,7 +43,7 @@ _TOLD = {
 }
 
 
-def _tell(of: Finding) -> Told:
+def _tell(of: DoctorFinding) -> Told:
     return _TOLD[of.kind]
 
 
@@ -66,7 +66,7 @@ def diagnosis() -> Diagnosis:
         steps=50,
         seconds=41.3,
         findings=[
-            Finding(
+            DoctorFinding(
                 complaint="types",
                 kind="shown_mismatch",
                 modules=["decoder.head"],
@@ -75,7 +75,7 @@ def diagnosis() -> Diagnosis:
                 change=Change(code="hidden = hidden.to(self.head.weight.dtype)"),
                 proof={"mends": True},
             ),
-            Finding(
+            DoctorFinding(
                 complaint="loss",
                 kind="shown_overflow",
                 modules=[LONG_MODULE, *(f"transformer.encoder.layers.{index}.attention" for index in range(9))],
@@ -84,19 +84,19 @@ def diagnosis() -> Diagnosis:
                 change=Change(overrides=[f"precision.fp32_modules=[{LONG_MODULE}]", "precision.init_scale=1024"]),
                 proof={"mends": True, "cost_ms": 0.1},
             ),
-            Finding(
+            DoctorFinding(
                 complaint="loss",
                 kind="shown_eps",
                 change=Change(overrides=["optimizer.eps=1e-4"]),
                 proof={"mends": False},
             ),
-            Finding(
+            DoctorFinding(
                 complaint="loss",
                 kind="<b>unknown</b>_kind & more",
                 modules=["<script>alert(1)</script>"],
                 evidence={"largest_abs": 1.5e9, "dtype": "float16", "share_pct": 12.5},
             ),
-            Finding(
+            DoctorFinding(
                 complaint="speed",
                 kind="shown_sync",
                 cost_pct=38.8,
@@ -106,9 +106,11 @@ def diagnosis() -> Diagnosis:
                 change=Change(code="losses.append(loss.detach())"),
                 proof={"mends": True},
             ),
-            Finding(complaint="speed", kind="device_not_filled", cost_pct=21.0, evidence={"step_ms": 4.1}),
-            Finding(complaint="memory", kind="weight_copies", cost_pct=12.0, evidence={"copies_bytes": 3 * 2**20}),
-            Finding(
+            DoctorFinding(complaint="speed", kind="device_not_filled", cost_pct=21.0, evidence={"step_ms": 4.1}),
+            DoctorFinding(
+                complaint="memory", kind="weight_copies", cost_pct=12.0, evidence={"copies_bytes": 3 * 2**20}
+            ),
+            DoctorFinding(
                 complaint="speed",
                 kind="odd_sizes",
                 cost_pct=3.5,

@@ -1,5 +1,6 @@
 """Records for the reports' tests, with all that a GPU measures, and their dashboards."""
 
+import io
 import math
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 from synthetic_records import Entry, run
 
 from ampsweep.analysis.comparison import compare
+from ampsweep.report.compare import Compared
+from ampsweep.report.comparison_document import comparison_document
+from ampsweep.report.console import show
 from ampsweep.report.dashboard import Dashboard, arrange, curve_keys
+from ampsweep.report.document import Document, tables
 from ampsweep.report.histories import read_histories
 from ampsweep.report.panels import PANELS, Panel
+from ampsweep.report.terminal import Terminal
 
 GIB = 2**30
 
@@ -84,8 +90,35 @@ def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
     return rows
 
 
-def dashboard_of(records: Sequence[Entry], directory: Path, panels: Sequence[Panel] = PANELS) -> Dashboard:
+def dashboard_of(
+    records: Sequence[Entry], directory: Path | None = None, panels: Sequence[Panel] = PANELS
+) -> Dashboard:
     """The dashboard of records, as the commands make it."""
+    compared = compared_of(records, panels)
+    return arrange(compared.comparison, compared.records, compared.histories, directory, panels)
+
+
+def compared_of(records: Sequence[Entry], panels: Sequence[Panel] = PANELS, *, baseline: str = "fp32") -> Compared:
     histories = read_histories(records, curve_keys(panels))
-    comparison = compare(records, baseline="fp32", margin_pct=1.0, file_problems=histories.omissions)
-    return arrange(comparison, records, histories, directory, panels)
+    comparison = compare(records, baseline=baseline, margin_pct=1.0, file_problems=histories.omissions)
+    return Compared(comparison, records, histories)
+
+
+def document_of(records: Sequence[Entry], directory: Path | None = None, panels: Sequence[Panel] = PANELS) -> Document:
+    """The document of a comparison, as the commands make it."""
+    return comparison_document(compared_of(records, panels), directory, panels)
+
+
+def rows(document: Document, key: str) -> list[dict[str, str]]:
+    """The rows of a table of the document by header, a cell with its detail in brackets."""
+    (table,) = (one.shown() for one in tables(document) if one.key == key)
+    titles = [column.title for column in table.columns]
+    texts = [[f"{cell.text} ({cell.detail})" if cell.detail else cell.text for cell in row.cells] for row in table.rows]
+    return [dict(zip(titles, row, strict=True)) for row in texts]
+
+
+def printed(document: Document, width: int = 200) -> str:
+    """What a terminal of this width shows, spaces collapsed."""
+    stream = io.StringIO()
+    show(document, Terminal(file=stream, width=width))
+    return " ".join(stream.getvalue().split())

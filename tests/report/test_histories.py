@@ -94,7 +94,7 @@ def omissions(tmp_path, record=None, **more):
     _, made = run("fp32", attempts=[{"started_at": "2026-11-21T10:00:00+00:00"}], facts={"steps": 4}, **more)
     found = read_histories([(tmp_path, record or made)], [LOSS, "val/loss"]).omissions
     assert all(one.path == (tmp_path / HISTORY_NAME).as_posix() for one in found)
-    return [(one.kind, one.reason) for one in found]
+    return [(one.name, one.reason) for one in found]
 
 
 def test_a_missing_history_counts_where_the_run_began_to_train(tmp_path):

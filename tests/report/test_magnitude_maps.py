@@ -1,21 +1,22 @@
 import pytest
 from page_reader import panel, read_page
 from shown_diagnoses import magnitudes, numerics
-from shown_runs import dashboard_of, on_gpu
+from shown_runs import document_of, on_gpu
 
 from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics
-from ampsweep.report.figures.figure import NoFigure
+from ampsweep.report.figure import NoFigure
 from ampsweep.report.figures.magnitude_map import MAX_ROWS, layer_rows, magnitude_map
-from ampsweep.report.page.document import html
+from ampsweep.report.html import html
+from ampsweep.report.plotly import plotly
 
 
 def drawn(of, kind="activation"):
-    return magnitude_map(of, kind, headroom_of(of, of.scale))
+    return magnitude_map(of, kind, headroom_of(of, of.scale), title="A map", question="Does it fit?")
 
 
 def cells(figure):
-    return figure.traces[0]
+    return plotly(figure)["data"][0]
 
 
 def test_each_cell_is_the_share_of_a_row():
@@ -39,16 +40,17 @@ def test_gradients_are_moved_by_the_scale():
 
     assert [x + 12 for x in ends(alone)] == ends(scaled)
     assert cells(drawn(numerics(2)))["z"] == cells(drawn(numerics(2, scale=4096.0)))["z"], "activations are not"
-    assert "times the scale 4,096" in drawn(numerics(2, scale=4096.0), "gradient").layout["xaxis"]["title"]["text"]
+    assert "times the scale 4,096" in drawn(numerics(2, scale=4096.0), "gradient").x.title
 
 
 def test_the_ranges_of_formats_are_drawn_where_they_are():
-    lines = {(one["name"], one["line"]["dash"]): one for one in drawn(numerics(2)).traces if one.get("mode") == "lines"}
+    traces = plotly(drawn(numerics(2)))["data"]
+    lines = {(one["legendgroup"], one["line"]["dash"]): one for one in traces if one.get("mode") == "lines"}
     assert lines["float16", "solid"]["x"][0] == -14
     assert lines["float16", "solid"]["x"][3] == pytest.approx(16, abs=1e-3)
     assert lines["float16", "dot"]["x"][0] == -25
     assert lines["float8_e4m3fn", "dot"]["x"][0] == -10
-    assert {name: one["visible"] for (name, _), one in lines.items()} == {
+    assert {name: one.get("visible", True) for (name, _), one in lines.items()} == {
         "float16": True,
         "float8_e4m3fn": "legendonly",
         "float8_e5m2": "legendonly",
@@ -57,7 +59,7 @@ def test_the_ranges_of_formats_are_drawn_where_they_are():
 
 def test_magnitudes_beyond_bfloat16_bring_its_range_into_view():
     tiny = RunNumerics(magnitudes=[magnitudes("a", "weight", -124)])
-    names = {one.get("name") for one in drawn(tiny, "weight").traces}
+    names = {one.get("name") for one in plotly(drawn(tiny, "weight"))["data"]}
     assert "bfloat16" in names
 
 
@@ -70,7 +72,7 @@ def test_many_layers_share_rows_in_their_order(num_layers):
     figure = drawn(numerics(num_layers))
     cell = cells(figure)
     assert 16 <= len(cell["z"]) <= MAX_ROWS
-    assert figure.layout["height"] < 1100
+    assert figure.height < 1100
     assert len(figure.table.rows) == 2 * num_layers + 2, "the table has each"
     for row in cell["z"]:
         assert sum(10**share for share in row if share is not None) == pytest.approx(1.0, rel=0.05)
@@ -89,8 +91,8 @@ def test_two_dtypes_of_one_layer_have_a_row_each():
     both[1].dtype = "float16"
     figure = drawn(RunNumerics(magnitudes=both))
     assert len(cells(figure)["z"]) == 2
-    dtype = figure.table.headers.index("dtype")
-    assert [row[dtype] for row in figure.table.rows] == ["float32", "float16"]
+    dtype = [column.title for column in figure.table.columns].index("dtype")
+    assert [row.cells[dtype].text for row in figure.table.rows] == ["float32", "float16"]
 
 
 def test_the_comparison_shows_numerics_of_each_arm(write, tmp_path):
@@ -98,23 +100,22 @@ def test_the_comparison_shows_numerics_of_each_arm(write, tmp_path):
     directories = {(record.arm, record.identity.seed): path for path, record in entries}
     numerics(2).write(directories["fp32", 0])
     numerics(2, scale=4096.0).write(directories["amp_fp16", 1])
-    page = read_page(html(dashboard_of(entries, tmp_path)))
+    page = read_page(html(document_of(entries, tmp_path)))
     section = page.one("section", id="numerics")
-    cards = section.all("details", class_="workload")
-    assert [one.one("h3").text.rpartition(": ")[2] for one in cards] == ["fp32 , seed 0", "amp_fp16 , seed 1"]
-    assert "open" in cards[0].attributes
-    _, figure = panel(page, "n0-1-gradient")
+    headings = [one.text for one in section.all("h3")]
+    assert [one.rpartition(": ")[2] for one in headings] == ["fp32, seed 0", "amp_fp16, seed 1"]
+    _, figure = panel(page, "gradient", 1)
     assert "times the scale 4,096" in figure["layout"]["xaxis"]["title"]["text"]
     assert any(one.attributes.get("href") == "#numerics" for one in page.all("a"))
 
 
 def test_a_comparison_without_numerics_has_no_such_section(write, tmp_path):
-    page = read_page(html(dashboard_of(write([on_gpu("fp32", 0)]), tmp_path)))
+    page = read_page(html(document_of(write([on_gpu("fp32", 0)]), tmp_path)))
     assert not page.all("section", id="numerics")
 
 
 def test_damaged_numerics_are_told(write, tmp_path):
     entries = write([on_gpu("fp32", 0)])
     (entries[0][0] / NUMERICS_NAME).write_text("{")
-    page = read_page(html(dashboard_of(entries, tmp_path)))
+    page = read_page(html(document_of(entries, tmp_path)))
     assert "is no JSON" in page.one("section", id="numerics").text

@@ -2,20 +2,22 @@
 
 import cProfile
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shown_runs import dashboard_of, history, like, on_gpu
+from shown_runs import document_of, history, like, on_gpu
 from synthetic_records import Entry, contaminated, failed
 
 from ampsweep.analysis.comparison import compare
 from ampsweep.record import HISTORY_NAME, history_line
-from ampsweep.report.comparison_json import comparison_json
+from ampsweep.report.data_formats import as_json
+from ampsweep.report.document import Block, Section, tables
 from ampsweep.report.extent import Extent, first_rows
+from ampsweep.report.figure import Figure
+from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.page.document import html
 
 
 def _seeds(num_runs: int) -> list[Entry]:
@@ -55,9 +57,16 @@ def test_a_run_among_many_costs_no_more_calls(entries: Callable[[int], list[Entr
 
 
 def _documents(entries: Sequence[Entry], directory: Path) -> tuple[str, str, str]:
-    dashboard = dashboard_of(entries, directory)
-    panels = [one.shown for one in dashboard.workloads]
-    return comparison_json(dashboard.comparison), markdown(dashboard.comparison, panels), html(dashboard)
+    document = document_of(entries, directory)
+    return as_json(document), markdown(document), html(document)
+
+
+def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
+    for block in blocks:
+        if isinstance(block, Figure):
+            yield block
+        elif isinstance(block, Section):
+            yield from _figures(block.blocks)
 
 
 def _num_calls(work: Callable[[], Any]) -> int:
@@ -73,39 +82,39 @@ def test_a_page_of_many_seeds_draws_some_and_counts_all(tmp_path: Path) -> None:
         (tmp_path / directory).mkdir(parents=True)
         rows = "".join(history_line(row) for row in history(record.arm, record))
         (tmp_path / directory / HISTORY_NAME).write_text(rows)
-    dashboard = dashboard_of([(tmp_path / path, record) for path, record in entries], tmp_path)
-    page, (workload,) = html(dashboard), json.loads(comparison_json(dashboard.comparison))["workloads"]
+    document = document_of([(tmp_path / path, record) for path, record in entries], tmp_path)
+    page, (workload,) = html(document), json.loads(as_json(document))["workloads"]
     assert (len(workload["runs"]), workload["arms"][1]["num_runs"], workload["arms"][1]["speedup"]["n"]) == (
         2400,
         1200,
         1200,
     )
     assert len(page) < 8 * 2**20
-    assert page.count('<tr data-facts="{}" data-arm=') == 2000  # rows of runs, and the rest told
+    runs = next(table for table in tables(document) if table.key == "runs")
+    assert len(runs.rows) == 2000  # and the rest told
     assert "400 more runs are in comparison.json" in page
-    assert "Seed (the first 200 of 1,200)" in page
+    assert len(document.seeds) == 200
     assert "Of up to 1,200 dots of an arm, 400 are drawn" in page
-    curves = {panel.key: shown for panel, shown in dashboard.workloads[0].shown}["train-loss"]
+    curves = next(figure for figure in _figures(document.sections) if figure.key == "train-loss")
     assert curves.table is not None
-    assert curves.table.rows[0][-1] == "1200"  # the figures are of all runs
-    alone = [trace for trace in curves.traces if "seed" in trace["meta"]]
+    assert curves.table.rows[0].cells[-1].text == "1200"  # the figures are of all runs
+    alone = [mark for mark in curves.marks if mark.owner.seed is not None]
     assert len(alone) == 2 * 200
     assert "bands and figures are of all" in " ".join(curves.remarks)
 
 
 def test_of_many_workloads_the_first_have_panels(tmp_path: Path) -> None:
-    dashboard = dashboard_of(_random_search(800), tmp_path)
-    assert [bool(one.shown) for one in dashboard.workloads].index(False) == len(dashboard.drawn) == 150
-    page = html(dashboard)
-    assert "The first 150 of 400 workloads have panels here; all are in comparison.json." in page
-    assert len(json.loads(comparison_json(dashboard.comparison))["workloads"]) == 400
+    document = document_of(_random_search(800), tmp_path)
+    (panels,) = (one for one in document.sections if one.key == "panels")
+    assert len(panels.blocks) == 150
+    assert "250 more workloads in comparison.json." in html(document)
+    assert len(json.loads(as_json(document))["workloads"]) == 400
 
 
 def test_a_usual_page_draws_every_run(tmp_path: Path) -> None:
-    dashboard = dashboard_of(_seeds(100), tmp_path)
-    assert dashboard.extent.seeds is None
-    assert dashboard.extent.max_dots is None
-    assert "more runs are in" not in html(dashboard)
+    document = document_of(_seeds(100), tmp_path)
+    assert len(document.seeds) == 50
+    assert "more runs are in" not in html(document)
 
 
 def test_dots_keep_the_lowest_the_highest_and_chosen_seeds() -> None:

@@ -1,11 +1,11 @@
 import pytest
 from page_reader import panel, read_page
-from shown_runs import dashboard_of
+from shown_runs import document_of
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.figures import ACROSS_WORKLOADS, OF_WORKLOAD
+from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
-from ampsweep.report.page.document import html
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 
 
@@ -27,28 +27,27 @@ def test_a_panel_is_added_by_an_entry(write, gpu_runs, tmp_path, kind):
     added = Panel(
         key="mine", title="Mine & only mine", question="Is it shown?", section="device", kind=kind, metrics=(key,)
     )
-    dashboard = dashboard_of(write(gpu_runs), tmp_path, (*PANELS, added))
-    element, figure = panel(read_page(html(dashboard)), "w0-mine")
+    document = document_of(write(gpu_runs), tmp_path, (*PANELS, added))
+    element, figure = panel(read_page(html(document)), "mine")
     assert element.one("figcaption").text == "Mine & only mine Is it shown?"
     assert figure["traces"]
-    document = markdown(dashboard.comparison, [one.shown for one in dashboard.workloads])
-    assert "### Mine & only mine" in document
+    assert "Mine \\& only mine" in markdown(document)
 
 
 def test_a_penalty_may_be_negative(write, gpu_runs, tmp_path):
     for directory, record in gpu_runs:
         if record.arm == "amp_bf16":
             record.summary["val/autocast_penalty"] = -0.004 if "s0" in directory.name else -0.002
-    dashboard = dashboard_of(write(gpu_runs), tmp_path)
-    _, figure = panel(read_page(html(dashboard)), "w0-autocast-penalty")
+    document = document_of(write(gpu_runs), tmp_path)
+    _, figure = panel(read_page(html(document)), "autocast-penalty")
     begin, end = figure["layout"]["xaxis"]["range"]
     assert begin == pytest.approx(-0.0042)
     assert end == 0
     assert {trace["y"][0] for trace in figure["traces"]} == {"amp_bf16"}, "the others have none"
     assert min(figure["traces"][1]["x"]) == pytest.approx(-0.004)
-    document = markdown(dashboard.comparison, [one.shown for one in dashboard.workloads])
-    assert "| autocast penalty |" in document
-    assert "-0.0027" in document
+    text = markdown(document)
+    assert "| autocast penalty |" in text
+    assert "-0.0027" in text
 
 
 def test_an_added_panel_over_sizes_stands_with_the_others(write, gpu_runs, tmp_path):
@@ -57,10 +56,10 @@ def test_an_added_panel_over_sizes_stands_with_the_others(write, gpu_runs, tmp_p
         title="Mine",
         question="Is it shown?",
         section="device",
-        kind="against_size",
+        kind="against",
         metrics=("device/power_w",),
     )
-    page = read_page(html(dashboard_of(write(gpu_runs), tmp_path, (added,))))
-    _, figure = panel(page, "a0-mine")
+    page = read_page(html(document_of(write(gpu_runs), tmp_path, (added,))))
+    _, figure = panel(page, "mine")
     assert figure["traces"][0]["y"] == [400.0, 400.0]
     assert len(page.all("figure")) == 1

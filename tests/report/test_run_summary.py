@@ -1,18 +1,14 @@
-import io
-
-from rich.console import Console
 from shown_diagnoses import numerics
+from shown_runs import rows
 from synthetic_records import contaminated, disproved, failed, run
 
 from ampsweep.record.parts import MemoryUse, StepPrediction
-from ampsweep.report.run_summary import print_run_summary
+from ampsweep.report.run_summary import run_document
 
 
 def lines(entry):
-    directory, record = entry
-    stream = io.StringIO()
-    print_run_summary(directory, record, Console(file=stream, width=40))
-    return dict(line.split(maxsplit=1) for line in stream.getvalue().replace("peak m", "peak_m").splitlines())
+    document = run_document(*entry)
+    return {"run": document.title} | {row["fact"]: row["value"] for row in rows(document, "run")}
 
 
 def test_a_completed_run_tells_its_figures_and_where_it_is():
@@ -24,10 +20,10 @@ def test_a_completed_run_tells_its_figures_and_where_it_is():
     text = lines(entry)
     assert text["run"] == "amp_fp16, gpt_tiny, seed 1"
     assert text["status"] == "completed"
-    assert text["val"] == "loss    2.5000, accuracy 0.9700"
-    assert text["step"] == "time   12.3 ms (41500 tokens/s)"
-    assert text["limited"] == "by  waiting for data, 11.6 ms a step on average, 94% of it"
-    assert text["peak_memory"] == "300 MiB (step 7)"
+    assert text["val loss"] == "2.5000, accuracy 0.9700"
+    assert text["step time"] == "12.3 ms (41500 tokens/s)"
+    assert text["limited by"] == "waiting for data, 11.6 ms a step on average, 94% of it"
+    assert text["peak memory"] == "300 MiB (step 7)"
     assert text["predicted"] == "303 MiB (+1.00%)"
     assert text["skipped"] == "3 steps"
     assert text["clipped"] == "in 12 % of the logged steps"
@@ -38,14 +34,14 @@ def test_a_completed_run_tells_its_figures_and_where_it_is():
 def test_samples_are_the_throughput_where_there_are_no_tokens():
     entry = run("fp32")
     entry[1].summary["perf/samples_per_sec"] = 512.0
-    assert lines(entry)["step"].endswith("(512 samples/s)")
+    assert lines(entry)["step time"].endswith("(512 samples/s)")
 
 
 def test_a_run_without_a_speed_says_why():
     entry = run("fp32", 0, step_ms=12.0)
     del entry[1].summary["perf/step_ms"]
     entry[1].absent["perf/step_ms"] = "the training ended before its warm-up (10 steps and 2 s) was over"
-    assert lines(entry)["step"] == "time   none: the training ended before its warm-up (10 steps and 2 s) was over"
+    assert lines(entry)["step time"] == "none: the training ended before its warm-up (10 steps and 2 s) was over"
 
 
 def test_the_penalty_of_autocast_is_told_or_why_there_is_none():
@@ -60,7 +56,8 @@ def test_the_penalty_of_autocast_is_told_or_why_there_is_none():
 def test_a_failed_run_tells_why_and_nothing_unmeasured():
     text = lines(failed("amp_fp16", 0, "diverged", "the loss was nan in step [12]"))
     assert text["status"] == "diverged: the loss was nan in step [12]"
-    assert text.keys() == {"run", "status", "directory"}
+    assert text["cause"].startswith("`ampsweep doctor ")
+    assert text.keys() == {"run", "status", "cause", "directory"}
 
 
 def test_a_run_that_does_not_count_says_why():
@@ -85,14 +82,11 @@ def test_a_run_cut_short_says_so():
 
 
 def test_numerics_tell_of_other_formats_in_two_lines(tmp_path):
-    _, record = run("fp32")
-    stream = io.StringIO()
     numerics().write(tmp_path)
-    print_run_summary(tmp_path, record, Console(file=stream, width=40))
-    told = [line for line in stream.getvalue().splitlines() if line.startswith("headroom")]
-    assert len(told) == 2
-    assert told[0].startswith("headroom    float16 works with scales from ")
-    assert told[1].startswith("headroom    bfloat16: works, float8_e4m3fn: works")
+    found = rows(run_document(tmp_path, run("fp32")[1]), "run")
+    first, second = (row["value"] for row in found if row["fact"] == "headroom")
+    assert first.startswith("float16 works with scales from ")
+    assert second.startswith("bfloat16: works, float8_e4m3fn: works")
 
 
 def test_damaged_numerics_do_not_hide_the_summary(tmp_path):

@@ -4,17 +4,17 @@ import struct
 
 import pytest
 from chromium import EXECUTABLE
-from shown_runs import dashboard_of
+from shown_runs import document_of
 
 from ampsweep.config.errors import UserError
-from ampsweep.report.page.document import html
+from ampsweep.report.html import html
 from ampsweep.report.screenshot import HEIGHT, WIDTH, find_browser, take_screenshot
 
 
 @pytest.fixture
 def page(write, gpu_runs, tmp_path):
     path = tmp_path / "comparison.html"
-    path.write_text(html(dashboard_of(write(gpu_runs), tmp_path)), encoding="utf-8")
+    path.write_text(html(document_of(write(gpu_runs), tmp_path)), encoding="utf-8")
     return path
 
 

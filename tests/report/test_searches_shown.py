@@ -1,23 +1,18 @@
 """The largest batches in every report."""
 
 import io
-from dataclasses import replace
-from pathlib import Path
+import json
 
 import pytest
-from page_reader import figures, panel, read_page
-from rich.console import Console
-from shown_runs import dashboard_of
+from shown_runs import document_of, printed, rows
 from synthetic_records import failed, out_of_memory, run, searched
 
-from ampsweep.analysis.comparison import compare
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch
 from ampsweep.record.parts import StepPrediction
-from ampsweep.report.brief import BriefComparison
-from ampsweep.report.console import print_comparison
+from ampsweep.report.console import Brief
+from ampsweep.report.figure import Figure
 from ampsweep.report.markdown import markdown
-from ampsweep.report.page.document import html
-from ampsweep.report.wandb.comparison_page import comparison_page
+from ampsweep.report.terminal import Terminal
 
 SENTENCE = (
     "On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (1.50x, 2.00x the throughput, n=1); tf32: unsupported."
@@ -51,126 +46,52 @@ def predicted():
     ]
 
 
-def printed(entries):
-    stream = io.StringIO()
-    print_comparison(compare(entries, baseline="fp32", margin_pct=1.0), Console(file=stream, width=150))
-    return stream.getvalue()
+def section(document):
+    (found,) = (one for one in document.sections if one.key == "largest-batch")
+    return found.blocks[0]
 
 
-def test_a_brief_comparison_has_the_answer_so_far(entries):
-    stream = io.StringIO()
-    found = compare(entries, baseline="fp32", margin_pct=1.0)
-    Console(file=stream, width=150).print(BriefComparison(found))
-    title, answer = stream.getvalue().splitlines()
-    assert title.startswith("3 runs so far: model gpt_tiny")
-    assert answer == SENTENCE
-
-
-def test_the_console_has_a_table_the_reasons_and_the_answer(entries):
-    out = printed(entries)
-    assert "Largest batch that trains: model gpt_tiny, data text, seq_len 64, device_name a CPU" in out
-    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("fp32 ", "amp_bf16 "))}
-    assert rows["fp32"] == ["fp32", "4", "-", "150", "-", "1000", "MiB", "1", "completed"]
-    assert rows["amp_bf16"] == ["amp_bf16", "6", "1.50x", "300", "2.00x", "1000", "MiB", "1", "completed"]
-    assert "amp_bf16: batch 7 runs out of memory in backward: 3.00 MiB asked for with 62.0 MiB in use" in out
-    assert out.rstrip().endswith(SENTENCE)
-    assert "No runs to compare" not in out
+def test_the_answer_stands_over_the_table_and_the_reasons(entries):
+    document = document_of(entries)
+    of_arm = {row["arm"]: row for row in rows(document, "largest_batches")}
+    assert list(of_arm["fp32"].values()) == ["fp32", "4", "-", "150", "-", "1000 MiB", "1", "completed"]
+    assert list(of_arm["amp_bf16"].values()) == ["amp_bf16", "6", "1.50x", "300", "2.00x", "1000 MiB", "1", "completed"]
+    assert section(document).title == "model gpt_tiny, data text, seq_len 64, device_name a CPU"
+    text = printed(document)
+    assert "amp_bf16: batch 7 runs out of memory in backward: 3.00 MiB asked for with 62.0 MiB in use" in text.replace(
+        "amp_bf16 batch", "amp_bf16: batch"
+    )
+    assert SENTENCE in text
+    assert "No runs to compare" not in text
+    tried = [(row["arm"], row["batch"], row["outcome"]) for row in rows(document, "batches_tried")]
+    assert ("amp_bf16", "7", "out of memory") in tried
+    assert "tf32 needs a GPU" in json.dumps(rows(document, "problems"))
+    assert "parity" not in markdown(document), "nothing was held against a margin"
+    assert document.summary["verdict"] == SENTENCE
+    assert "recommended_arm" not in document.summary
 
 
 def test_predictions_have_columns_and_missing_ones_a_reason(predicted):
-    out = printed(predicted)
-    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(("fp32 ", "amp_bf16 "))}
-    assert rows["fp32"] == [
-        "fp32",
-        "4",
-        "5",
-        "-",
-        "150",
-        "-",
-        "1000",
-        "MiB",
-        "990",
-        "MiB",
-        "(-1.00%)",
-        "1",
-        "completed",
-    ]
-    assert rows["amp_bf16"] == ["amp_bf16", "6", "-", "1.50x", "300", "2.00x", "1000", "MiB", "-", "1", "completed"]
-    assert "amp_bf16, pure_bf16: nothing was predicted: aten.nonzero depends on values\n" in out
-    document = markdown(compare(predicted, baseline="fp32", margin_pct=1.0).relative_to(Path("runs")))
-    assert "| arm | largest batch | predicted batch | batch over baseline |" in document
-    assert "| fp32 | 4 | 5 | - | 150 | - | 1000 MiB | 990 MiB (-1.00%) | 1 | completed |" in document
+    document = document_of(predicted)
+    of_arm = {row["arm"]: row for row in rows(document, "largest_batches")}
+    assert (of_arm["fp32"]["predicted batch"], of_arm["fp32"]["predicted peak"]) == ("5", "990 MiB (-1.00%)")
+    assert (of_arm["amp_bf16"]["predicted batch"], of_arm["amp_bf16"]["predicted peak"]) == ("-", "-")
+    assert "amp_bf16, pure_bf16: nothing was predicted: aten.nonzero depends on values" in printed(document)
+    (memory,) = (one for one in section(document).blocks if isinstance(one, Figure) and one.key == "memory-there")
+    assert [row.cells[0].text for row in memory.table.rows][:2] == ["fp32", "fp32 (predicted)"]
 
 
-def test_the_page_has_the_predicted_beside_the_measured(predicted, write, tmp_path):
-    page = read_page(html(dashboard_of(write(predicted), tmp_path)))
-    row, *_ = page.one("section", id="largest-batch").all("table")[0].rows()
-    assert (row["predicted batch"], row["predicted peak"]) == ("5", "990 MiB (-1.00%)")
-    _, memory = panel(page, "b0-memory-there")
-    assert [trace["name"] for trace in memory["traces"]] == ["parameters", "activations"]
-    assert memory["traces"][0]["y"][:2] == ["fp32", "fp32 (predicted)"]
-
-
-def test_wandb_has_the_search_as_figures(predicted, write, tmp_path):
-    records = write(predicted)
-    page = comparison_page(dashboard_of(records, tmp_path), records, group="mine", html=tmp_path / "comparison.html")
-    assert set(page.tables) == {"runs", "largest_batches"}, "no arms of an ordinary comparison"
-    table = page.tables["largest_batches"]
-    fp32, bf16, pure = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert (fp32["batch_size"], fp32["predicted_batch_size"], fp32["prediction_error_pct"]) == (4, 5, -1.0)
-    assert (bf16["why_unpredicted"], bf16["predicted_batch_size"]) == ("aten.nonzero depends on values", None)
-    assert pure["times_baseline"] == 2.0
-    assert len(page.tables["runs"].rows) == 3
-    assert page.summary["verdict"].startswith("On this device: fp32 up to batch 4, amp_bf16 up to batch 6 (")
-    assert page.summary["fp32/predicted_batch_size"] == 5
-    assert "amp_bf16/predicted_batch_size" not in page.summary, "what nobody predicted is absent"
-    assert "recommended_arm" not in page.summary
-    assert page.config["arms"] == ["amp_bf16", "fp32", "pure_bf16"]
-    assert {"largest batch/largest-batch", "largest batch/memory-there"} <= set(page.figures)
+def test_a_live_display_has_the_answer_so_far(entries):
+    stream = io.StringIO()
+    Terminal(file=stream, width=200, height=20).print(Brief(document_of(entries)))
+    assert SENTENCE in stream.getvalue()
 
 
 def test_an_ordinary_comparison_keeps_its_table_beside_it(entries):
-    out = printed([run("fp32"), run("amp_bf16"), *entries])
-    assert "against fp32" in out
-    assert SENTENCE in out
+    document = document_of([run("fp32"), run("amp_bf16"), *entries])
+    assert len(rows(document, "arms")) == 2
+    assert SENTENCE in printed(document)
 
 
-def test_markdown_has_the_answer_and_every_batch_that_was_tried(entries):
-    document = markdown(compare(entries, baseline="fp32", margin_pct=1.0).relative_to(Path("runs")))
-    assert f"**{SENTENCE}**" in document
-    assert "| amp_bf16 | 6 | 1.50x | 300 | 2.00x |" in document
-    assert (
-        "| amp_bf16 | 7 | out of memory | - | out of memory in backward of step 2: 3 MiB asked for with 62" in document
-    )
-    assert "| tf32 | 0 | unsupported |" in document
-    assert "**largest batch**: each batch was tried" in document
-    assert "parity" not in document, "nothing was held against a margin"
-
-
-def test_the_page_has_a_card_with_panels_and_the_tables(entries, write, tmp_path):
-    page = read_page(html(dashboard_of(write(entries), tmp_path)))
-    card = page.one("section", id="largest-batch").one("article")
-    assert card.one("div", class_="answer").text == SENTENCE
-    row = next(row for row in card.all("table")[0].rows() if row["arm"] == "amp_bf16")
-    assert row["largest batch"] == "6"
-    _, batches = panel(page, "b0-largest-batch")
-    assert {trace["name"]: trace["x"] for trace in batches["traces"] if trace["type"] == "bar"} == {
-        "fp32": [4],
-        "amp_bf16": [6],
-    }
-    _, throughput = panel(page, "b0-samples-per-sec-there")
-    assert {trace["name"]: trace["x"] for trace in throughput["traces"] if trace["type"] == "bar"} == {
-        "fp32": [150],
-        "amp_bf16": [300],
-    }
-    assert len(figures(page)) == 2
-    assert not page.all("section", id="verdict")
-    assert "tf32 needs a GPU" in page.one("section", id="problems").text
-    assert len(page.one("section", id="runs").all("table")[1].rows()) == 3
-
-
-def test_without_a_search_no_report_speaks_of_one(write, tmp_path):
-    records = [run("fp32"), run("amp_bf16")]
-    comparison = compare(records, baseline="fp32", margin_pct=1.0)
-    assert "argest batch" not in markdown(replace(comparison)) + printed(records)
-    assert not read_page(html(dashboard_of(write(records), tmp_path))).all("section", id="largest-batch")
+def test_without_a_search_no_report_speaks_of_one():
+    assert "argest batch" not in markdown(document_of([run("fp32"), run("amp_bf16")]))

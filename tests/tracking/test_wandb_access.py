@@ -73,15 +73,12 @@ def error(message: str) -> str:
     return json.dumps({"errors": [{"message": message, "path": ["viewer"]}], "data": {"viewer": None}})
 
 
-def viewer(*teams: str) -> Answer:
-    edges = [{"node": {"name": team}} for team in teams]
-    return 200, json.dumps({"data": {"viewer": {"username": "me", "entity": "me", "teams": {"edges": edges}}}})
+VIEWER = 200, json.dumps({"data": {"viewer": {"username": "me"}}})
 
 
 def test_a_key_and_an_entity_that_the_server_knows_are_fine(wandb_server: WandbServer) -> None:
     assert refusal(wandb_server.url) is None
     assert refusal(wandb_server.url, entity=ENTITY) is None
-    assert {request.operation for request in wandb_server.recorded.requests} == {"Viewer"}, "whose own entity it is"
 
 
 def test_a_key_or_an_entity_that_it_does_not_know_is_refused(wandb_server: WandbServer) -> None:
@@ -102,7 +99,7 @@ def test_a_key_or_an_entity_that_it_does_not_know_is_refused(wandb_server: Wandb
     ids=["null", "free", "404", "403"],
 )
 def test_an_entity_is_refused_in_whatever_way_the_server_says_it(answer: Answer) -> None:
-    with answering(viewer(), answer) as (url, _):
+    with answering(VIEWER, answer) as (url, _):
         assert refusal(url, entity="elsewhere") == HAS_NOT.format(url, "elsewhere")
 
 
@@ -120,20 +117,8 @@ def test_an_entity_is_refused_in_whatever_way_the_server_says_it(answer: Answer)
     ids=["there", "trouble", "another version", "another server", "forbidden", "nothing", "500"],
 )
 def test_an_entity_of_others_may_take_runs(answer: Answer) -> None:
-    with answering(viewer(), answer) as (url, _):
+    with answering(VIEWER, answer) as (url, _):
         assert refusal(url, entity="elsewhere") is None
-
-
-def test_whose_key_it_is_counts_where_no_teams_are_told() -> None:
-    with answering((200, json.dumps({"data": {"viewer": {"entity": "me"}}}))) as (url, sent):
-        assert refusal(url, entity="me") is None
-        assert len(sent) == 1
-
-
-def test_a_team_is_an_entity_of_ones_own() -> None:
-    with answering(viewer("ours")) as (url, sent):
-        assert refusal(url, entity="ours") is None
-        assert len(sent) == 1
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_server_that_stops_answering_is_given_up(server, refused, monkeypatch)
 
 def test_an_unreachable_server_is_given_up(server, refused):
     server.refuse()
-    assert refused().startswith(f"wandb://team/mine: the W&B server {server.url} cannot be reached: ")
+    assert refused().startswith(f"the W&B server {server.url} cannot be reached: ")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_wandb_sync_finds_nothing_to_send_either(
 def test_a_run_that_never_was_meant_for_wandb_is_sent_when_asked(
     record: RunRecord, tmp_path: Path, online: Wandb, syncing: Syncing
 ) -> None:
-    record.config["tracking"] = {"mode": "disabled", "project": "p", "of another version": 1}
+    record.config["tracking"] = {"mode": "disabled", "project": "p"}
     record.status = "completed"
     record.write(tmp_path)
     (tmp_path / "history.jsonl").write_text(history_line({"step": 1, "train/loss": math.nan}) + '{"step": 2, "tra')

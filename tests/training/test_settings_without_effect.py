@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from assembled import assemble
 
-from ampsweep.analysis.arm_notes import without_effect
+from ampsweep.analysis.run_findings import without_effect
 from ampsweep.record.parts import ModeProof
 
 ON_DIGITS = ("model=custom", "data=digits", "data.batch_size=16", "task=classification", "trainer.steps=4")
@@ -22,8 +22,9 @@ def notes(*overrides):
 
 
 def kinds(trainer, proof):
-    record = SimpleNamespace(config={"trainer": asdict(trainer)}, proof=proof)
-    return [*without_effect(SimpleNamespace(record=record))]
+    identity = SimpleNamespace(seed=0)
+    record = SimpleNamespace(config={"trainer": asdict(trainer)}, proof=proof, identity=identity)
+    return [one.kind() for one in without_effect(record)]
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,9 @@ def kinds(trainer, proof):
         ((*CONVOLUTIONS, CHANNELS_LAST), []),
         ((*CONVOLUTIONS, CHANNELS_LAST, "precision=amp_bf16"), []),
         ((*CONVOLUTIONS, "+model.puts_back=true"), []),
-        ((*CONVOLUTIONS, CHANNELS_LAST, "+model.puts_back=true"), ["no channels last"]),
-        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHANNELS_LAST), ["no channels last"]),
-        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHECKPOINTED), ["nothing recomputed"]),
+        ((*CONVOLUTIONS, CHANNELS_LAST, "+model.puts_back=true"), ["no_channels_last"]),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHANNELS_LAST), ["no_channels_last"]),
+        ((*ON_DIGITS, "model._target_=checkpointed_models.Idle", CHECKPOINTED), ["nothing_recomputed"]),
         ((*ON_DIGITS, "model._target_=checkpointed_models.Idle"), []),
         ((*ON_DIGITS, "model._target_=checkpointed_models.Reentrant", CHECKPOINTED), []),
     ],
@@ -50,6 +51,6 @@ def test_all_of_a_residual_network_runs_channels_last():
     assert proof.channels_last_flops == proof.convolution_flops != {}
 
 
-def test_of_records_from_before_nothing_is_said():
+def test_of_what_was_not_counted_nothing_is_said():
     training = assemble(*CONVOLUTIONS, CHANNELS_LAST)
     assert kinds(training.config.trainer, ModeProof(flops={"float32": 1})) == []

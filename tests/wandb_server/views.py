@@ -3,7 +3,7 @@
 from typing import Any
 
 from .graphql import GraphQLError, Node
-from .recorded import Recorded, View
+from .recorded import Recorded, View, now
 
 
 class Views:
@@ -25,8 +25,18 @@ class Views:
             view = View(id, entity, project, input["type"], input["name"], input["displayName"], input["spec"])
             self._recorded.views.append(view)
         view.title, view.spec = input["displayName"], input["spec"]
-        return {"view": view_node(view)}
+        return {"view": view_node(view), "inserted": True}
 
 
 def view_node(view: View) -> Node:
-    return {"__typename": "View", "id": view.id, "name": view.name, "displayName": view.title, "spec": view.spec}
+    return {
+        "__typename": "View",
+        "id": view.id,
+        "type": view.type,
+        "name": view.name,
+        "displayName": view.title,
+        "description": "",
+        "project": {"__typename": "Project", "id": "1", "name": view.project, "entityName": view.entity},
+        "spec": view.spec,
+        "updatedAt": now(),
+    }

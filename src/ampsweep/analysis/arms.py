@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.arm_notes import ArmNote, arm_notes
-from ampsweep.analysis.pair_figures import (
+from ampsweep.analysis.pairing import (
     BaselineThere,
-    Row,
+    Pair,
+    PairedRuns,
+    Unpaired,
     accuracies_of,
     baseline_there,
     figures_of_runs,
@@ -18,8 +19,8 @@ from ampsweep.analysis.pair_figures import (
     peaks_of,
     times_of,
 )
-from ampsweep.analysis.pairing import Pair, Unpaired
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
+from ampsweep.analysis.run_findings import findings_of_arm
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -32,15 +33,16 @@ from ampsweep.analysis.statistics import (
     spread,
 )
 from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
+from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
-from ampsweep.text import GIB
+from ampsweep.text import GIB, milliseconds, percent, plural
 
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithinRun:
+class WithinRun(Finding):
     """Spread of the steps of a run after warm-up, medians over the runs.
 
     It does not tell how far another run would be from these, so no interval and no verdict is derived from it.
@@ -50,6 +52,13 @@ class WithinRun:
     step_ms: float
     step_ms_iqr: float
     step_ms_p95: float
+
+    @property
+    def sentence(self) -> str:
+        share = percent(100 * self.step_ms_iqr / self.step_ms)
+        iqr, p95 = milliseconds(self.step_ms_iqr), milliseconds(self.step_ms_p95)
+        spread = f"IQR {iqr} ({share}), p95 {p95}; it supports no verdict"
+        return f"step time within {plural(self.num_runs, 'run')}: {spread}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +132,22 @@ class ArmComparison:
     """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
     ranks: RankTable | None
     """Its ranks side by side; None where there is one."""
-    notes: tuple[ArmNote, ...]
+    notes: tuple[Finding, ...]
+    """Findings on its runs."""
+
+    def figure(self, key: str) -> float | None:
+        """The arm's one figure of metric `key`, in the metric's unit; None of a metric that it has none of its own of.
+
+        Whatever shows the metric of an arm shows this, and medians over runs of other metrics only.
+        """
+        figures = {
+            STEP_MS: self.step_ms,
+            PEAK_MEMORY: None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB,
+            VAL_LOSS: None if self.val_loss is None else self.val_loss.mean,
+            VAL_ACCURACY: None if self.val_accuracy is None else self.val_accuracy.mean,
+            AUTOCAST_PENALTY: None if self.autocast_penalty is None else self.autocast_penalty.value,
+        }
+        return figures.get(key)
 
 
 def summarise_arm(
@@ -154,7 +178,7 @@ def summarise_arm(
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
     times = list(times_of(pairs).values())
-    row = Row(all_pairs if is_baseline else pairs, is_baseline)
+    row = PairedRuns(all_pairs if is_baseline else pairs, is_baseline)
     step_ms = row.figures(times_of) or figures_of_runs(undisturbed, STEP_MS)
     peaks = row.figures(peaks_of) or figures_of_runs(measured, PEAK_MEMORY)
     val_losses = row.figures(losses_of) or figures_of_runs(finished, VAL_LOSS)
@@ -196,7 +220,9 @@ def summarise_arm(
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=arm_notes(runs, unpaired if baseline_runs else {}, pairs),  # without a baseline the verdict says so, once
+        notes=findings_of_arm(
+            runs, unpaired if baseline_runs else {}, pairs
+        ),  # without a baseline the verdict says so, once
     )
 
 

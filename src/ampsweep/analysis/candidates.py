@@ -1,65 +1,247 @@
 """An arm as a candidate to train in: refused, still to be decided, or eligible."""
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.costs import Cost, CostKind, Ranking, cost_of
-from ampsweep.analysis.goal import Goal
-from ampsweep.analysis.judgements import Judgements
+from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
+from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
+from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.parity import Parity
-from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.run_findings import seeds_text
+from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
 from ampsweep.analysis.statistics import MIN_PAIRS
-from ampsweep.analysis.time_to_loss import TimeToLoss
-from ampsweep.text import first_line
+from ampsweep.analysis.step_limits import TOO_SMALL
+from ampsweep.analysis.time_to_loss import WayToLoss
+from ampsweep.finding import Finding
+from ampsweep.text import first_line, num_bytes, plural
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
-
-RefusalKind = Literal["unsupported", "disproved", "diverged", "mostly failing", "emulated", "worse", "over memory"]
-OpenKind = Literal[
-    "cut short", "too few pairs", "speed not known", "energy not known", "no final loss", "parity open", "too small"
-]
-"""The first thing that is missing to judge an arm by; `too small` concerns the workload."""
+LARGER: Final = "compare on a larger model, batch or sequence"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """The reason to refuse an arm whatever its speed, with the facts of its kind."""
+class Refusal(Finding, ABC):
+    """The reason to refuse an arm whatever its speed."""
 
-    kind: RefusalKind
-    cause: str | None = None
-    """The text in the first run's record."""
-    seeds: tuple[int, ...] = ()
-    """Seeds of the runs with this text."""
-    other_seeds: tuple[int, ...] = ()
-    """Seeds of runs that diverged with another text."""
-    outcome: str | None = None
-    num_such: int = 0
-    num_runs: int = 0
-    """Number of the arm's runs, of which `num_such` have that `outcome`."""
-    parity: Parity | None = None
-    """The parity of the metric that is worse."""
-    peak_bytes: float | None = None
-    """The largest peak of its runs, on the fullest rank, where that is over the memory given (`limit_bytes`)."""
-    limit_bytes: float | None = None
+    severity = "fault"
+    trains: ClassVar[bool] = False
+    """True if the arm trains all the same, so that it has a place beside the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TooFewPairs:
-    """The reason why nothing is concluded about an arm: fewer than three pairs completed in both arms."""
+class Unsupported(Refusal):
+    """Every run of the arm is unsupported."""
+
+    cause: str
+    """The error in the first run's record."""
+
+    @property
+    def sentence(self) -> str:
+        return f"unsupported: {self.cause}" if self.cause else _UNSUPPORTED
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContradictsMode(Refusal):
+    """The proof of a run contradicts its mode."""
+
+    cause: str
+    seeds: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.cause} in {seeds_text(self.seeds)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged(Refusal):
+    """Runs diverged with seeds (and all else) with which the baseline did not."""
+
+    cause: str
+    seeds: tuple[int, ...]
+    """Those with this cause, and those with another one."""
+    other_seeds: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        others = f"; diverged otherwise in {seeds_text(self.other_seeds)}" if self.other_seeds else ""
+        return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}{others}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MostlyFailing(Refusal):
+    """More than half of the arm's runs ended in one way, without figures."""
+
+    outcome: str
+    cause: str
+    num_such: int
+    num_runs: int
+
+    @property
+    def sentence(self) -> str:
+        outcome = "out of memory" if self.outcome == "oom" else self.outcome
+        why = f" ({self.cause})" if self.cause and self.outcome != "oom" else ""
+        return f"{outcome} in {self.num_such} of {plural(self.num_runs, 'run')}{why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulated(Refusal):
+    """The arm's device emulates the mode."""
+
+    cause: str
+
+    @property
+    def sentence(self) -> str:
+        return f"emulated, hence without speed and memory: {self.cause}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worse(Refusal):
+    """A final metric is worse than the baseline's by more than the margin."""
+
+    trains = True
+
+    parity: Parity
+
+    @property
+    def sentence(self) -> str:
+        return f"{metric_words(self.parity.metric)} is worse: {self.parity.grounds}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverMemory(Refusal):
+    """A run needed more than the memory given."""
+
+    trains = True
+
+    peak_bytes: float
+    """The largest peak of the arm's runs, on the fullest rank."""
+    limit_bytes: float
+
+    @property
+    def sentence(self) -> str:
+        peak, limit = num_bytes(self.peak_bytes), num_bytes(self.limit_bytes)
+        return f"needs {peak} at its peak, more than the {limit} given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing(Finding, ABC):
+    """The first thing that is missing to judge an arm by."""
+
+    arm: str
+
+    @property
+    @abstractmethod
+    def next_step(self) -> str:
+        """The step that would give it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooFewPairs(Missing):
+    """Fewer than three pairs completed in both arms, so that nothing is concluded about the arm."""
+
+    severity = "warning"
 
     baseline: str
     unsupported: bool
     """No run of the arm can run on this device."""
     num_completed: int
     num_expected: int
-    failures: Mapping[str, int]
+    failures: dict[str, int]
     """Runs of the arm that give no complete pair, by outcome."""
-    baseline_failures: Mapping[str, int]
+    baseline_failures: dict[str, int]
     num_without_partner: int
     """Completed runs without a baseline run to pair with."""
+
+    @property
+    def sentence(self) -> str:
+        if self.unsupported:
+            return _UNSUPPORTED
+        causes = self._causes
+        done = f"{self.num_completed} of {plural(self.num_expected, 'pair')} completed"
+        why = f"{done} ({', '.join(causes)})" if causes else done
+        return f"{why} and {MIN_PAIRS} are needed" if self.num_expected < MIN_PAIRS else why
+
+    @property
+    def next_step(self) -> str:
+        if "cut short" in self.failures:
+            return f"let {self.arm} take all of its steps (fewer trainer.steps, or more trainer.max_seconds)"
+        missing = plural(MIN_PAIRS - self.num_completed, "more pair")
+        return f"complete {missing} of {self.arm} with the baseline"
+
+    @property
+    def _causes(self) -> list[str]:
+        failures = [f"{count} {status}" for status, count in self.failures.items()]
+        failures += [f"{count} {self.baseline} {status}" for status, count in self.baseline_failures.items()]
+        if failures:
+            return failures
+        if self.num_without_partner:
+            return [f"{self.num_without_partner} without a {self.baseline} run to pair with"]
+        missing = self.num_expected - self.num_completed
+        return [f"{missing} not run"] if missing > 0 else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedNotKnown(Missing):
+    """Its speed is neither resolved from the baseline's nor known to be about the same."""
+
+    speed: str
+    """As far as it is known, in words."""
+
+    @property
+    def sentence(self) -> str:
+        return f"its speed is not known well enough: {self.speed}"
+
+    @property
+    def next_step(self) -> str:
+        return f"time {self.arm} again with more seeds, on an idle machine"
+
+
+class EnergyNotKnown(Missing):
+    """The same of its energy."""
+
+    sentence = "its energy is not known well enough"
+
+    @property
+    def next_step(self) -> str:
+        return f"run more seeds of {self.arm}, on an idle device"
+
+
+class NoFinalLoss(Missing):
+    """There is nothing to judge its learning by."""
+
+    sentence = "no validation loss was recorded"
+    next_step = "use data with a validation part, so that there is a final loss to compare"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityOpen(Missing):
+    """A final metric may still be worse than the baseline's by more than the margin."""
+
+    unsettled: tuple[Parity, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(
+            f"its {metric_words(one.metric)} may be worse by more than the margin ({one.grounds})"
+            for one in self.unsettled
+        )
+
+    @property
+    def next_step(self) -> str:
+        known = [one.further_seeds for one in self.unsettled if one.further_seeds is not None]
+        if len(known) == len(self.unsettled):
+            return f"run about {plural(max(known), 'more seed')} of {self.arm} and the baseline"
+        margin = f"for the next runs accept a wider report.margin_pct than {self.unsettled[0].margin_pct:g}"
+        return f"train longer, or {margin} (more than {MAX_FURTHER_PAIRS} more seeds would be needed)"
+
+
+class SmallWorkload(Missing):
+    """The whole workload tells nothing of speed."""
+
+    sentence = TOO_SMALL
+    next_step = LARGER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +254,7 @@ class Candidate:
     refusal: Refusal | None
     too_few_pairs: TooFewPairs | None
     """The reason why nothing is concluded; None for an arm with three completed pairs."""
-    time_to_loss: TimeToLoss | None
+    to_loss: WayToLoss | None
 
     @property
     def arm(self) -> str:
@@ -84,24 +266,27 @@ class Candidate:
         return self.refusal is None and self.too_few_pairs is None
 
     @property
-    def open_parity(self) -> OpenKind | None:
+    def open_parity(self) -> Missing | None:
         """The first thing that is missing to judge its learning by; None if nothing is."""
         if self.judgements.parity == "not measured":
-            return "no final loss"
-        return None if all(one.not_worse for one in self.judgements.parities) else "parity open"
+            return NoFinalLoss(arm=self.arm)
+        unsettled = tuple(one for one in self.judgements.parities if not one.not_worse)
+        return ParityOpen(arm=self.arm, unsettled=unsettled) if unsettled else None
 
     def cost(self, kind: CostKind) -> Cost:
         """Its cost beside the baseline's."""
-        return cost_of(kind, self.pairs, self.time_to_loss)
+        return cost_of(kind, self.pairs, self.to_loss)
 
-    def open(self, ranking: Ranking) -> OpenKind | None:
+    def open(self, ranking: Ranking) -> Missing | None:
         """The first thing that is missing to judge the arm by; None if nothing is."""
         if self.too_few_pairs is not None:
-            return "cut short" if "cut short" in self.figures.statuses else "too few pairs"
+            return self.too_few_pairs
         cost = self.cost(ranking.cost)
         if cost.is_known or cost.is_more:
             return self.open_parity
-        missing: OpenKind = "speed not known" if ranking.objective == "time" else "energy not known"
+        missing: Missing = EnergyNotKnown(arm=self.arm)
+        if ranking.objective == "time":
+            missing = SpeedNotKnown(arm=self.arm, speed=self.judgements.speed_text)
         return (self.open_parity or missing) if ranking.is_to_loss else missing
 
 
@@ -110,6 +295,7 @@ def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | 
     if arm.num_completed_pairs >= MIN_PAIRS:
         return None
     return TooFewPairs(
+        arm=arm.arm,
         baseline=baseline.arm,
         unsupported=list(arm.statuses) == ["unsupported"],
         num_completed=arm.num_completed_pairs,
@@ -123,23 +309,14 @@ def too_few_pairs(arm: ArmComparison, baseline: ArmComparison) -> TooFewPairs | 
 def refusal(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
 ) -> Refusal | None:
-    """Find the first reason to refuse the arm of `runs`; None if there is none.
-
-    - every run is `unsupported`;
-    - the proof of a run contradicts its mode;
-    - a run diverged with a seed (and all else) with which the baseline did not;
-    - more than half of the runs ended out of memory or failed;
-    - its device emulates the mode, so that it has neither speed nor memory;
-    - a final metric is worse than the baseline's by more than the margin;
-    - a run needed more than the memory given.
-    """
+    """Find the first reason to refuse the arm of `runs`, in the order of the classes above; None if there is none."""
     return (
         _unsupported(runs)
-        or _disproved(runs)
+        or _contradicts_mode(runs)
         or _diverged(runs, baseline_runs)
         or _mostly(runs, "oom", "failed")
         or _emulated(runs)
-        or next((Refusal(kind="worse", parity=one) for one in parities if one.verdict == "worse"), None)
+        or next((Worse(parity=one) for one in parities if one.verdict == "worse"), None)
         or over_memory(runs, goal)
     )
 
@@ -155,7 +332,10 @@ def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
     peaks = [peak for run in runs if run.measured and (peak := run.num_bytes(PEAK_MEMORY)) is not None]
     if limit is None or not peaks or max(peaks) <= limit:
         return None
-    return Refusal(kind="over memory", peak_bytes=max(peaks), limit_bytes=limit)
+    return OverMemory(peak_bytes=max(peaks), limit_bytes=limit)
+
+
+_UNSUPPORTED: Final = "unsupported on this device"
 
 
 def _failures(arm: ArmComparison) -> dict[str, int]:
@@ -163,16 +343,12 @@ def _failures(arm: ArmComparison) -> dict[str, int]:
 
 
 def _unsupported(runs: Sequence[Run]) -> Refusal | None:
-    if any(run.outcome != "unsupported" for run in runs):
-        return None
-    return Refusal(kind="unsupported", cause=_error(runs[0]))
+    return Unsupported(cause=_error(runs[0])) if all(run.outcome == "unsupported" for run in runs) else None
 
 
-def _disproved(runs: Sequence[Run]) -> Refusal | None:
+def _contradicts_mode(runs: Sequence[Run]) -> Refusal | None:
     found = [run for run in runs if run.contradictions]
-    if not found:
-        return None
-    return Refusal(kind="disproved", cause="; ".join(found[0].contradictions), seeds=_seeds(found))
+    return ContradictsMode(cause="; ".join(found[0].contradictions), seeds=_seeds(found)) if found else None
 
 
 def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | None:
@@ -184,7 +360,7 @@ def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | No
     first = found[0].record.error
     so = [run for run in found if run.record.error == first]
     others = [run for run in found if run.record.error != first]
-    return Refusal(kind="diverged", cause=_error(found[0]), seeds=_seeds(so), other_seeds=_seeds(others))
+    return Diverged(cause=_error(found[0]), seeds=_seeds(so), other_seeds=_seeds(others))
 
 
 def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
@@ -192,18 +368,17 @@ def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
     for outcome in outcomes:
         found = [run for run in runs if run.outcome == outcome]
         if 2 * len(found) > len(runs):
-            cause = None if outcome == "oom" else _error(found[0])
-            return Refusal(kind="mostly failing", outcome=outcome, num_such=len(found), num_runs=len(runs), cause=cause)
+            return MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
     return None
 
 
 def _emulated(runs: Sequence[Run]) -> Refusal | None:
     found = [run.emulated for run in runs if run.measured]
-    return Refusal(kind="emulated", cause=found[0]) if found and all(found) else None
+    return Emulated(cause=found[0] or "") if found and all(found) else None
 
 
-def _error(run: Run) -> str | None:
-    return first_line(run.record.error) if run.record.error else None
+def _error(run: Run) -> str:
+    return first_line(run.record.error or "")
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[int, ...]:

@@ -3,23 +3,26 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, TypeVar
+from pathlib import Path, PurePath
+from typing import Final, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
-from ampsweep.analysis.goal import Goal
+from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
-from ampsweep.analysis.run_entry import RunEntry, path_from, run_entry
+from ampsweep.analysis.recorded import not_vouched_for
+from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
-from ampsweep.analysis.size_series import SizeSeries, size_series
+from ampsweep.analysis.step_limits import cautions
+from ampsweep.analysis.swept import Series, swept_series
 from ampsweep.analysis.time_to_loss import Curves
-from ampsweep.analysis.workload_size import Caution, cautions
-from ampsweep.analysis.workload_verdict import Verdict, reach_verdict
+from ampsweep.analysis.verdict import Verdict, reach_verdict
 from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.config.modes import report_order
+from ampsweep.finding import Finding, Severity
 from ampsweep.record import RunRecord
+from ampsweep.text import listed, plural, predicted_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,48 +33,199 @@ class WorkloadComparison:
     facts: Mapping[str, Scalar]
     arms: tuple[ArmComparison, ...]
     verdict: Verdict
-    cautions: tuple[Caution, ...]
+    cautions: tuple[Finding, ...]
     """Signs, in the baseline's runs, that figures do not carry over or tell little of arithmetic."""
     runs: tuple[RunEntry, ...]
 
+    @property
+    def conclusion(self) -> str:
+        """The findings on all arms, and their limits, in one sentence."""
+        baseline, arms = self.verdict.recommendation.baseline, self.verdict.arms
+        if not any(arm.is_baseline for arm in self.arms):
+            return f"No conclusion: there is no {baseline} run to compare with."
+        if not arms:
+            return f"No conclusion: there is no arm besides {baseline}."
+        judged = [f"{one.arm}{one.n}: {one.conclusion}" for one in arms if one.too_few_pairs is None]
+        withheld = [f"no conclusion about {one.arm}: {one.conclusion}" for one in arms if one.too_few_pairs is not None]
+        clauses = [f"against {baseline}, {'; '.join(judged)}"] if judged else []
+        sentence = "; ".join([*clauses, *withheld, *(one.sentence for one in self.cautions)])
+        return f"{sentence[0].upper()}{sentence[1:]}."
+
+    @property
+    def predicted_peaks(self) -> str | None:
+        """Each arm's predicted peak with its error: 'peak memory of fp32 7.17 MiB (+0.11%), tf32 9.00 GiB'.
+
+        Operators that the predictions do not vouch for are named after them. None without predictions.
+        """
+        told = [
+            f"{arm.arm} {predicted_bytes(arm.predicted_memory_bytes, arm.prediction_error_pct)}"
+            for arm in self.arms
+            if arm.predicted_memory_bytes is not None
+        ]
+        named = not_vouched_for(name for arm in self.arms for name in arm.unvouched)
+        return f"peak memory of {', '.join(told)}{named}" if told else None
+
+
+_GRAVEST: Final[tuple[Severity, ...]] = ("fault", "warning", "note")
 
 FileProblemKind = Literal["not readable", "no history", "changed history", "damaged history", "not finite"]
 
+_CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
+    "not readable": "left out",
+    "no history": "no curves, no time to a loss",
+    "changed history": "no curves, no time to a loss",
+    "damaged history": "its curves are of what is left, no time to a loss",
+    "not finite": "gaps in its curves",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
-class FileProblem:
+class FileProblem(Finding):
     """A file of a run that could not be read, or not in full. `reason`: what its reader says, to follow the path."""
 
+    severity = "warning"
+
     path: str
-    kind: FileProblemKind
+    name: FileProblemKind
     reason: str
 
+    @property
+    def sentence(self) -> str:
+        return f"{self.path} {self.reason}"
 
-NoteKind = Literal[
-    "given twice",
-    "predicted",
-    "several devices",
-    "several world sizes",
-    "mixed devices",
-    "other margin",
-    "contamination unknown",
-]
+    @property
+    def why(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    @property
+    def consequence(self) -> str:
+        """The data that a comparison lacks for it."""
+        return _CONSEQUENCES[self.name]
+
+
+def file_problem_lines(problems: Sequence[FileProblem]) -> list[str]:
+    """A sentence, without its stop, for each problem: the files (the first three of many), the reason, what follows."""
+    paths: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in problems:
+        paths[one.reason, one.consequence].append(one.path)
+    named = {key: of[0] if len(of) == 1 else f"{listed(of, limit=3)}: each" for key, of in paths.items()}
+    return [f"{files} {reason}; {consequence}" for (reason, consequence), files in named.items()]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Runs of one arm and workload with the same problem. Of a file that belongs to no run neither is known."""
+
+    name: str
+    why: str
+    consequence: str
+    severity: Severity
+    arm: str | None = None
+    seeds: tuple[int, ...] = ()
+    compared: str | None = None
+    """The title of the workload, search or seam that the runs belong to."""
+
+    @staticmethod
+    def of(
+        one: RunFinding | FileProblem, arm: str | None = None, seeds: tuple[int, ...] = (), compared: str | None = None
+    ) -> "Problem":
+        """The problem that a finding tells of."""
+        return Problem(one.name, one.why, one.consequence, one.severity, arm, seeds, compared)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonNote:
-    """A note on all runs of a comparison, with the facts of its kind."""
+class GivenTwice(Finding):
+    """Directories that were given more than once."""
 
-    kind: NoteKind
-    num_runs: int = 0
-    num_runs_of: tuple[tuple[str, int], ...] = ()
-    """(device, number of its runs); for mixed devices those of all ranks of a run."""
-    arms_of: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    num_runs: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{plural(self.num_runs, 'run')} given more than once, counted once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted(Finding):
+    """Runs that were predicted, not measured."""
+
+    num_runs: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{plural(self.num_runs, 'predicted run')} left out: only measured runs are compared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralDevices(Finding):
+    """Runs of devices that are not compared with each other."""
+
+    num_runs_of: dict[str, int]
+
+    @property
+    def sentence(self) -> str:
+        devices = f"runs of {len(self.num_runs_of)} devices"
+        return f"{devices} are compared only with those of the same: {_counted(self.num_runs_of)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralWorldSizes(Finding):
+    """Arms that lack partners because they ran on other numbers of ranks."""
+
+    arms_of: tuple[tuple[int, tuple[str, ...]], ...]
     """(number of ranks, the arms that ran on as many)."""
-    margin_pct: float | None = None
-    recorded_margin_pct: float | None = None
-    cause: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        told = ", ".join(f"{plural(count, 'rank')} ({', '.join(arms)})" for count, arms in self.arms_of)
+        return f"arms ran on different numbers of ranks and are compared only with those on the same: {told}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedDevices(Finding):
+    """Runs whose ranks are not alike."""
+
+    severity = "warning"
+
+    num_runs_of: dict[str, int]
+    """By the devices of all ranks of a run."""
+
+    @property
+    def sentence(self) -> str:
+        decide = "in some runs the ranks had different devices, and the slowest and smallest decide"
+        return f"{decide}: {_counted(self.num_runs_of)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherMargin(Finding):
+    """A margin that was chosen after the runs."""
+
+    severity = "warning"
+
+    margin_pct: float
+    recorded_margin_pct: float
+
+    @property
+    def sentence(self) -> str:
+        chosen = f"the margin of {self.margin_pct:g}% was chosen after the runs"
+        return f"{chosen}, which recorded one of {self.recorded_margin_pct:g}%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContaminationUnknown(Finding):
+    """Runs of which nothing tells whether anything else slowed them down."""
+
+    num_runs: int
+    cause: str
     """Text from the records."""
+
+    @property
+    def sentence(self) -> str:
+        return f"whether anything else slowed {plural(self.num_runs, 'run')} down is unknown: {self.cause}"
+
+
+def _counted(num_runs_of: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({plural(count, 'run')})" for name, count in num_runs_of.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +239,35 @@ class Comparison:
     """Searches for the largest batch that trains: each arm has a batch of its own, and little else is compared."""
     seams: tuple[SeamComparison, ...]
     """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
-    notes: tuple[ComparisonNote, ...]
+    notes: tuple[Finding, ...]
     goal: Goal = field(default_factory=Goal)
     """The goal that arms are recommended for."""
-    series: tuple[SizeSeries, ...] = ()
-    """Workloads that differ in one size of the model or its batches."""
+    series: tuple[Series, ...] = ()
+    """Workloads that differ in one swept key."""
     file_problems: tuple[FileProblem, ...] = ()
 
     @property
     def compared(self) -> tuple[WorkloadComparison | SearchComparison | SeamComparison, ...]:
         """Workloads, searches and seams."""
         return (*self.workloads, *self.searches, *self.seams)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Everything that keeps a run's figures from counting in full, the gravest first."""
+        of_files: dict[str, list[FileProblem]] = defaultdict(list)
+        for one in self.file_problems:
+            of_files[PurePath(one.path).parent.as_posix()].append(one)
+        found = []
+        for compared in self.compared:
+            arms = dict.fromkeys(entry.arm for entry in compared.runs)
+            for arm, own in ((arm, [one for one in compared.runs if one.arm == arm]) for arm in arms):
+                of_runs = merged(finding for entry in own for finding in entry.findings if finding.consequence)
+                found += [Problem.of(finding, arm, finding.seeds, compared.title) for finding in of_runs]
+                for entry in own:
+                    files = of_files.pop(entry.directory, ())
+                    found += [Problem.of(one, arm, (entry.seed,), compared.title) for one in files]
+        found += [Problem.of(one) for of_directory in of_files.values() for one in of_directory]
+        return sorted(found, key=lambda one: _GRAVEST.index(one.severity))
 
     def relative_to(self, directory: Path) -> "Comparison":
         """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
@@ -164,7 +336,7 @@ def compare(
             for one in group_workloads(resumed)
         ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
-        series=size_series(workloads, pairing.pairs, baseline),
+        series=swept_series(workloads),
         file_problems=tuple(file_problems),
     )
 
@@ -214,32 +386,26 @@ def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
     return arm != baseline, *report_order(arm)
 
 
-def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[ComparisonNote]:
+def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:
     if num_duplicates:
-        yield ComparisonNote(kind="given twice", num_runs=num_duplicates)
+        yield GivenTwice(num_runs=num_duplicates)
     if num_predicted:
-        yield ComparisonNote(kind="predicted", num_runs=num_predicted)
+        yield Predicted(num_runs=num_predicted)
     devices = Counter(run.record.identity.device_name for run in runs if run.record.identity.device_name is not None)
     if len(devices) > 1:
-        yield ComparisonNote(kind="several devices", num_runs_of=tuple(devices.items()))
-    yield from _notes_on_ranks(runs)
-    recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
-    for other in sorted(recorded - {margin_pct}):
-        yield ComparisonNote(kind="other margin", margin_pct=margin_pct, recorded_margin_pct=other)
-    unknown = Counter(run.unknown_contamination for run in runs if run.measured)
-    for cause, count in unknown.items():
-        if cause is not None:
-            yield ComparisonNote(kind="contamination unknown", num_runs=count, cause=cause)
-
-
-def _notes_on_ranks(runs: Sequence[Run]) -> Iterator[ComparisonNote]:
-    """Arms that lack partners because they ran on other numbers of ranks, and runs whose ranks are not alike."""
+        yield SeveralDevices(num_runs_of=dict(devices))
     arms: dict[int, set[str]] = defaultdict(set)
     for run in runs:
         arms[run.record.identity.world_size].add(run.arm)
     if len({frozenset(found) for found in arms.values()}) > 1:
         of = tuple((size, tuple(sorted(found, key=report_order))) for size, found in sorted(arms.items()))
-        yield ComparisonNote(kind="several world sizes", arms_of=of)
+        yield SeveralWorldSizes(arms_of=of)
     mixed = Counter(" and ".join(run.devices_of_ranks) for run in runs if len(run.devices_of_ranks) > 1)
     if mixed:
-        yield ComparisonNote(kind="mixed devices", num_runs_of=tuple(mixed.items()))
+        yield MixedDevices(num_runs_of=dict(mixed))
+    recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
+    for other in sorted(recorded - {margin_pct}):
+        yield OtherMargin(margin_pct=margin_pct, recorded_margin_pct=other)
+    unknown = Counter(cause for run in runs if run.measured and (cause := run.unknown_contamination) is not None)
+    for cause, count in unknown.items():
+        yield ContaminationUnknown(num_runs=count, cause=cause)

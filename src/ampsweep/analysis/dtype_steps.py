@@ -10,15 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.arm_values import ArmValues, Values, difference_between, ratio_between
-from ampsweep.analysis.costs import CostKind
+from ampsweep.analysis.costs import ArmValues, CostKind, Values, difference_between, ratio_between
 from ampsweep.analysis.statistics import Estimate, mean_difference
 from ampsweep.config.modes import distinctions, mode_of, report_order
 
 DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
 
-KINDS: Final[tuple[DtypeKind, ...]] = ("compute", "parameters", "gradients", "reduction", "optimizer_state")
-"""The five dtypes, in the order of the records; `gradients` is that of accumulation."""
+DTYPE_NAMES: Final[dict[DtypeKind, str]] = {
+    "compute": "compute",
+    "parameters": "parameters",
+    "gradients": "accumulation",
+    "reduction": "reduction",
+    "optimizer_state": "optimizer state",
+}
+"""The five dtypes, in the order of the records, with their names in prose."""
 
 _WIDTH: Final = re.compile(r"\d+")
 
@@ -40,6 +45,13 @@ class SettingChange:
     before: str | None
     after: str | None
 
+    @property
+    def text(self) -> str:
+        """'bias=none (was lora)', 'without bias=none'."""
+        if self.after is None:
+            return f"without {self.name}={self.before}"
+        return f"{self.name}={self.after}" + ("" if self.before is None else f" (was {self.before})")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeStep:
@@ -59,6 +71,15 @@ class DtypeStep:
     memory_saved_pct: Estimate | None
     loss_gap: Estimate | None
     """Final validation loss after minus that before: positive is worse."""
+
+    @property
+    def changes(self) -> str:
+        """The changes, dtypes that change alike together: 'parameters, reduction float32 to bfloat16'."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in self.dtypes:
+            alike.setdefault((one.before, one.after), []).append(DTYPE_NAMES[one.kind])
+        told = [f"{', '.join(names)} {before} to {after}" for (before, after), names in alike.items()]
+        return "; ".join([*told, *(one.text for one in self.settings)]) or "how it computes, no dtype"
 
 
 def dtype_steps(
@@ -91,7 +112,7 @@ def bits(dtype: str) -> int | None:
 
 
 def _outward(arm: str, dtypes: Mapping[str, str]) -> tuple[int, int, int, str]:
-    widths = [width for kind in KINDS if kind in dtypes and (width := bits(dtypes[kind])) is not None]
+    widths = [width for kind in DTYPE_NAMES if kind in dtypes and (width := bits(dtypes[kind])) is not None]
     return -min(widths, default=0), -sum(widths), *report_order(arm)
 
 
@@ -106,7 +127,7 @@ def _distance(
 def _changed_dtypes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[DtypeChange, ...]:
     return tuple(
         DtypeChange(kind=kind, before=before[kind], after=after[kind])
-        for kind in KINDS
+        for kind in DTYPE_NAMES
         if kind in before and kind in after and before[kind] != after[kind]
     )
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.finding import Finding
 from ampsweep.record.parts import Float8Proof, LinearShape, WhyKept
+from ampsweep.text import listed, milliseconds, plural, ratio
 
 _BF16_FLOPS: Final = 989.4e12
 _FLOAT8_FLOPS: Final = 1978.9e12
@@ -26,10 +28,12 @@ _BF16: Final = 2
 _FLOAT8: Final = 1
 
 
-@dataclass(frozen=True)
-class Float8Gain:
+@dataclass(frozen=True, kw_only=True)
+class Float8Gain(Finding):
     """The estimate for all converted layers of a model on an H100."""
 
+    recipe: str
+    """torchao's, `tensorwise` or `rowwise`."""
     num_layers: int
     bf16_us: float
     """Microseconds of a step in their matrix multiplications in bfloat16."""
@@ -47,6 +51,19 @@ class Float8Gain:
         """Tell whether float8 may be faster: by the roofline, and by measurements for some layer."""
         return self.speedup > 1 and self.num_measured_slower < self.num_layers
 
+    @property
+    def sentence(self) -> str:
+        layers, slower = plural(self.num_layers, "float8 layer"), self.num_measured_slower
+        times = (
+            f"{milliseconds(self.bf16_us / 1000)} a step in bfloat16, {milliseconds(self.float8_us / 1000)} in float8"
+        )
+        which = "all have" if slower == self.num_layers else f"{slower} of them {'has' if slower == 1 else 'have'}"
+        measured = f", and {which} sizes that torchao measured to gain nothing" if slower else ""
+        can_gain = f"can gain time where the step is compiled, up to {ratio(self.speedup)}"
+        gain = can_gain if self.can_gain else "can gain no time at this size"
+        roofline = f"by torchao's roofline of an H100 its {layers} take {times} with rounding"
+        return f"fp8_{self.recipe} {gain}: {roofline}{measured}"
+
 
 def float8_gain(shapes: Iterable[LinearShape], recipe: str) -> Float8Gain | None:
     """Estimate the gain for these layers; None where no layer was called.
@@ -58,6 +75,7 @@ def float8_gain(shapes: Iterable[LinearShape], recipe: str) -> Float8Gain | None
     if not called:
         return None
     return Float8Gain(
+        recipe=recipe,
         num_layers=len(called),
         bf16_us=1e6 * sum(shape.calls * _products_s(shape, _BF16_FLOPS, _BF16) for shape in called),
         float8_us=1e6
@@ -108,8 +126,18 @@ _MEASURED_SLOWER: Final[dict[str, Callable[[int, int], bool]]] = {
 H100s (https://github.com/pytorch/ao/tree/main/torchao/float8#performance)."""
 
 
-@dataclass(frozen=True)
-class Float8Summary:
+_WHY: Final[dict[WhyKept, str]] = {
+    "output": "the output layer",
+    "size": "sizes that are no multiples of 16",
+    "fp32_modules": "kept in float32",
+    "subclass": "subclasses of nn.Linear",
+    "changed": "hooks, another forward or a computed weight",
+    "no_linear": "not nn.Linear",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float8Summary(Finding):
     """The layers that multiply in float8, and those that do not."""
 
     recipe: str
@@ -121,6 +149,17 @@ class Float8Summary:
     gain: Float8Gain | None
     """None where no layer was called."""
 
+    @property
+    def sentence(self) -> str:
+        return self.layers if self.gain is None else f"{self.layers}. {self.gain.sentence}"
+
+    @property
+    def layers(self) -> str:
+        """The number of layers in float8, and the names of the others with the reason."""
+        emulation = "" if self.emulated is None else f" (emulated: {self.emulated})"
+        others = "; ".join(f"{listed(names, limit=4)} ({_WHY[why]})" for why, names in self.kept)
+        return f"{plural(self.num_converted, 'layer')} in float8{emulation}" + (f", not {others}" if others else "")
+
 
 def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
     """Sum up the float8 part of a proof; None where there is none, or no step was traced."""
@@ -130,9 +169,14 @@ def float8_summary(proof: Float8Proof | None) -> Float8Summary | None:
     for layer in proof.kept or ():
         kept[layer.why].append(layer.name)
     return Float8Summary(
-        proof.recipe,
-        len(proof.converted),
-        proof.emulated,
-        tuple((why, tuple(names)) for why, names in kept.items()),
-        float8_gain((layer.shape for layer in proof.converted), proof.recipe),
+        recipe=proof.recipe,
+        num_converted=len(proof.converted),
+        emulated=proof.emulated,
+        kept=tuple((why, tuple(names)) for why, names in kept.items()),
+        gain=float8_gain((layer.shape for layer in proof.converted), proof.recipe),
     )
+
+
+def emulated_memory(arm: str, why: str) -> str:
+    """A sentence on the bytes predicted for an arm that the device emulates."""
+    return f"{arm} is emulated, and its bytes are those of the emulation, which multiplies float32 copies: {why}."

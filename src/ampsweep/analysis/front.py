@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.arm_values import ArmValues, Values, difference_between, ratio_between
-from ampsweep.analysis.costs import MAX_DOUBT, CostKind
+from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind, Values, difference_between, ratio_between
 from ampsweep.analysis.equivalence import two_one_sided_tests
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
 from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.finding import Finding
 
 Axis = Literal["cost", "memory", "loss"]
 Relation = Literal["better", "worse", "same", "open", "not measured"]
 
 AXES: Final[tuple[Axis, ...]] = ("cost", "memory", "loss")
+_WORSE: Final[dict[Axis | CostKind, str]] = {
+    "time to loss": "later at the loss",
+    "energy to loss": "more energy to the loss",
+    "step time": "slower",
+    "energy of a sample": "more energy",
+    "memory": "more memory",
+    "loss": "worse loss",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +38,10 @@ class Beaten:
 
     by: str
     worse_in: tuple[Axis, ...]
+
+    def text(self, cost: CostKind) -> str:
+        """The beating arm, and where the beaten one is worse: 'amp_bf16 (slower, more memory)'."""
+        return f"{self.by} ({' and '.join(_WORSE[cost if axis == 'cost' else axis] for axis in self.worse_in)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +63,7 @@ class FrontArm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Front:
+class Front(Finding):
     """The arms of a workload by cost, memory and loss, in the order of tables."""
 
     cost: CostKind
@@ -63,6 +75,16 @@ class Front:
     def unbeaten(self) -> tuple[FrontArm, ...]:
         """The arms on the front."""
         return tuple(one for one in self.arms if one.beaten is None)
+
+    @property
+    def sentence(self) -> str:
+        beaten: dict[Beaten, list[str]] = {}
+        for one in self.arms:
+            if one.beaten is not None:
+                beaten.setdefault(one.beaten, []).append(one.arm)
+        told = [f"{', '.join(arms)} by {by.text(self.cost)}" for by, arms in beaten.items()]
+        on_front = f"on the front: {', '.join(one.arm for one in self.unbeaten)}"
+        return f"{on_front}; beaten: {'; '.join(told)}" if told else f"{on_front}; none is beaten"
 
 
 def front(values: Sequence[ArmValues], cost: CostKind, *, fallback: CostKind, margin: float | None) -> Front | None:

@@ -23,14 +23,16 @@ gradients of activations.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
-from ampsweep.analysis.exponent_counts import ExponentCounts
+from ampsweep.finding import Finding
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, FORMATS, NumericFormat
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
+from ampsweep.text import number, percent, plural
 
 MAX_LOST_PCT: Final = 5.0
 """The share of the sum of a layer's magnitudes that may become zero. Of normally distributed values the 25 % that are
@@ -59,6 +61,18 @@ _CAST_KINDS: Final[Mapping[str, tuple[TensorKind, ...]]] = {
     FLOAT8_E5M2.name: ("activation_gradient",),
 }
 _OF_8_BITS: Final = (FLOAT8_E4M3.name, FLOAT8_E5M2.name)
+_CASTS_OF: Final = {
+    FLOAT8_E4M3.name: f"{FLOAT8_E4M3.name} for activations and weights",
+    FLOAT8_E5M2.name: f"{FLOAT8_E5M2.name} for gradients of activations",
+}
+KIND_NAMES: Final[dict[TensorKind, str]] = {
+    "activation": "activations",
+    "activation_gradient": "gradients of activations",
+    "gradient": "gradients of parameters",
+    "weight": "weights",
+    "update": "updates",
+}
+"""The kinds of tensors in prose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +107,8 @@ class Obstacle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Headroom:
-    """The room that a training has in a format."""
+class Headroom(Finding):
+    """The room that a training has in a format: whether it works there, within which scales, and what is in its way."""
 
     format: str
     verdict: HeadroomVerdict
@@ -120,6 +134,151 @@ class Headroom:
     """The layers in the way, in the order of the model; empty unless it does not work."""
     ranges: tuple[LayerRange, ...] = ()
     """Every tensor that was looked at, updates too."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{_CASTS_OF.get(self.format, self.format)} {self._clause}"
+
+    @property
+    def short(self) -> str:
+        """The same in a few words, without the format."""
+        match self.verdict:
+            case "works_with_tensor_scales":
+                return "works with a scale for each tensor"
+            case "does_not_work":
+                return f"does not work ({layer_text(self.obstacles[0].layer)})"
+            case "works_below":
+                return f"works with scales up to {scale_text(self.max_scale)}"
+            case "works_above":
+                return f"works with scales from {scale_text(self.min_scale)}"
+            case "works":
+                return "works"
+
+    def unless_mended(self, number_of_finding: int) -> str:
+        """The sentence, where a diagnosis found an operator that makes inf or NaN in the format at any scale."""
+        if self.verdict == "does_not_work":
+            return self.sentence
+        mended = f"{self.format} does not work until finding {number_of_finding} is mended"
+        return f"{mended}; by what layers return, it then{self.sentence.removeprefix(self.format)}"
+
+    @property
+    def _clause(self) -> str:
+        match self.verdict:
+            case "works":
+                return f"works{self._room}"
+            case "works_with_tensor_scales":
+                return "works if each tensor has a scale of its own"
+            case "works_below":
+                layer = self.max_scale_layer
+                end = "" if layer is None else f", where gradients of {layer_text(layer)} end"
+                skipped = max(round(math.log2(self.scale / self.best_scale)), 1)
+                return (
+                    f"works with scales up to {scale_text(self.max_scale)}{end}: from {scale_text(self.scale)} the "
+                    f"scaler skips {plural(skipped, 'step')} until it is there, from "
+                    f"precision.init_scale={self.best_scale:g} none"
+                )
+            case "works_above":
+                return (
+                    f"works with scales from {scale_text(self.min_scale)} to {scale_text(self.max_scale)}: with "
+                    f"{scale_text(self.scale)} gradients of {layer_text(self.min_scale_layer or '')} become zero, with "
+                    f"precision.init_scale={self.best_scale:g} they do not"
+                )
+            case "does_not_work":
+                first, more = self.obstacles[0], len({one.layer for one in self.obstacles}) - 1
+                rest = f", and {plural(more, 'more layer')} in its way" if more else ""
+                return f"does not work: {self._in_its_way(first)}{rest}"
+
+    @property
+    def _room(self) -> str:
+        if self.format == BFLOAT16.name:
+            return ": its range is that of float32"
+        told = []
+        if math.isfinite(self.max_scale):
+            within = f"{scale_text(self.min_scale)} to {scale_text(self.max_scale)}"
+            told.append(f" with scales from {within}, of which {scale_text(self.scale)} is one")
+        if self.fullest_pct is not None and self.fullest_layer is not None:
+            value = (
+                f"the largest value, in {layer_text(self.fullest_layer)}, is {percent(self.fullest_pct)} of its limit"
+            )
+            told.append(f"{'; ' if told else ': '}{value}")
+        return "".join(told)
+
+    def _in_its_way(self, one: Obstacle) -> str:
+        layer, kind = layer_text(one.layer), KIND_NAMES[one.tensor]
+        lost = f"{percent(one.lost_pct)} of the sum of their magnitudes (above {MAX_LOST_PCT:.0f}%)"
+        if one.kind == "too_large":
+            reached = "inf" if math.isinf(one.max_abs) else scale_text(one.max_abs)
+            largest = number(FORMATS[self.format].max)
+            return f"{kind} of {layer} reach {reached}, above its largest number, {largest}"
+        if one.kind == "vanishes":
+            return f"{kind} of {layer} are so small that {lost} becomes zero"
+        if self.max_scale_layer is None:
+            return f"{kind} of {layer} have a wider range than one scale covers: {lost} becomes zero"
+        scale = f"{scale_text(self.best_scale)}, the largest for gradients of {layer_text(self.max_scale_layer)}"
+        return f"with a scale of {scale}, {lost} of {kind} of {layer} becomes zero"
+
+
+@dataclass(frozen=True)
+class ExponentCounts:
+    """Numbers of elements other than zero by the exponent of two of their magnitudes.
+
+    Within one exponent magnitudes are taken to be spread evenly.
+    """
+
+    counts: Mapping[int, int]
+    """`counts[e]` elements have a magnitude in [2**e, 2**(e + 1))."""
+
+    @staticmethod
+    def of(tensors: Iterable[Magnitudes]) -> "ExponentCounts":
+        """The counts of some tensors together."""
+        counts: Counter[int] = Counter()
+        for one in tensors:
+            counts.update({one.first_exponent + place: count for place, count in enumerate(one.counts) if count})
+        return ExponentCounts(dict(sorted(counts.items())))
+
+    @cached_property
+    def total(self) -> int:
+        """Elements other than zero."""
+        return sum(self.counts.values())
+
+    def share_below(self, threshold: float) -> float:
+        """The share, 0 to 1, of the elements whose magnitude is below a threshold; 0 without elements."""
+        below = sum(count * _part_below(exponent, threshold) for exponent, count in self.counts.items())
+        return below / self.total if self.counts else 0.0
+
+    def sum_share_below(self, threshold: float) -> float:
+        """The share, 0 to 1, that elements below a threshold have of the sum of all magnitudes."""
+        below = sum(self._sum(exponent, _part_below(exponent, threshold)) for exponent in self.counts)
+        return below / self._whole if self.counts else 0.0
+
+    def threshold_of(self, share: float) -> float | None:
+        """The threshold below which elements have this share of the sum of all magnitudes; None without elements.
+
+        Args:
+            share: above 0, below 1.
+        """
+        left = share * self._whole
+        for exponent in self.counts:
+            of_exponent = self._sum(exponent, 1.0)
+            if left < of_exponent:
+                # Magnitudes from 2**e to (1 + p) 2**e, count * p of them, add up to count * 2**e * (p + p**2 / 2).
+                part = math.sqrt(1.0 + 3.0 * left / of_exponent) - 1.0
+                return math.ldexp(1.0 + part, exponent)
+            left -= of_exponent
+        return None
+
+    @cached_property
+    def _whole(self) -> float:
+        return sum(self._sum(exponent, 1.0) for exponent in self.counts)
+
+    def _sum(self, exponent: int, part: float) -> float:
+        """The sum of the magnitudes with an exponent, up to a part of their range."""
+        return self.counts[exponent] * math.ldexp(part + part * part / 2, exponent)
+
+
+def _part_below(exponent: int, threshold: float) -> float:
+    """The part of the magnitudes with an exponent that is below a threshold."""
+    return min(max(math.ldexp(threshold, -exponent) - 1.0, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -298,3 +457,28 @@ def _range(tensor: Magnitudes, counts: ExponentCounts, of: NumericFormat, scale:
 def _zero_below(of: NumericFormat) -> float:
     """The magnitude below which everything is rounded to zero."""
     return 2.0 ** (of.min_exponent - 1)
+
+
+def headroom_lines(found: Mapping[str, Headroom]) -> list[str]:
+    """Two sentences at most: what float16 would do, and which of the other formats would work."""
+    lines = [found[FLOAT16.name].sentence] if FLOAT16.name in found else []
+    others = [one for one in found.values() if one.format != FLOAT16.name]
+    return [*lines, ", ".join(f"{one.format}: {one.short}" for one in others)] if others else lines
+
+
+def layer_text(layer: str) -> str:
+    """The name of a module or parameter; the model itself has none."""
+    return layer or "the model"
+
+
+def scale_text(value: float) -> str:
+    """A scale or a magnitude, which may be of any size: powers of two as they are, others with three digits.
+
+    >>> scale_text(65536.0), scale_text(526647.6), scale_text(0.5), scale_text(5.27e16)
+    ('65,536', '527,000', '0.500', '5.3e+16')
+    """
+    if value >= 1e7:
+        return f"{value:.1e}"
+    if value >= 1000:
+        return f"{value if math.frexp(value)[0] == 0.5 else float(f'{value:.3g}'):,.0f}"
+    return number(value)

@@ -1,13 +1,191 @@
-"""Judgements on an arm's speed, memory and learning: a word for each, with its figures."""
+"""Judgements on an arm's speed, memory and learning: a word for each, with its figures and in sentences."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.parity import Parity, overall_parity
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
-from ampsweep.analysis.step_limits import StepLimit
+from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS, Position, two_one_sided_tests
+from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.runs import metric_words
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, in_brackets
+from ampsweep.analysis.step_limits import SmallStep, StepLimit, limits_text
+from ampsweep.finding import Finding
+from ampsweep.metrics import METRICS
+from ampsweep.text import num_bytes, number, percent, plural, ratio, signed
+
+_NO_LOSS: Final = "no final loss to compare"
+
+ParityVerdict = Literal["equivalent", "worse", "better", "inconclusive"]
+
+_WHERE_LOWER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
+    "inside": "equivalent",
+    "above": "worse",
+    "below": "better",
+    "open": "inconclusive",
+}
+_WHERE_HIGHER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
+    **_WHERE_LOWER_IS_BETTER,
+    "above": "better",
+    "below": "worse",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Finding):
+    """One final metric of an arm against the baseline's. Figures are in the metric's own unit (a loss, a share)."""
+
+    metric: str
+    verdict: ParityVerdict
+    n: int
+    """Pairs in which both arms took all of their steps."""
+    gap: float
+    """Mean over pairs of the arm's value minus the baseline's."""
+    low: float | None
+    high: float | None
+    """90% t-interval of the gap, that of TOST at 5%; None under three pairs."""
+    margin: float
+    """The gap that counts as none on either side: `margin_pct` of the baseline's mean loss, or percentage points."""
+    margin_pct: float
+    gap_sd: float | None
+    """Sample standard deviation of the gaps over pairs."""
+    power: float | None
+    """Chance that an arm with a true gap of zero is found equivalent with this n and this spread of gaps."""
+    further_seeds: int | None
+    """About how many more seeds would settle an inconclusive verdict (0 of the others); None if more than 100."""
+    not_worse: bool
+    """True if the interval leaves out that the arm is worse by the margin: equivalent, better, or between the two."""
+    is_share: bool
+    """True if the metric is a share that is better higher; its gaps are in percentage points."""
+    scale: float
+    """The figure that `margin_pct` is a percentage of: the baseline's mean loss, or 1 for a share."""
+
+    @property
+    def is_tested(self) -> bool:
+        """True if there are pairs enough for an interval, and so for another verdict than `inconclusive`."""
+        return self.low is not None
+
+    @property
+    def sentence(self) -> str:
+        settled_by = self.settled_by
+        return f"{metric_words(self.metric)} {self.verdict}: {self.grounds}" + (f"; {settled_by}" if settled_by else "")
+
+    @property
+    def grounds(self) -> str:
+        """The grounds of the verdict, in a clause that follows it."""
+        if not self.is_tested:
+            return f"gap {self._gap_alone} in {plural(self.n, 'pair')}, at least {MIN_PAIRS} are needed"
+        margin = f"±{number(self._factor * self.margin, 2)}{self._unit}"
+        places: dict[ParityVerdict, str] = {
+            "equivalent": "inside",
+            "worse": "below" if self.is_share else "above",
+            "better": "above" if self.is_share else "below",
+            "inconclusive": "crosses",
+        }
+        share = "" if self.is_share else f" ({self.margin_pct:g}%)"
+        return f"gap {self._gap_with_interval} {places[self.verdict]} {margin}{share}, n={self.n}"
+
+    @property
+    def settled_by(self) -> str:
+        """The seeds that would settle an inconclusive verdict, and how little these pairs could; else empty."""
+        if self.verdict != "inconclusive" or not self.is_tested:
+            return ""
+        further = self.further_seeds
+        seeds = f"about {plural(further, 'more seed')}" if further else f"more than {MAX_FURTHER_PAIRS} more seeds"
+        chance = f"{100 * (self.power or 0):.0f}% of equal arms would be found equivalent"
+        return f"{seeds} would settle it (with {self.n} and this spread, {chance})"
+
+    @property
+    def short(self) -> str:
+        """Gap and verdict in a few words."""
+        name = metric_words(self.metric)
+        if self.gap == 0:
+            return f"no {name} gap"
+        share = "" if self.is_share else f" ({signed(100 * self.gap / self.scale, 2)}%)"
+        margin = f"{self.margin_pct:g}{self._unit or '%'}"
+        told = {"equivalent": f"equivalent within {margin}", "inconclusive": "parity inconclusive"}
+        return f"{name} gap {self._gap_alone}{share}, {told.get(self.verdict, f'{self.verdict} by more than {margin}')}"
+
+    @property
+    def brief(self) -> str:
+        """The verdict alone; of an inconclusive one whether the arm may be worse."""
+        name = metric_words(self.metric)
+        if self.verdict != "inconclusive":
+            return f"{name} {self.verdict}"
+        return f"{name} not worse" if self.not_worse else f"parity of {name} open"
+
+    @property
+    def _factor(self) -> float:
+        """The factor for figures: shares are shown in percentage points."""
+        return 100.0 if self.is_share else 1.0
+
+    @property
+    def _unit(self) -> str:
+        return " pp" if self.is_share else ""
+
+    @property
+    def _gap_alone(self) -> str:
+        return f"{signed(self._factor * self.gap, 2)}{self._unit}"
+
+    @property
+    def _gap_with_interval(self) -> str:
+        if self.gap_sd == 0:
+            in_each = "of 0" if self.gap == 0 else signed(self._factor * self.gap)
+            return f"{in_each} in every pair,"
+        assert self.low is not None, self
+        assert self.high is not None, self
+        mean, low, high = (self._factor * value for value in (self.gap, self.low, self.high))
+        value, ends = Estimate(value=mean, n=self.n, low=low, high=high).text(digits=2, sign=True)
+        return f"{value}{self._unit}{in_brackets(ends)}"
+
+
+def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity | None:
+    """Hold the paired gaps of `metric` at the end of training against the margin; None where no pair has it.
+
+    Runs cut short give none: half a training is another training. A margin of nothing (a baseline loss of 0) gives
+    none either.
+
+    Args:
+        pairs: an arm's pairs with the baseline.
+        metric: a key of `metrics.METRICS` that is better lower (its margin is a percentage of the baseline's mean) or
+            a share that is better higher (its margin is in percentage points).
+        margin_pct: the margin, above 0.
+    """
+    values = [figures for pair in pairs if (figures := pair.final_figures(metric)) is not None]
+    is_share = METRICS[metric].better == "higher"
+    scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
+    if not values or scale == 0:
+        return None
+    gaps = [arm - reference for reference, arm in values]
+    margin = margin_pct / 100 * scale
+    tested = two_one_sided_tests(gaps, margin) if len(gaps) >= MIN_PAIRS else None
+    verdicts = _WHERE_HIGHER_IS_BETTER if is_share else _WHERE_LOWER_IS_BETTER
+    verdict: ParityVerdict = "inconclusive" if tested is None else verdicts[tested.position]
+    return Parity(
+        metric=metric,
+        verdict=verdict,
+        n=len(gaps),
+        gap=statistics.fmean(gaps),
+        low=None if tested is None else tested.low,
+        high=None if tested is None else tested.high,
+        margin=margin,
+        margin_pct=margin_pct,
+        gap_sd=statistics.stdev(gaps) if len(gaps) > 1 else None,
+        power=None if tested is None else tested.power,
+        further_seeds=MIN_PAIRS - len(gaps) if tested is None else tested.further_pairs,
+        not_worse=tested is not None and (tested.low > -margin if is_share else tested.high < margin),
+        is_share=is_share,
+        scale=scale,
+    )
+
+
+def overall_parity(parities: Sequence[Parity]) -> ParityVerdict | None:
+    """The verdict on all metrics of an arm: `worse` if one is, else `inconclusive` if one is; None without any."""
+    verdicts = {one.verdict for one in parities}
+    order: tuple[ParityVerdict, ...] = ("worse", "inconclusive", "equivalent", "better")
+    return next((verdict for verdict in order if verdict in verdicts), None)
+
 
 SpeedWord = Literal["faster", "slower", "unresolved", "same", "too few pairs", "not measured"]
 MemoryWord = Literal["saves", "adds", "unresolved", "same", "too few pairs", "not measured"]
@@ -40,6 +218,108 @@ class Judgements:
     num_unchecked: int = 0
     """Runs that the speedup is of, and those of them of which nothing tells whether anything else slowed them down."""
 
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """Speed, memory and parity, with all of their figures."""
+        return self.speed_text, self.memory_text, self.parity_text
+
+    @property
+    def speed_text(self) -> str:
+        """The speed with its interval and n, what limits it, and how far it was checked."""
+        n, runs = ("", self._of_which_runs) if self.contaminated else (_n(self.speedup), [])
+        return self._speed_text + n + _in_brackets([*runs, *self.speed_remarks])
+
+    @property
+    def speed_remarks(self) -> list[str]:
+        """Clauses to stand beside a speed: what limits the step, and of how many runs nothing tells who else ran."""
+        return self._remarks(self.limits)
+
+    @property
+    def memory_text(self) -> str:
+        """Bytes of peak memory saved or added, with their share and n."""
+        return self._memory_text + _n(self.memory_saved_bytes)
+
+    @property
+    def parity_text(self) -> str:
+        """Each final metric with its verdict, what that stands on and what would settle it."""
+        return "; ".join(one.sentence for one in self.parities) or _NO_LOSS
+
+    @property
+    def summary(self) -> str:
+        """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
+        n = self.num_completed_pairs
+        parities = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
+        speed = self._speed_text + _in_brackets([*self._of_which_runs, *self._short_remarks])
+        return ", ".join([speed, self._memory_text + _other_n(self.memory_saved_bytes, n), *parities])
+
+    @property
+    def brief(self) -> str:
+        """The same without intervals."""
+        learned = [one.brief for one in self.parities] or [_NO_LOSS]
+        return ", ".join([self._brief_speed + _in_brackets(self._short_remarks), self._brief_memory, *learned])
+
+    @property
+    def is_timed(self) -> bool:
+        """True if there are pairs enough to judge the speed by."""
+        return self.speed in ("faster", "slower", "same", "unresolved")
+
+    @property
+    def _speed_text(self) -> str:
+        if self.speedup is None or self.speed == "same":
+            return self._brief_speed
+        told = self.speedup.ratio_text
+        return f"{self._brief_speed}, {told}" if self.speed == "unresolved" else f"{told} the speed"
+
+    @property
+    def _brief_speed(self) -> str:
+        if self.speedup is None:
+            return f"speed not {'compared' if self.contaminated else 'measured'}"
+        words = {"same": "the same speed", "unresolved": "no resolved speed difference"}
+        return words.get(self.speed, f"{ratio(self.speedup.value)} the speed")
+
+    @property
+    def _of_which_runs(self) -> list[str]:
+        """The n of the speed where it is not that of the completed pairs, and the contaminated runs that it lacks."""
+        runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
+        if self.speedup is None:
+            return [runs] if runs else []
+        if runs:
+            return [f"n={self.speedup.n}, without {runs}"]
+        return [] if self.speedup.n == self.num_completed_pairs else [f"n={self.speedup.n}"]
+
+    def _remarks(self, limits: Sequence[StepLimit]) -> list[str]:
+        if self.speedup is None:
+            return []
+        unchecked = [unchecked_text(self.num_unchecked, self.num_timed)] if self.num_unchecked else []
+        return [f"limited by {limits_text(limits)}", *unchecked] if limits else unchecked
+
+    @property
+    def _short_remarks(self) -> list[str]:
+        """The remarks on a speed; none on launching where the workload as a whole is said to be too small."""
+        told = [limit for limit in self.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
+        return self._remarks(told)
+
+    @property
+    def _memory_text(self) -> str:
+        saved, share = self.memory_saved_bytes, self.memory_saved_pct
+        if saved is None or share is None or saved.value == 0:
+            return self._brief_memory
+        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
+        spread = in_brackets(part.text()[1])
+        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{spread})"
+        return f"{self._brief_memory}, {figure}" if self.memory == "unresolved" else figure
+
+    @property
+    def _brief_memory(self) -> str:
+        saved, share = self.memory_saved_bytes, self.memory_saved_pct
+        if saved is None or share is None:
+            return "memory not measured"
+        if self.memory == "unresolved":
+            return "no resolved memory difference"
+        if saved.value == 0:
+            return "the same peak memory"
+        return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
+
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
     """Judge an arm other than the baseline; `parities` holds its final metrics."""
@@ -54,7 +334,7 @@ def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity
         num_completed_pairs=arm.num_completed_pairs,
         contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
         limits=arm.limits,
-        workload_is_small=any(limit.kind == "launching" for limit in baseline.limits),
+        workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
         num_timed=arm.num_timed,
         num_unchecked=arm.num_unchecked,
     )
@@ -80,3 +360,21 @@ def _memory(saved: Estimate | None) -> MemoryWord:
     if not saved.resolves(0.0):
         return "unresolved"
     return "saves" if saved.value > 0 else "adds"
+
+
+def unchecked_text(num_unchecked: int, num_timed: int) -> str:
+    """A clause on runs of a speed of which nothing tells whether anything else slowed them down."""
+    share = "" if num_unchecked == num_timed else f" of {num_unchecked} of {plural(num_timed, 'run')}"
+    return f"contamination{share} unknown"
+
+
+def _in_brackets(clauses: Sequence[str]) -> str:
+    return f" ({'; '.join(clauses)})" if clauses else ""
+
+
+def _n(of: Estimate | None) -> str:
+    return "" if of is None else f", n={of.n}"
+
+
+def _other_n(of: Estimate | Parity | None, n: int) -> str:
+    return "" if of is None or of.n == n else f" (n={of.n})"

@@ -1,98 +1,54 @@
-"""Pairing of every arm with the baseline arm: runs that share a pair key differ in nothing but precision.
+"""Pairing of every arm with the baseline arm, and the figures of pairs.
 
-A run without a partner is told the one that differs least from it, found among many by tables of numbers.
+Runs that share a pair key differ in nothing but precision. A run without a partner is told the one that differs least
+from it.
 """
 
+import statistics
+from abc import ABC
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ampsweep.analysis.runs import Run, Scalar
-from ampsweep.text import first_line
+from ampsweep.analysis.runs import ENERGY_OF_SAMPLE, PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
+from ampsweep.analysis.statistics import geometric_mean
+from ampsweep.finding import Finding
+from ampsweep.text import GIB
 
 _MAX_DIFFERENCES: Final = 3
 _NOT_SET: Final = "not set"
-_UNKNOWN: Final = 0
-_NOBODY_ELSES: Final = -1
-"""Numbers of values: of what is not known, and of one that no run of the table has."""
-
-
-def is_known(value: object) -> bool:
-    """True for what two runs can differ in: texts and numbers."""
-    return isinstance(value, str | int | float)
-
-
-def or_not_set(conditions: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The conditions, with those that only others have as `not set`."""
-    return {key: conditions.get(key, _NOT_SET) for key in {**conditions, **others}}
+_KNOWN: Final = (str, int, float)
+"""Values in which two runs can differ: texts and numbers."""
 
 
 class NearestRun:
-    """Finds which of `runs`, at least one, differs least from another run: in facts, settings, conditions, environment.
+    """Finds which of `runs`, at least one, has the fewest facts, settings and conditions other than another run.
 
-    Runs that differ in their facts are compared by the number of those only; those alike in them by their settings, and
-    so on. Of equally near ones it is the first.
+    What either does not know is no difference. Of equally near ones it is the first.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
+        self._keys = list(dict.fromkeys(key for run in runs for key in self._known(run)))
+        self._rows = np.array([self._row(run) for run in runs], dtype=object)
 
     def to(self, run: Run) -> Run:
         """The run nearest to `run`."""
-        if len(self._runs) == 1:
-            return self._runs[0]
-        differing = np.zeros(len(self._runs), dtype=np.int64)
-        for of, table in self._tables:
-            differing = np.where(differing == 0, table.num_differing(of(run)), differing)
-        return self._runs[int(differing.argmin())]
+        row = np.array(self._row(run), dtype=object)
+        differs = (self._rows != row) & (self._rows != None) & (row != None)  # noqa: E711 - of each element
+        return self._runs[int(differs.sum(axis=1).argmin())]
 
-    @cached_property
-    def _tables(self) -> list[tuple[Callable[[Run], Mapping[str, Any]], "_Table"]]:
-        of_run: list[tuple[Callable[[Run], Mapping[str, Any]], str | None]] = [
-            (lambda run: run.facts, None),
-            (lambda run: run.settings, None),
-            (lambda run: run.conditions, _NOT_SET),
-            (lambda run: run.record.environment, None),
-        ]
-        return [(of, _Table([of(run) for run in self._runs], absent)) for of, absent in of_run]
+    def _row(self, run: Run) -> list[Scalar]:
+        known = self._known(run)
+        return [known.get(key) for key in self._keys]
 
-
-class _Table:
-    """Mappings as rows of numbers: a column a key, where equal values of it have one number.
-
-    Args:
-        mappings: the rows.
-        absent: the value of a key that a row, or what it is compared with, lacks; None: it is not known.
-    """
-
-    def __init__(self, mappings: Sequence[Mapping[str, Any]], absent: str | None) -> None:
-        self._absent = absent
-        self._numbers: dict[str, dict[Any, int]] = {key: {} for one in mappings for key in one}
-        self._rows = np.array([self._row(one, grows=True) for one in mappings], dtype=np.int32)
-
-    def num_differing(self, mapping: Mapping[str, Any]) -> NDArray[np.int64]:
-        """The number of keys, by row, whose values are known in both and differ."""
-        row = np.array(self._row(mapping, grows=False), dtype=np.int32)
-        differs = (self._rows != row) & (self._rows != _UNKNOWN) & (row != _UNKNOWN)
-        others = (value for key, value in mapping.items() if key not in self._numbers)
-        num_others = 0 if self._absent is None else sum(is_known(one) and one != self._absent for one in others)
-        counts: NDArray[np.int64] = differs.sum(axis=1) + num_others
-        return counts
-
-    def _row(self, mapping: Mapping[str, Any], *, grows: bool) -> list[int]:
-        row = []
-        for key, numbers in self._numbers.items():
-            value = mapping.get(key, self._absent)
-            if not is_known(value):
-                row.append(_UNKNOWN)
-            else:
-                row.append(numbers.setdefault(value, len(numbers) + 1) if grows else numbers.get(value, _NOBODY_ELSES))
-        return row
+    @staticmethod
+    def _known(run: Run) -> dict[str, Scalar]:
+        return {**run.facts, **run.settings, **run.conditions}
 
 
 @dataclass(frozen=True)
@@ -135,36 +91,61 @@ class Difference:
     here: str
 
 
-UnpairedKind = Literal[
-    "not measured",
-    "no other arm",
-    "no baseline run",
-    "no baseline run of this seed",
-    "baseline run without figures",
-    "nearest baseline run differs",
-    "unknown difference",
-]
+@dataclass(frozen=True, kw_only=True)
+class Unpaired(Finding, ABC):
+    """The reason why a measured run is in no pair."""
+
+    baseline: str
+
+
+class NoOtherArm(Unpaired):
+    """A run of the baseline alone under its pair key."""
+
+    sentence = "no other arm has a completed run with its pair key"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpaired:
-    """The reason why a run is in no pair, with the facts of its kind."""
+class NoBaselineRun(Unpaired):
+    """No run of the baseline, or none of the seed."""
 
-    kind: UnpairedKind
-    baseline: str
     seed: int | None = None
-    outcome: str | None = None
-    """The end of the run itself, or of the baseline run with its pair key."""
-    error: str | None = None
-    """The record's error, for a run without figures."""
-    differences: tuple[Difference, ...] = ()
-    """The most telling ones from the nearest baseline run, three at most of `num_differences`."""
-    num_differences: int = 0
+
+    @property
+    def sentence(self) -> str:
+        return f"there is no {self.baseline} run" + ("" if self.seed is None else f" with seed {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineWithoutFigures(Unpaired):
+    """The baseline's run with its pair key did not complete."""
+
+    outcome: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the {self.baseline} run with its pair key is {self.outcome}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestRunDiffers(Unpaired):
+    """Runs of the baseline differ in more than precision."""
+
+    differences: tuple[Difference, ...]
+    """The most telling ones from the nearest of them, three at most of `num_differences`; none: nothing tells."""
+    num_differences: int
+
+    @property
+    def sentence(self) -> str:
+        if not self.differences:
+            return f"its pair key is that of no {self.baseline} run, for a reason the records do not name"
+        told = ", ".join(f"{one.key} ({one.there} there, {one.here} here)" for one in self.differences)
+        more = self.num_differences - len(self.differences)
+        return f"the nearest {self.baseline} run differs in {told}" + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """The pairs, and the runs that are in none, each with the reason."""
+    """The pairs, and the measured runs that are in none, each with the reason."""
 
     pairs: tuple[Pair, ...]
     unpaired: tuple[tuple[Run, Unpaired], ...]
@@ -200,7 +181,7 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
         if arm != baseline
     )
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
-    left = [run for run in runs if not run.measured or (run.pair_key, run.arm) not in paired]
+    left = [run for run in runs if run.measured and (run.pair_key, run.arm) not in paired]
     baselines = _Baselines([run for run in runs if run.arm == baseline])
     return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
 
@@ -220,42 +201,30 @@ class _Baselines:
 
 
 def _reason(run: Run, baseline: str, baselines: _Baselines) -> Unpaired:
-    if not run.measured:
-        why = run.record.error or "; ".join(run.contradictions)
-        error = first_line(why) if why else None
-        return Unpaired(kind="not measured", baseline=baseline, outcome=run.outcome, error=error)
     if run.arm == baseline:
-        return Unpaired(kind="no other arm", baseline=baseline)
-    if not baselines.of_seed:
-        return Unpaired(kind="no baseline run", baseline=baseline)
+        return NoOtherArm(baseline=baseline)
     if (outcome := baselines.outcome_without_figures.get(run.record.pair_key)) is not None:
-        return Unpaired(kind="baseline run without figures", baseline=baseline, outcome=outcome)
+        return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
     if run.seed not in baselines.of_seed:
-        return Unpaired(kind="no baseline run of this seed", baseline=baseline, seed=run.seed)
-    differences = _differences(run, baselines.of_seed[run.seed].to(run))
-    if not differences:
-        return Unpaired(kind="unknown difference", baseline=baseline)
-    return Unpaired(
-        kind="nearest baseline run differs",
-        baseline=baseline,
-        differences=tuple(differences[:_MAX_DIFFERENCES]),
-        num_differences=len(differences),
-    )
+        return NoBaselineRun(baseline=baseline, seed=run.seed if baselines.of_seed else None)
+    found = _differences(run, baselines.of_seed[run.seed].to(run))
+    return NearestRunDiffers(baseline=baseline, differences=tuple(found[:_MAX_DIFFERENCES]), num_differences=len(found))
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
     """The differences of two runs of one seed, most telling first: identity, config, conditions, else environment."""
-    mine, theirs = run.record.environment, other.record.environment
-    for left, right in (
+    conditions = dict.fromkeys([*run.conditions, *other.conditions], _NOT_SET)
+    for here, there in (
         (run.facts, other.facts),
         (run.settings, other.settings),
-        (or_not_set(run.conditions, other.conditions), or_not_set(other.conditions, run.conditions)),
-        (mine, theirs),
+        (conditions | run.conditions, conditions | other.conditions),
+        (run.record.environment, other.record.environment),
     ):
+        both = [(key, there.get(key), value) for key, value in here.items()]
         found = [
-            Difference(key, there=str(right[key]), here=str(value))
-            for key, value in left.items()
-            if is_known(value) and is_known(right.get(key)) and right[key] != value
+            Difference(key, there=str(other_value), here=str(value))
+            for key, other_value, value in both
+            if isinstance(value, _KNOWN) and isinstance(other_value, _KNOWN) and value != other_value
         ]
         if found:
             return found
@@ -269,3 +238,99 @@ def _mean_figure(runs: Sequence[Run], key: str) -> float | None:
 
 def _both(baseline: float | None, arm: float | None) -> tuple[float, float] | None:
     return None if baseline is None or arm is None else (baseline, arm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineThere:
+    """The baseline's figures in the pairs of another arm; None where they are those of the baseline's own row."""
+
+    step_ms: float | None
+    peak_memory_bytes: float | None
+    val_loss: float | None
+    val_accuracy: float | None
+
+
+Figures = dict[str, tuple[float, float]]
+"""Pair key -> (baseline, arm), of the pairs that have both."""
+
+
+def times_of(pairs: Iterable[Pair]) -> Figures:
+    """Step times in ms of the uncontaminated runs."""
+    known = _known((pair.pair_key, pair.speed_figures(STEP_MS)) for pair in pairs)
+    return {key: both for key, both in known.items() if min(both) > 0}
+
+
+def energies_of(pairs: Iterable[Pair]) -> Figures:
+    """Joules a training sample of the uncontaminated runs."""
+    known = _known((pair.pair_key, pair.speed_figures(ENERGY_OF_SAMPLE)) for pair in pairs)
+    return {key: both for key, both in known.items() if min(both) > 0}
+
+
+def peaks_of(pairs: Iterable[Pair]) -> Figures:
+    """Peaks of memory in GiB."""
+    known = _known((pair.pair_key, pair.figures(PEAK_MEMORY)) for pair in pairs)
+    return {key: both for key, both in known.items() if both[0] > 0}
+
+
+def losses_of(pairs: Iterable[Pair]) -> Figures:
+    """Final validation losses of runs that took all of their steps."""
+    return _known((pair.pair_key, pair.final_figures(VAL_LOSS)) for pair in pairs)
+
+
+def accuracies_of(pairs: Iterable[Pair]) -> Figures:
+    """Final accuracies of the same."""
+    return _known((pair.pair_key, pair.final_figures(VAL_ACCURACY)) for pair in pairs)
+
+
+def _known(figures: Iterable[tuple[str, tuple[float, float] | None]]) -> Figures:
+    return {key: both for key, both in figures if both is not None}
+
+
+@dataclass(frozen=True)
+class PairedRuns:
+    """The pairs behind one row of a table."""
+
+    pairs: Sequence[Pair]
+    is_baseline: bool
+
+    def figures(self, of: Callable[[Iterable[Pair]], Figures]) -> dict[str, float]:
+        """The figure of the row's own side by pair key. The baseline's is the same in the pairs of every arm."""
+        return {key: both[0 if self.is_baseline else 1] for key, both in of(self.pairs).items()}
+
+    def timed_runs(self) -> list[Run]:
+        """The uncontaminated runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
+        sides = [
+            pair.baseline_runs if self.is_baseline else (*pair.baseline_runs, *pair.arm_runs)
+            for pair in self.pairs
+            if times_of([pair])
+        ]
+        return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
+
+
+def figures_of_runs(runs: Sequence[Run], key: str) -> dict[str, float]:
+    """The figure by pair key of runs that may be in no pair; repeats of a seed are averaged, as they are in pairs."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        if (value := run.figure(key)) is not None:
+            values[run.pair_key].append(value)
+    return {key: statistics.fmean(repeats) for key, repeats in values.items()}
+
+
+def baseline_there(pairs: Sequence[Pair], all_pairs: Sequence[Pair]) -> BaselineThere | None:
+    """The baseline's figures in an arm's `pairs`, as far as those behind its own row (`all_pairs`) are others."""
+
+    def in_these_alone(of: Callable[[Iterable[Pair]], Figures]) -> list[float]:
+        here, everywhere = (PairedRuns(some, is_baseline=True).figures(of) for some in (pairs, all_pairs))
+        is_same = here.keys() == everywhere.keys() or len(set(everywhere.values())) == 1
+        return [] if is_same else list(here.values())
+
+    times, peaks = in_these_alone(times_of), in_these_alone(peaks_of)
+    losses, shares = in_these_alone(losses_of), in_these_alone(accuracies_of)
+    if not any((times, peaks, losses, shares)):
+        return None
+    return BaselineThere(
+        step_ms=geometric_mean(times),
+        peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
+        val_loss=statistics.fmean(losses) if losses else None,
+        val_accuracy=statistics.fmean(shares) if shares else None,
+    )

@@ -6,8 +6,9 @@ from typing import Final
 
 from ampsweep.analysis.runs import LARGEST_FIGURE, Run
 from ampsweep.analysis.statistics import known_median
+from ampsweep.finding import Finding
 from ampsweep.record.parts import RankFigures
-from ampsweep.text import GIB
+from ampsweep.text import GIB, MIB, milliseconds, num_bytes, percent, plural
 
 MIN_MEMORY_SPREAD: Final = 0.01
 """Share of the fullest rank's peak by which the emptiest must lie below it to be worth a word."""
@@ -35,7 +36,7 @@ class RankRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankTable:
+class RankTable(Finding):
     """All ranks of one run or several of the same number of ranks."""
 
     num_runs: int
@@ -65,6 +66,54 @@ class RankTable:
         """True if the fastest rank's step is shorter by more than a twentieth."""
         longest = max((one.step_ms for one in self.rows if one.step_ms is not None), default=0.0)
         return (self.time_spread_ms or 0.0) > MIN_TIME_SPREAD * longest
+
+    @property
+    def sentence(self) -> str:
+        """The fullest and the slowest rank, with the spread where it matters, and what is reduced in a step."""
+        told = [self._fullest, self._slowest, self._waiting, self._reduced]
+        return "; ".join(one for one in told if one is not None) or plural(len(self.rows), "rank")
+
+    def _row(self, rank: int | None) -> RankRow | None:
+        return next((one for one in self.rows if one.rank == rank), None)
+
+    @property
+    def _fullest(self) -> str | None:
+        row = self._row(self.fullest)
+        if row is None or row.peak_bytes is None:
+            return None
+        peak, spread = num_bytes(row.peak_bytes), self.memory_spread_bytes
+        if not spread:
+            count = plural(len(self.rows), "rank")
+            return f"the {count} have the same peak of {peak}" if len(self.rows) > 1 else None
+        told = f"rank {row.rank} is the fullest, with a peak of {peak}"
+        if not self.memory_spread_matters:
+            return f"{told}; the others have as much within 1%"
+        return f"{told}, {num_bytes(spread)} ({percent(100 * spread / row.peak_bytes)}) more than the emptiest"
+
+    @property
+    def _slowest(self) -> str | None:
+        row = self._row(self.slowest)
+        if row is None or row.step_ms is None or len(self.rows) == 1:
+            return None
+        told = f"rank {row.rank} is the slowest, with {milliseconds(row.step_ms)} a step"
+        if not self.time_spread_matters or self.time_spread_ms is None:
+            return f"{told}; the others take as long within 5%"
+        return f"{told}, {milliseconds(self.time_spread_ms)} more than the fastest"
+
+    @property
+    def _waiting(self) -> str | None:
+        row = self._row(self.waited_for)
+        if row is None or row.communication_ms is None:
+            return None
+        longest = max(one.communication_ms for one in self.rows if one.communication_ms is not None)
+        waits = f"in a step it waits {milliseconds(row.communication_ms)} for them"
+        return f"the others wait for rank {row.rank}: {waits}, and they up to {milliseconds(longest)}"
+
+    @property
+    def _reduced(self) -> str | None:
+        if self.reduced_mib is None:
+            return None
+        return f"each rank hands {num_bytes(self.reduced_mib * MIB)} of gradients to the reduction in a step"
 
 
 def ranks_of_arm(runs: Sequence[Run]) -> RankTable | None:

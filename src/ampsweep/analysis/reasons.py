@@ -1,41 +1,27 @@
-"""Reasons for the speed and memory of the arms, computed from records, each with its figures.
+"""Reasons for the speed and memory of the arms, and known pitfalls of the dtypes that they train in.
 
-A fact that the records lack gives no reason. A reason states a fact, not its cost.
+Both are computed from records, each with its figures; a fact that the records lack gives none. A reason states a fact,
+not its cost. What limits a step is in `step_limits`, contamination among the findings on runs.
+
+The figures of pitfalls are those of the formats (`numeric_formats`): of a number with p binary digits rounding to the
+nearest loses every change of less than 2**-(p + 1) of it. Where a mode computes in a way of its own, nothing is told of
+its updates.
 """
 
-import statistics
+from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from ampsweep.analysis.arms import SKIPPED_STEPS
-from ampsweep.analysis.causes import Cause, causes
-from ampsweep.analysis.runs import STEP_MS, Run
-from ampsweep.analysis.step_limits import (
-    DATA_WAIT_MS,
-    LAUNCH_MS,
-    MIN_UTILIZATION_PCT,
-    MIN_WAIT_SHARE,
-    UTILIZATION_PCT,
-    SmallStep,
-    small_step,
-)
+from ampsweep.analysis.runs import Run
+from ampsweep.analysis.statistics import known_median
 from ampsweep.analysis.waterfall import Waterfall
+from ampsweep.config.modes import mode_of
+from ampsweep.finding import Finding
+from ampsweep.numeric_formats import FORMATS
 from ampsweep.record import RunRecord
-
-ReasonKind = Literal[
-    "too_small",
-    "launching",
-    "little_arithmetic",
-    "odd_sizes",
-    "idle_device",
-    "waiting_for_data",
-    "float32_arithmetic",
-    "skipped_steps",
-    "contaminated",
-    "cast_cache",
-    "few_activations",
-]
+from ampsweep.text import number
 
 MAX_MFU_PCT: Final = 20.0
 """Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
@@ -47,25 +33,155 @@ MULTIPLE: Final = 8
 """16 bytes of a 16-bit type: sizes that are no multiple of it are slower, or before cuBLAS 11 not done by tensor cores.
 Source: NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core Requirements"."""
 
+_NARROW: Final = ("bfloat16", "float16")
+_UPDATES: Final = "P. Zamirai et al., Revisiting BFloat16 Training, arXiv:2010.06192"
+_SCALING: Final = "P. Micikevicius et al., Mixed Precision Training, arXiv:1710.03740"
+_SUMS: Final = "N. J. Higham, The Accuracy of Floating Point Summation, SIAM J. Sci. Comput. 14 (1993)"
+
 _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
-_HALF: Final = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class Reason(Finding, ABC):
     """One reason, of an arm or (None) of the whole workload."""
 
-    kind: ReasonKind
     arm: str | None
-    evidence: Mapping[str, float]
-    """The figures behind the reason, by metric, config key, dtype or name."""
-    small_step: SmallStep | None = None
-    """The sign of a reason `too_small` or `launching`."""
-    on_gpu: bool = False
-    num_runs: int = 0
-    """The arm's runs, of which some are contaminated."""
-    causes: tuple[Cause, ...] = ()
-    """The causes that contaminated runs recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LittleArithmetic(Reason):
+    """The baseline reaches little of the device's peak."""
+
+    baseline: str
+    mfu_pct: float
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.baseline} reaches {number(self.mfu_pct)}% of the device's peak: little of a step is arithmetic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddSizes(Reason):
+    """Sizes of matrix products that tensor cores cannot take at full rate."""
+
+    sizes: dict[str, int]
+    """By config key, or product of them."""
+
+    @property
+    def sentence(self) -> str:
+        told = ", ".join(f"{key} = {size}" for key, size in self.sizes.items())
+        return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float32Arithmetic(Reason):
+    """A part of the arithmetic of a step in half precision that stayed in float32."""
+
+    share_pct: float
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.share_pct:.0f}% of the matmul and convolution operations stayed in float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedSteps(Reason):
+    """Steps that the scaler skipped, of all runs together."""
+
+    skipped_steps: int
+    steps: int
+
+    @property
+    def sentence(self) -> str:
+        return f"the scaler skipped {self.skipped_steps} of {self.steps} steps, in which nothing was learned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastCache(Reason):
+    """Copies of float32 weights outweigh what autocast saves."""
+
+    autocast_weights_bytes: int
+    activations_saved_bytes: int
+    sentence = "half-precision copies of the weights take as much as the activations save, or more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewActivations(Reason):
+    """Little of the baseline's peak is what autocast shrinks."""
+
+    baseline: str
+    activations_bytes: int
+    peak_bytes: int
+
+    @property
+    def sentence(self) -> str:
+        share = f"{100 * self.activations_bytes / self.peak_bytes:.0f}% of the bytes"
+        return f"at the peak of {self.baseline}, activations, all that autocast shrinks, are {share}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pitfall(Finding, ABC):
+    """Something that may go wrong in a dtype, told with its source."""
+
+    arms: tuple[str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VanishingUpdates(Pitfall):
+    """Parameters are rounded in every step."""
+
+    lost_below: float
+    """The share of a number under which a change of it vanishes."""
+
+    @property
+    def sentence(self) -> str:
+        lost = _share(self.lost_below)
+        return f"updates of less than {lost} of a weight vanish, as {self.dtype} parameters are rounded ({_UPDATES})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StuckMoment(Pitfall):
+    """The optimizer's second moment is rounded up again whenever it should fall."""
+
+    decay: float
+    """The share that a step takes off."""
+    lost_below: float
+
+    @property
+    def sentence(self) -> str:
+        takes = f"a step takes {_share(self.decay)} off it"
+        loses = f"{self.dtype} loses changes of less than {_share(self.lost_below)}"
+        digits = f"{FORMATS[self.dtype].digits} binary digits, torch.finfo"
+        return f"the optimizer's second moment cannot fall: {takes}, and {loses} ({digits})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoScaler(Pitfall):
+    """Nothing keeps gradients in the range of the dtype."""
+
+    zero_below: float
+    """The magnitude under which a number becomes zero."""
+
+    @property
+    def sentence(self) -> str:
+        lost = f"gradients below {self.zero_below:.1e} become zero in {self.dtype}"
+        return f"{lost}, and no scaler lifts them ({_SCALING})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowSums(Pitfall):
+    """Gradients of several micro-batches, or of several ranks, are added up in a narrow dtype."""
+
+    of: str
+    """`micro-batches` or `ranks`."""
+    num_summed: int
+    lost_below: float
+
+    @property
+    def sentence(self) -> str:
+        added = f"the gradients of {self.num_summed} {self.of} are added up in {self.dtype}"
+        return f"{added}, which loses what is less than {_share(self.lost_below)} of a sum ({_SUMS})"
 
 
 def find_reasons(
@@ -79,18 +195,23 @@ def find_reasons(
         baseline: label of the arm the others are compared with.
     """
     measured = [run for run in runs if run.measured]
-    baseline_runs = [run for run in measured if run.arm == baseline]
-    is_small = small_step(baseline_runs) is not None
-    found = [*_of_the_workload(baseline_runs, measured)]
+    found = [*_of_the_workload([run for run in measured if run.arm == baseline], measured)]
     for arm in (baseline, *waterfalls):
         own = [run for run in measured if run.arm == arm]
         if own:
-            small = None if is_small else small_step(own)
-            if small is not None:
-                found.append(Reason(kind="launching", arm=arm, evidence=_of_small(small), small_step=small))
             found += _of_the_arm(arm, own)
-            found += _of_its_memory(arm, own[0], waterfalls.get(arm))
+            found += _of_its_memory(arm, baseline, own[0], waterfalls.get(arm))
     return tuple(found)
+
+
+def find_pitfalls(runs: Mapping[str, Sequence[Run]]) -> tuple[Pitfall, ...]:
+    """The pitfalls of the arms with these runs, each once; of an arm whose records have no dtypes none is known."""
+    arms: dict[Pitfall, list[str]] = {}
+    for arm, own in runs.items():
+        first = next((run for run in own if run.dtypes), None)
+        for one in () if first is None else _pitfalls(first):
+            arms.setdefault(one, []).append(arm)
+    return tuple(replace(one, arms=tuple(of)) for one, of in arms.items())
 
 
 def odd_sizes(record: RunRecord) -> dict[str, int]:
@@ -98,7 +219,7 @@ def odd_sizes(record: RunRecord) -> dict[str, int]:
 
     Tensor cores cannot take these at full rate. Empty where the config names none.
     """
-    model, identity = _mapping(record.config.get("model")), record.identity
+    model, identity = _section(record.config, "model"), record.identity
     known = {key: size for key, size in model.items() if type(size) is int and size > 0}
     sizes = {f"model.{key}": known[key] for key in _SIZES if key in known}
     if "hidden_size" in known and "num_heads" in known:
@@ -109,88 +230,75 @@ def odd_sizes(record: RunRecord) -> dict[str, int]:
 
 
 def _of_the_workload(baseline_runs: Sequence[Run], runs: Sequence[Run]) -> Iterator[Reason]:
-    small = small_step(baseline_runs)
-    if small is not None:
-        yield Reason(kind="too_small", arm=None, evidence=_of_small(small), small_step=small)
-    mfu = _medians(baseline_runs, "perf/mfu_pct")
-    if any(share < MAX_MFU_PCT for share in mfu.values()):
-        yield Reason(kind="little_arithmetic", arm=None, evidence=mfu)
-    halves = [run for run in runs if run.record.identity.dtype in _HALF and _on_gpu(run)]
+    mfu_pct = known_median(run.figure("perf/mfu_pct") for run in baseline_runs)
+    if mfu_pct is not None and mfu_pct < MAX_MFU_PCT:
+        yield LittleArithmetic(arm=None, baseline=baseline_runs[0].arm, mfu_pct=mfu_pct)
+    halves = [run for run in runs if run.record.identity.dtype in _NARROW and _on_gpu(run)]
     sizes = odd_sizes(halves[0].record) if halves else {}
     if sizes:
-        yield Reason(kind="odd_sizes", arm=None, evidence=sizes)
+        yield OddSizes(arm=None, sizes=sizes)
 
 
 def _of_the_arm(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
-    on_gpu = _on_gpu(runs[0])
-    utilization = _medians(runs, UTILIZATION_PCT)
-    if on_gpu and any(share < MIN_UTILIZATION_PCT for share in utilization.values()):
-        yield Reason(kind="idle_device", arm=arm, evidence=utilization)
-    wait = _medians([run for run in runs if run.contamination is None], DATA_WAIT_MS, STEP_MS)
-    if len(wait) == 2 and wait[DATA_WAIT_MS] >= MIN_WAIT_SHARE * wait[STEP_MS]:
-        yield Reason(kind="waiting_for_data", arm=arm, evidence=wait, on_gpu=on_gpu)
-    yield from _float32_arithmetic(arm, runs)
-    yield from _skipped_steps(arm, runs)
-    contaminated = [(run, cause) for run in runs if (cause := run.contamination) is not None]
-    if contaminated:
-        yield Reason(
-            kind="contaminated",
-            arm=arm,
-            evidence={"num_runs": len(contaminated)},
-            num_runs=len(runs),
-            causes=causes((run.seed, cause) for run, cause in contaminated),
-        )
-
-
-def _of_small(small: SmallStep) -> dict[str, float]:
-    known = {STEP_MS: small.step_ms, LAUNCH_MS: small.launch_ms, "num_operators": small.num_operators}
-    return {key: value for key, value in known.items() if value is not None}
-
-
-def _float32_arithmetic(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
     flops = next((found for run in runs if (found := run.record.proof.flops)), {})
-    if runs[0].record.identity.dtype in _HALF and wide_flops(flops) >= MIN_FLOAT32_SHARE * sum(flops.values()) > 0:
-        yield Reason(kind="float32_arithmetic", arm=arm, evidence=dict(flops))
-
-
-def wide_flops(flops: Mapping[str, float]) -> float:
-    """The part of `flops`, by dtype, that was computed in float32 or wider."""
-    return sum(count for dtype, count in flops.items() if dtype in ("float32", "float64"))
-
-
-def _skipped_steps(arm: str, runs: Sequence[Run]) -> Iterator[Reason]:
+    total, wide = sum(flops.values()), sum(flops.get(dtype, 0) for dtype in ("float32", "float64"))
+    if runs[0].record.identity.dtype in _NARROW and wide >= MIN_FLOAT32_SHARE * total > 0:
+        yield Float32Arithmetic(arm=arm, share_pct=100 * wide / total)
     skipped = sum(run.figure(SKIPPED_STEPS) or 0 for run in runs)
     steps = skipped + sum(run.figure("amp/applied_steps") or 0 for run in runs)
     if skipped > 0 and skipped >= MIN_SKIPPED_SHARE * steps:
-        yield Reason(kind="skipped_steps", arm=arm, evidence={"skipped_steps": skipped, "steps": steps})
+        yield SkippedSteps(arm=arm, skipped_steps=round(skipped), steps=round(steps))
 
 
-def _of_its_memory(arm: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
+def _of_its_memory(arm: str, baseline: str, run: Run, waterfall: Waterfall | None) -> Iterator[Reason]:
     """Reasons from autocast's effects on memory: float32 weights stay and are copied, activations shrink."""
-    precision = run.record.config.get("precision", {})
+    precision = _section(run.record.config, "precision")
     if waterfall is None or not precision.get("autocast") or precision.get("parameters") != "float32":
         return
     steps = {step.category: step for step in waterfall.steps}
     copies, activations = steps.get("autocast_weights"), steps.get("activations")
     saved = -activations.change_bytes if activations else 0
     if copies is not None and copies.change_bytes > 0 and copies.change_bytes >= saved:
-        evidence = {"autocast_weights_bytes": copies.change_bytes, "activations_saved_bytes": saved}
-        yield Reason(kind="cast_cache", arm=arm, evidence=evidence)
+        yield CastCache(arm=arm, autocast_weights_bytes=copies.change_bytes, activations_saved_bytes=saved)
     held = activations.baseline_bytes if activations else 0
     if held < MIN_ACTIVATIONS_SHARE * waterfall.baseline_bytes:
-        evidence = {"activations_bytes": held, "peak_bytes": waterfall.baseline_bytes}
-        yield Reason(kind="few_activations", arm=arm, evidence=evidence)
+        yield FewActivations(arm=arm, baseline=baseline, activations_bytes=held, peak_bytes=waterfall.baseline_bytes)
 
 
-def _medians(runs: Sequence[Run], *keys: str) -> dict[str, float]:
-    """Median over runs of each metric that is known."""
-    values = {key: [value for run in runs if (value := run.figure(key)) is not None] for key in keys}
-    return {key: statistics.median(known) for key, known in values.items() if known}
+def _pitfalls(run: Run) -> Iterator[Pitfall]:
+    """The pitfalls of a run's dtypes, still without the names of arms."""
+    dtypes, config, identity = run.dtypes, run.record.config, run.record.identity
+    parameters, state = dtypes.get("parameters", ""), dtypes.get("optimizer_state", "")
+    mode = mode_of(run.arm)
+    rounds_to_nearest = mode is not None and mode.implementation is None  # torch's optimizer updates them itself
+    if parameters in _NARROW and rounds_to_nearest:
+        yield VanishingUpdates(arms=(), dtype=parameters, lost_below=_lost_below(parameters))
+    decay = 1 - _section(config, "optimizer").get("beta2", 1)
+    if state in _NARROW and rounds_to_nearest and 0 < decay < _lost_below(state):
+        yield StuckMoment(arms=(), dtype=state, decay=decay, lost_below=_lost_below(state))
+    if parameters == "float16" and not _section(config, "precision").get("grad_scaler"):
+        yield NoScaler(arms=(), dtype=parameters, zero_below=2.0 ** (FORMATS["float16"].min_exponent - 1))
+    for of, kind, count in (
+        ("micro-batches", "gradients", identity.grad_accum_steps),
+        ("ranks", "reduction", identity.world_size),
+    ):
+        dtype = dtypes.get(kind, "")
+        if count > 1 and dtype in _NARROW:
+            yield NarrowSums(arms=(), dtype=dtype, of=of, num_summed=count, lost_below=_lost_below(dtype))
+
+
+def _lost_below(dtype: str) -> float:
+    return 2.0 ** -(FORMATS[dtype].digits + 1)
+
+
+def _share(value: float) -> str:
+    return f"{number(100 * value, 2)}%"
 
 
 def _on_gpu(run: Run) -> bool:
     return run.record.identity.device.startswith("cuda")
 
 
-def _mapping(node: Any) -> Mapping[str, Any]:
-    return node if isinstance(node, Mapping) else {}
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {}

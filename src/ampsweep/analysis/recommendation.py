@@ -21,24 +21,118 @@ The rule:
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate, OpenKind, Refusal
-from ampsweep.analysis.costs import Ranking, ranking
-from ampsweep.analysis.goal import Goal
+from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
+from ampsweep.analysis.costs import Goal, Ranking, ranking
+from ampsweep.analysis.runs import metric_words
 from ampsweep.analysis.statistics import mean_ratio
-from ampsweep.analysis.step_limits import SmallStep
+from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
+from ampsweep.finding import Finding
+from ampsweep.text import num_bytes
 
 Standing = Literal["recommended", "eligible", "undecided", "refused"]
-UndecidedKind = Literal[
-    "no baseline run", "baseline refused", "no other arm", "too small", "no energy", "over memory", "rivals"
-]
 
 MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
+
+_OTHER_BASELINE: Final = "compare with another arm (report.baseline)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undecided(Finding, ABC):
+    """The reason why no arm can be recommended yet."""
+
+    baseline: str
+
+    @property
+    @abstractmethod
+    def next_steps(self) -> tuple[str, ...]:
+        """The steps that would decide it."""
+
+
+class NoBaseline(Undecided):
+    """The baseline did not run."""
+
+    @property
+    def sentence(self) -> str:
+        return f"there is no {self.baseline} run to compare with"
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        return (f"run {self.baseline}, or {_OTHER_BASELINE}",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRefused(Undecided):
+    """The baseline's runs are nothing to compare with."""
+
+    refusal: Refusal
+    next_steps = (_OTHER_BASELINE,)
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.baseline}, which all is compared with, is refused: {self.refusal.sentence}"
+
+
+class NoOtherArms(Undecided):
+    """Nothing but the baseline ran."""
+
+    next_steps = ("run other precision modes",)
+
+    @property
+    def sentence(self) -> str:
+        return f"there is no arm besides {self.baseline}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTooSmall(Undecided):
+    """The workload is too small to judge speed by."""
+
+    small_step: SmallStep
+    sentence = TOO_SMALL
+    next_steps = (LARGER,)
+
+
+class NoEnergy(Undecided):
+    """Energy is to be little, and was not counted."""
+
+    sentence = "no device counted the energy of any arm"
+    next_steps = ("compare on a device that counts its energy, or by time (report.objective)",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingFits(Undecided):
+    """Every arm that could be recommended needs more than the memory given."""
+
+    limit_bytes: float
+    next_steps = ("allow more memory (report.memory_gib), or compare modes that need less",)
+
+    @property
+    def sentence(self) -> str:
+        return f"no arm that could be recommended fits into the {num_bytes(self.limit_bytes)} given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals(Undecided):
+    """Undecided arms may be better than the one that would be recommended but for them."""
+
+    leader: str | None
+    missing: tuple[Missing, ...]
+    """The first thing missing of each rival."""
+
+    @property
+    def sentence(self) -> str:
+        first, may_be = self.missing[0], "the one" if self.leader is None else f"better than {self.leader}"
+        return f"{first.arm} may be {may_be}, but {first.sentence}"
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.next_step for one in self.missing))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +141,11 @@ class ArmStanding:
 
     arm: str
     standing: Standing
+    reason: str
+    """The sentence of the refusal or of what is missing, else the arm's judgements in words."""
     refusal: Refusal | None = None
     """Set for a refused arm."""
-    open: OpenKind | None = None
+    missing: Missing | None = None
     """The first thing missing, of an undecided arm."""
 
 
@@ -59,17 +155,28 @@ class Recommendation:
 
     baseline: str
     arm: str | None
-    undecided: UndecidedKind | None
-    leader: str | None = None
-    """The arm that would be recommended but for `rivals`, which are undecided and may be better."""
-    rivals: tuple[str, ...] = ()
-    small_step: SmallStep | None = None
-    """The sign that the workload is too small to judge speed by."""
+    undecided: Undecided | None
     standings: tuple[ArmStanding, ...] = ()
     """The baseline's first; none where it did not run."""
     ranking: Ranking | None = None
     """The cost that arms were ranked by; None where nothing could be."""
     goal: Goal = field(default_factory=Goal)
+
+    @property
+    def goes_by(self) -> str | None:
+        """The cost that ranked the arms, and why it is not the one up to the loss; None where nothing could be."""
+        ranked, limit = self.ranking, self.goal.memory_bytes
+        if ranked is None:
+            return None
+        within = "" if limit is None else f", within {num_bytes(limit)}"
+        if ranked.is_to_loss:
+            loss = f"the {metric_words(ranked.metric or '')} that {self.baseline} ends at"
+            return f"the {ranked.objective} to {loss} (and {ranked.margin_pct:g}% of margin){within}"
+        rule = f"the {ranked.cost}, among arms whose final loss is not worse{within}"
+        if not ranked.passed_over:
+            return f"{rule}; the {ranked.objective} to the loss is not known while no arm has three completed pairs"
+        why = "; ".join(one.sentence for one in ranked.passed_over)
+        return f"{rule}; not by the {ranked.objective} to the loss: {why}"
 
 
 def recommend(
@@ -90,38 +197,44 @@ def recommend(
         goal: the cost that is to be little, and the memory given.
     """
     chosen: _Option | None = None
-    rivals: list[Candidate] = []
-    undecided: UndecidedKind | None = None
+    undecided: Undecided | None = None
     ranked = _ranking(candidates, goal)
-    if baseline_refusal is not None and baseline_refusal.kind != "over memory":
-        undecided = "baseline refused"
+    if baseline_refusal is not None and not isinstance(baseline_refusal, OverMemory):
+        undecided = BaselineRefused(baseline=baseline.arm, refusal=baseline_refusal)
     elif not candidates:
-        undecided = "no other arm"
+        undecided = NoOtherArms(baseline=baseline.arm)
     elif small_step is not None:
-        undecided = "too small"
+        undecided = StepTooSmall(baseline=baseline.arm, small_step=small_step)
     elif goal.objective == "energy" and not any(one.cost(ranked.cost).by_pair for one in candidates):
-        undecided = "no energy"
+        undecided = NoEnergy(baseline=baseline.arm)
     else:
-        others = [option for one in candidates if _is_eligible(one, ranked) and (option := _option(one, ranked))]
-        options = [_baseline_option(baseline, candidates, ranked), *others] if baseline_refusal is None else others
+        in_question = [one for one in candidates if one.refusal is None]
+        eligible = [one for one in in_question if one.open(ranked) is None]
+        options = [option for one in eligible if (option := _option(one, ranked)) is not None]
+        if baseline_refusal is None:
+            options.insert(0, _baseline_option(baseline, candidates, ranked))
         chosen = _choose(options) if options else None
-        rivals = [one for one in candidates if _is_open(one, ranked) and _might_be_chosen(one, chosen, ranked)]
-        undecided = "rivals" if rivals else "over memory" if chosen is None else None
+        missing = {one.arm: what for one in in_question if (what := one.open(ranked)) is not None}
+        rivals = [one for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, ranked)]
+        if rivals:
+            leader = None if chosen is None else chosen.arm
+            of_rivals = tuple(missing[one.arm] for one in rivals)
+            undecided = Rivals(baseline=baseline.arm, leader=leader, missing=of_rivals)
+        elif chosen is None:
+            undecided = NothingFits(baseline=baseline.arm, limit_bytes=goal.memory_bytes or 0.0)
     arm = chosen.arm if chosen is not None and undecided is None else None
     reference = ArmStanding(
         arm=baseline.arm,
         standing="refused" if baseline_refusal else "recommended" if arm == baseline.arm else "eligible",
+        reason=baseline_refusal.sentence if baseline_refusal else "what the others are compared with",
         refusal=baseline_refusal,
     )
     return Recommendation(
         baseline=baseline.arm,
         arm=arm,
         undecided=undecided,
-        leader=chosen.arm if chosen is not None and rivals else None,
-        rivals=tuple(one.arm for one in rivals),
-        small_step=small_step,
         standings=(reference, *(_standing(one, arm, small_step, ranked) for one in candidates)),
-        ranking=ranked if undecided in (None, "rivals") else None,
+        ranking=ranked if undecided is None or isinstance(undecided, Rivals) else None,
         goal=goal,
     )
 
@@ -143,15 +256,7 @@ def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Part 2 of the rule."""
     judged = [one for one in candidates if one.is_judged]
     settled = [one for one in judged if one.open_parity is None]
-    return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
-
-
-def _is_eligible(one: Candidate, ranked: Ranking) -> bool:
-    return one.refusal is None and one.open(ranked) is None
-
-
-def _is_open(one: Candidate, ranked: Ranking) -> bool:
-    return one.refusal is None and one.open(ranked) is not None
+    return ranking(goal.objective, {one.arm: (one.pairs, one.to_loss) for one in settled or judged})
 
 
 def _option(one: Candidate, ranked: Ranking) -> _Option | None:
@@ -204,9 +309,9 @@ def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) ->
 
 def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | None, ranked: Ranking) -> ArmStanding:
     if one.refusal is not None:
-        return ArmStanding(arm=one.arm, standing="refused", refusal=one.refusal)
-    if (missing := one.open(ranked)) is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", open=missing)
-    if small_step is not None:
-        return ArmStanding(arm=one.arm, standing="undecided", open="too small")
-    return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible")
+        return ArmStanding(arm=one.arm, standing="refused", reason=one.refusal.sentence, refusal=one.refusal)
+    missing = one.open(ranked) or (None if small_step is None else SmallWorkload(arm=one.arm))
+    if missing is not None:
+        return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
+    told = f"{one.judgements.summary} (n={one.judgements.num_completed_pairs})"
+    return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible", reason=told)

@@ -251,6 +251,11 @@ def figure(record: RunRecord, key: str) -> float | None:
     return float(value) if value == 0 or SMALLEST_FIGURE <= abs(value) <= LARGEST_FIGURE else None
 
 
+def metric_words(metric: str) -> str:
+    """A metric's key in a sentence: 'val loss'."""
+    return metric.replace("/", " ")
+
+
 def _leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
     leaves: list[tuple[str, Scalar]] = []
     for key, value in node.items():

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from ampsweep.analysis.equivalence import Position, two_one_sided_tests
-from ampsweep.analysis.loss_curves import TRAIN_LOSS, Series
-from ampsweep.analysis.run_entry import RunEntry, run_entry
+from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, run_entry, statuses_text
 from ampsweep.analysis.runs import VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import MIN_PAIRS, Spread, spread
+from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
 from ampsweep.analysis.workloads import Workload
-from ampsweep.text import first_line
+from ampsweep.text import first_line, loss, percent, plural, signed
 
 SEAM_VAL_LOSS: Final = "seam/val_loss"
 SKIPPED_STEPS: Final = "amp/skipped_steps"
@@ -24,18 +24,22 @@ SEAM_KEYS: Final = (TRAIN_LOSS, VAL_LOSS, SEAM_VAL_LOSS, SKIPPED_STEPS)
 NUM_NEAR_STEPS: Final = 10
 """Steps after the seam in which a scaler that starts afresh has found its scale."""
 
+_NO_CHANGE: Final = "No change of precision"
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 
-AllSeries = Mapping[Path, Mapping[str, Series]]
+AllSeries = Mapping[Path, Mapping[str, MetricSeries]]
 """Run directory -> metric key -> series."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeamNote:
-    """A part of the checkpoint that did not carry over as it was saved, in the record's words."""
+_FINALLY: Final[dict[Position | None, str]] = {
+    "above": "still worse by more than that",
+    "below": "better by more than that",
+    "open": "undecided",
+}
 
-    text: str
-    seeds: tuple[int, ...]
+
+class NotCarriedOver(RunFinding):
+    """A part of the checkpoint that did not carry over as it was saved, in the record's words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,7 @@ class Seam:
     """The gap that counts as none: `margin_pct` of the uninterrupted runs' mean final loss."""
     skipped_steps: int | None
     """Steps that the scaler skipped in the first ten after the seam, total over runs; None without a scaler."""
-    notes: tuple[SeamNote, ...]
+    notes: tuple[NotCarriedOver, ...]
 
     @property
     def is_same_arm(self) -> bool:
@@ -77,6 +81,37 @@ class Seam:
         """True if every run went on exactly as the uninterrupted one, as far as losses show; None if none shows."""
         known = [one for one in (self.loss_jump, self.val_loss_jump, self.final_gap) if one is not None]
         return all(one.mean == 0 and not one.sd for one in known) if known else None
+
+    @property
+    def name(self) -> str:
+        """'fp32 to amp_bf16'."""
+        return f"{self.saved_in} to {self.resumed_in}"
+
+    @property
+    def closed_text(self) -> str:
+        """A word on whether the gap at the end counts as none."""
+        if self.final_gap is None:
+            return "-"
+        if self.final_position is None:
+            return "exact" if self.final_gap.mean == 0 else f"{MIN_PAIRS} seeds are needed"
+        return {"inside": "closed", "above": "worse", "below": "better", "open": "undecided"}[self.final_position]
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the gap at the end lies beyond the margin; of fewer than three pairs if their mean does."""
+        if self.final_position is not None:
+            return self.final_position in ("above", "below")
+        return self.margin is not None and abs(self.mean_gap) > self.margin
+
+    @property
+    def jump_size(self) -> float:
+        """The distance of the largest jump from zero; 0 where none is known."""
+        return abs(self.largest_jump or 0.0)
+
+    @property
+    def mean_gap(self) -> float:
+        """The mean gap at the end; 0 where no pair has it."""
+        return 0.0 if self.final_gap is None else self.final_gap.mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +137,121 @@ class SeamComparison:
     def of(self, saved_in: str, resumed_in: str) -> Seam | None:
         """Find the runs of a pair of arms."""
         return next((one for one in self.seams if (one.saved_in, one.resumed_in) == (saved_in, resumed_in)), None)
+
+    @property
+    def heading(self) -> str:
+        """The training, and the step at which its precision changed."""
+        length = "" if self.steps is None else f" of {self.steps}"
+        return f"{self.title}, from the checkpoint of step {self.step}{length}"
+
+    @property
+    def sentence(self) -> str:
+        """The largest jump, beside what going on in the same precision does."""
+        others = [one for one in self._changes if one.largest_jump is not None]
+        if not others:
+            return "No jump of the loss was measured between two precisions."
+        limit = self.margin_pct / 100 * abs(self.loss or 0.0)
+        num_moving = sum(0 < limit <= one.jump_size for one in others)
+        moving = f"{num_moving} of {plural(len(others), 'change')} of precision" if num_moving else _NO_CHANGE
+        jump = f"{moving} {'move' if num_moving > 1 else 'moves'} the training loss"
+        worst = max(others, key=lambda one: one.jump_size)
+        if worst.jump_size:
+            share = f" ({percent(100 * worst.jump_size / abs(self.loss))})" if self.loss else ""
+            size = f"the largest jump is {signed(worst.largest_jump or 0.0, 2)}{share}, from {worst.name}"
+            jump += f" by {self.margin_pct:g}% or more: {size}"
+        apart = [one for one in others if one.is_apart]
+        if apart:
+            later = "at the end" if self.steps is None else self._later
+            off = f"is more than {self.margin_pct:g}% off after {len(apart)} of {len(others)}"
+            most = max(apart, key=lambda one: abs(one.mean_gap))
+            jump += f"; {later} the validation loss {off} (most from {most.name}, {signed(most.mean_gap, 2)})"
+        return f"{jump}; {self._same_arm}."
+
+    @property
+    def explanation(self) -> str:
+        """The meaning of a cell of the table."""
+        there = "" if self.loss is None else f" (where it is {loss(self.loss)})"
+        n = sorted({one.loss_jump.n for one in self.seams if one.loss_jump is not None})
+        mean = f"mean over {f'{n[0]} seeds' if len(n) == 1 else 'seeds'}, sd over them"
+        return (
+            f"Training loss of step {self.step + 1}{there}, minus that of the uninterrupted run in the precision of "
+            f"the row: the same batch, the same checkpoint; {'one seed' if n == [1] else mean}"
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines on all else that a reader of the table must know."""
+        alike: dict[str, list[Seam]] = defaultdict(list)
+        for one in self.seams:
+            for note in one.notes:
+                alike[note.cause].append(one)
+        for one in self.seams:
+            if list(one.statuses) != ["completed"]:
+                alike[statuses_text(one.statuses) + ("" if one.error is None else f": {one.error}")].append(one)
+        return [*self._finally, *self._skips, *(f"{_names(of)}: {text}" for text, of in alike.items())]
+
+    @property
+    def _changes(self) -> list[Seam]:
+        return [one for one in self.seams if not one.is_same_arm]
+
+    @property
+    def _later(self) -> str:
+        return "At the end" if self.steps is None else f"{plural(self.steps - self.step, 'step')} later"
+
+    @property
+    def _same_arm(self) -> str:
+        same = [one for one in self.seams if one.is_same_arm and one.is_bitwise is not None]
+        changed = [one.saved_in for one in same if not one.is_bitwise]
+        if not same:
+            return "no run went on in the precision it was saved in"
+        if not changed:
+            return "resumed in the precision it was saved in, every run goes on bitwise"
+        return f"even resumed in the precision it was saved in, not every run goes on bitwise ({', '.join(changed)})"
+
+    @property
+    def _finally(self) -> Iterator[str]:
+        """A line on the gaps that are left at the end."""
+        others = [one for one in self._changes if one.final_gap is not None]
+        tested = [one for one in others if one.final_position is not None]
+        left = [one for one in tested if one.final_position != "inside"]
+        within = f"within {self.margin_pct:g}% of the uninterrupted run's"
+        if others and not tested:
+            worst = max(others, key=lambda one: abs(one.mean_gap))
+            n = 0 if worst.final_gap is None else worst.final_gap.n
+            gap = f"{signed(worst.mean_gap, 2)} ({worst.name}, n={n})"
+            yield f"{self._later} the largest gap of the validation loss is {gap}; a verdict takes {MIN_PAIRS} seeds"
+        elif others and not left:
+            all_within = f"the validation loss of every resumed run is {within}"
+            yield f"{self._later} {all_within}: no gap that counts is left"
+        elif others:
+            by_position: dict[str, list[str]] = defaultdict(list)
+            for one in left:
+                by_position[_FINALLY[one.final_position]].append(f"{one.name} ({signed(one.mean_gap, 2)})")
+            told = "; ".join(f"{what}: {', '.join(of)}" for what, of in by_position.items())
+            closed = f"{len(tested) - len(left)} of {len(tested)} changes"
+            yield f"{self._later} the validation loss is {within} for {closed}; {told}"
+
+    @property
+    def _skips(self) -> Iterator[str]:
+        scaled = [one for one in self.seams if one.skipped_steps is not None]
+        skipping = [
+            f"{one.name} {one.skipped_steps} in {plural(one.num_runs, 'run')}" for one in scaled if one.skipped_steps
+        ]
+        if skipping:
+            yield f"Steps skipped in the first {NUM_NEAR_STEPS} after the change: {', '.join(skipping)}"
+        elif scaled:
+            yield f"No scaler skipped any of the first {NUM_NEAR_STEPS} steps after the change"
+
+
+def _names(of: Sequence[Seam]) -> str:
+    """Several pairs of arms, those into one arm together: 'fp32, amp_bf16 to amp_fp16'."""
+    into: dict[str, list[str]] = defaultdict(list)
+    for one in of:
+        into[one.resumed_in].append(one.saved_in)
+    both: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for resumed_in, saved_in in into.items():
+        both[tuple(saved_in)].append(resumed_in)
+    return "; ".join(f"{', '.join(saved)} to {', '.join(resumed)}" for saved, resumed in both.items())
 
 
 @dataclass(frozen=True)
@@ -154,7 +304,7 @@ class _Pair:
         found = series.values[series.steps == step]
         return float(found[0]) if len(found) and np.isfinite(found[0]) else None
 
-    def _of(self, run: Run, key: str) -> Series | None:
+    def _of(self, run: Run, key: str) -> MetricSeries | None:
         return self.series.get(run.directory, {}).get(key)
 
 
@@ -203,7 +353,7 @@ def compare_seams(
             for after in resumed_in
             if (before, after) in runs
         ),
-        runs=tuple(run_entry(run, None) for run in workload.runs),
+        runs=tuple(run_entry(run) for run in workload.runs),
     )
 
 
@@ -238,20 +388,17 @@ def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequen
         final_position=None if tested is None else tested.position,
         margin=margin,
         skipped_steps=sum(skipped) if skipped else None,
-        notes=tuple(_notes(runs)),
+        notes=merged(_notes(runs)),
     )
 
 
-def _notes(runs: Iterable[Run]) -> Iterator[SeamNote]:
+def _notes(runs: Iterable[Run]) -> Iterator[NotCarriedOver]:
     """The sentences of the first process of each run that found its checkpoint changed by the seam."""
-    seeds: dict[str, list[int]] = defaultdict(list)
     for run in runs:
         step = run.record.identity.seam_step
         first = next((one for one in run.record.attempts if one.from_step == step), None)
         for text in (first.notes or ()) if first is not None else ():
-            seeds[text].append(run.seed)
-    for text, of in seeds.items():
-        yield SeamNote(text=text, seeds=tuple(sorted(set(of))))
+            yield NotCarriedOver(seeds=(run.seed,), cause=text)
 
 
 def _saved_in(run: Run) -> str:

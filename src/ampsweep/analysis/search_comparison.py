@@ -5,14 +5,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.causes import Cause, causes
-from ampsweep.analysis.run_entry import RunEntry, run_entry
+from ampsweep.analysis.judgements import unchecked_text
+from ampsweep.analysis.recorded import not_vouched_for
+from ampsweep.analysis.run_findings import (
+    Contaminated,
+    NotCompleted,
+    RunEntry,
+    findings_of_run,
+    merged,
+    run_entry,
+    statuses_text,
+)
 from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
-from ampsweep.analysis.step_limits import StepLimit, step_limits
+from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
+from ampsweep.finding import Finding
 from ampsweep.record.batch_search import BatchSearch, PredictedBatch, Probe
-from ampsweep.text import GIB, first_line
+from ampsweep.text import GIB, first_line, num_bytes, plural, ratio
 
 SAMPLES_PER_SEC: Final = "perf/samples_per_sec"
 NUM_REFUSED: Final = "memory/num_refused"
@@ -20,36 +30,68 @@ NUM_RETRIES: Final = "memory/num_retries"
 
 Bound = Literal["memory", "refused", "limit"]
 """The bound of a batch: no memory, data or a model that refuse it, or `max_batch.limit`."""
-SearchNoteKind = Literal[
-    "not completed", "contaminated", "unchecked", "limited", "different answers", "short of memory", "unvouched"
-]
-
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchNote:
-    """A note on the searches of an arm, with the facts of its kind."""
+class UncheckedThroughput(Finding):
+    """Nothing tells of some trainings whether anything else slowed them down."""
 
-    kind: SearchNoteKind
-    seed: int | None = None
-    outcome: str | None = None
-    """The end of the run of that seed."""
-    cause: str | None = None
-    """The error in the record."""
-    causes: tuple[Cause, ...] = ()
-    """The causes that contaminated runs recorded."""
-    num_contaminated: int = 0
-    num_unchecked: int = 0
-    num_runs: int = 0
-    limits: tuple[StepLimit, ...] = ()
+    num_unchecked: int
+    num_runs: int
+
+    @property
+    def sentence(self) -> str:
+        unchecked = unchecked_text(self.num_unchecked, self.num_runs)
+        return f"{unchecked}, hence perhaps more throughput than measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitedThroughput(Finding):
     """Limits of the step with the largest batch that no precision moves."""
-    batch_sizes: tuple[int, ...] = ()
-    num_refused: int = 0
-    num_retries: int = 0
+
+    limits: tuple[StepLimit, ...]
+
+    @property
+    def sentence(self) -> str:
+        return f"its throughput is limited by {limits_text(self.limits)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferentAnswers(Finding):
+    """Searches of one arm that found different batches."""
+
+    batch_sizes: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        return f"its searches differ: batches {', '.join(map(str, self.batch_sizes))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortOfMemory(Finding):
     """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
-    operators: tuple[str, ...] = ()
-    """Operators for whose memory the predicted batch does not vouch."""
+
+    num_refused: int
+    num_retries: int
+
+    @property
+    def sentence(self) -> str:
+        refused = f"refused {plural(self.num_refused, 'request')}, so that slower algorithms ran"
+        gave_back = f"gave back unused memory for {plural(self.num_retries, 'request')}"
+        clauses = [text for count, text in ((self.num_refused, refused), (self.num_retries, gave_back)) if count]
+        return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnvouchedBatch(Finding):
+    """The batch was predicted without vouching for the memory of some operators."""
+
+    operators: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        return f"its batch was predicted{not_vouched_for(self.operators)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +132,37 @@ class ArmSearch:
     """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
     """Probes of the arm's first search, by batch size."""
-    notes: tuple[SearchNote, ...]
+    notes: tuple[Finding, ...]
+
+    @property
+    def bound_text(self) -> str:
+        """The reason why it takes no larger batch; of an arm without an answer, why there is none."""
+        if self.bound is None:
+            return f"{self.outcome}" if self.error is None else f"{self.outcome}: {self.error}"
+        failing = self.refusing
+        if failing is None:
+            return f"batch {self.limit} trains, and max_batch.limit ends the search there"
+        oom = failing.oom
+        if oom is None:
+            return f"batch {failing.batch_size} is refused: {first_line(failing.error or '')}"
+        where = f" in {oom.phase}" if oom.phase is not None and oom.phase != "build" else ""
+        asked = "" if oom.requested_bytes is None else f": {num_bytes(oom.requested_bytes)} asked for"
+        in_use = "" if oom.in_use_bytes is None else f" with {num_bytes(oom.in_use_bytes)} in use"
+        return f"batch {failing.batch_size} runs out of memory{where}{asked}{in_use if asked else ''}"
+
+    @property
+    def answer(self) -> str:
+        """The arm's batch, beside the baseline's, in a few words; how its runs ended where none was found."""
+        if self.batch_size is None:
+            return statuses_text(self.statuses)
+        if self.batch_size == 0:
+            return "not even with a batch of 1"
+        ends: dict[Bound | None, str] = {"refused": ", as larger ones are refused", "limit": " or more"}
+        ratios = [] if self.times_baseline is None else [ratio(self.times_baseline)]
+        if self.throughput_ratio is not None:
+            ratios.append(f"{ratio(self.throughput_ratio.value)} the throughput, n={self.throughput_ratio.n}")
+        beside = f" ({', '.join(ratios)})" if ratios else ""
+        return f"up to batch {self.batch_size}{ends.get(self.bound, '')}{beside}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +175,35 @@ class SearchComparison:
     """The limit set by `trainer.memory_limit_gib`; None if only the device's own memory limits."""
     arms: tuple[ArmSearch, ...]
     runs: tuple[RunEntry, ...]
+
+    @property
+    def heading(self) -> str:
+        """The workload, and the memory within which a batch was searched."""
+        limit = self.memory_limit_bytes
+        return self.title if limit is None else f"{self.title}, within {num_bytes(limit)}"
+
+    @property
+    def sentence(self) -> str:
+        """The answer of every arm."""
+        limit = self.memory_limit_bytes
+        where = "On this device" if limit is None else f"Within {num_bytes(limit)}"
+        answers = [f"{arm.arm} {arm.answer}" for arm in self.arms if arm.batch_size is not None]
+        none = [f"{arm.arm}: {arm.answer}" for arm in self.arms if arm.batch_size is None]
+        clauses = [f"{where}: {', '.join(answers)}"] if answers else []
+        return f"{'; '.join([*clauses, *none])}."
+
+    @property
+    def lines(self) -> list[str]:
+        """The reasons why no arm takes a larger batch, and what else a reader of the table must know."""
+        unpredicted: dict[str, list[str]] = defaultdict(list)
+        for arm in self.arms:
+            if arm.why_unpredicted is not None:
+                unpredicted[first_line(arm.why_unpredicted)].append(arm.arm)
+        return [
+            *(f"{arm.arm}: {arm.bound_text}" for arm in self.arms),
+            *(f"{', '.join(arms)}: nothing was predicted: {why}" for why, arms in unpredicted.items()),
+            *(f"{arm.arm}: {note.sentence}" for arm in self.arms for note in arm.notes),
+        ]
 
 
 def compare_search(
@@ -127,7 +228,7 @@ def compare_search(
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
-        runs=tuple(run_entry(run, None) for run in workload.runs),
+        runs=tuple(run_entry(run) for run in workload.runs),
     )
 
 
@@ -163,7 +264,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
-        notes=(*_notes(runs, answers), *_unvouched(predicted)),
+        notes=tuple(_notes(runs, answers, predicted)),
     )
 
 
@@ -207,35 +308,26 @@ def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
     return tuple(sorted(first.probes, key=lambda probe: probe.batch_size))
 
 
-def _unvouched(predicted: Sequence[PredictedBatch]) -> Iterator[SearchNote]:
-    named = sorted({name for one in predicted for name in one.unvouched or ()})
-    if named:
-        yield SearchNote(kind="unvouched", operators=tuple(named))
-
-
-def _notes(runs: Sequence[Run], answers: Sequence[BatchSearch]) -> list[SearchNote]:
-    notes = [
-        SearchNote(kind="not completed", seed=run.seed, outcome=run.outcome, cause=first_line(run.record.error))
-        for run in runs
-        if run.record.error and answers and not run.measured and run.outcome != "oom"
-    ]
-    disturbed = [(run.seed, reason) for run in runs if run.measured and (reason := run.contamination) is not None]
-    if disturbed:
-        found, num_contaminated = causes(disturbed), len(disturbed)
-        notes.append(
-            SearchNote(kind="contaminated", num_contaminated=num_contaminated, num_runs=len(runs), causes=found)
-        )
-    timed = [run for run in runs if run.measured and run.contamination is None]
+def _notes(
+    runs: Sequence[Run], answers: Sequence[BatchSearch], predicted: Sequence[PredictedBatch]
+) -> Iterator[Finding]:
+    measured = [run for run in runs if run.measured]
+    lost = [run for run in runs if not run.measured and run.outcome != "oom" and run.record.error] if answers else []
+    found = [one for run in (*lost, *measured) for one in findings_of_run(run)]
+    yield from merged(one for one in found if isinstance(one, NotCompleted | Contaminated))
+    timed = [run for run in measured if run.contamination is None]
     num_unchecked = sum(run.unknown_contamination is not None for run in timed)
     if num_unchecked:
-        notes.append(SearchNote(kind="unchecked", num_unchecked=num_unchecked, num_runs=len(timed)))
+        yield UncheckedThroughput(num_unchecked=num_unchecked, num_runs=len(timed))
     if timed and (limits := step_limits(timed)):
-        notes.append(SearchNote(kind="limited", limits=limits))
+        yield LimitedThroughput(limits=limits)
     sizes = sorted({search.largest for search in answers})
     if len(sizes) > 1:
-        notes.append(SearchNote(kind="different answers", batch_sizes=tuple(sizes)))
-    short = [(round(run.figure(NUM_REFUSED) or 0), round(run.figure(NUM_RETRIES) or 0)) for run in runs if run.measured]
+        yield DifferentAnswers(batch_sizes=tuple(sizes))
+    short = [(round(run.figure(NUM_REFUSED) or 0), round(run.figure(NUM_RETRIES) or 0)) for run in measured]
     num_refused, num_retries = max(short, default=(0, 0))
     if num_refused or num_retries:
-        notes.append(SearchNote(kind="short of memory", num_refused=num_refused, num_retries=num_retries))
-    return notes
+        yield ShortOfMemory(num_refused=num_refused, num_retries=num_retries)
+    operators = sorted({name for one in predicted for name in one.unvouched or ()})
+    if operators:
+        yield UnvouchedBatch(operators=tuple(operators))

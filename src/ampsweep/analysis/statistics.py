@@ -1,4 +1,4 @@
-"""Means of paired differences with Student t-intervals, and medians."""
+"""Means of paired differences with Student t-intervals, medians, and both as text."""
 
 import math
 import statistics
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scipy.special import stdtrit
+
+from ampsweep.text import MAX_DECIMALS, decimals, number, signed
 
 CONFIDENCE: Final = 0.95
 MIN_PAIRS: Final = 3
@@ -38,6 +40,49 @@ class Estimate:
             return self.value != null
         return self.interval is not None and not self.interval[0] <= null <= self.interval[1]
 
+    def text(self, digits: int = 3, *, sign: bool = False) -> "TextParts":
+        """The value and the ends of its interval (where it has one), to the same decimals.
+
+        These are `digits` significant digits of the value, or enough for the interval's half width where that is finer.
+        A value within its half width of zero takes two digits of the half width.
+
+        >>> Estimate(value=1.4941, n=3, low=1.4552, high=1.5340).text()
+        ('1.49', ('1.46', '1.53'))
+        >>> Estimate(value=0.00071, n=3, low=-0.0012, high=0.0026).text(sign=True)
+        ('+0.0007', ('-0.0012', '+0.0026'))
+        """
+        if self.interval is None:
+            return (signed if sign else number)(self.value, digits), None
+        low, high = self.interval
+        half_width = max((high - low) / 2, abs(self.value) * 1e-6)
+        near_zero = abs(self.value) <= half_width
+        places = decimals(half_width, 2) if near_zero else max(decimals(self.value, digits), decimals(half_width, 1))
+        plus = "+" if sign else ""
+        form = f"{plus}.2e" if places > MAX_DECIMALS else f"{plus}.{max(places, 0)}f"
+        return f"{self.value:{form}}", (f"{low:{form}}", f"{high:{form}}")
+
+    @property
+    def ratio_parts(self) -> "TextParts":
+        """As `text`, of a ratio: where its interval says little, each of the three with two digits of its own."""
+        if self.interval is not None and self.interval[1] > 2 * self.interval[0]:
+            return number(self.value, 2), (number(self.interval[0], 2), number(self.interval[1], 2))
+        return self.text()
+
+    @property
+    def ratio_text(self) -> str:
+        """A ratio with its interval: '1.49x [1.46, 1.53]'."""
+        value, ends = self.ratio_parts
+        return f"{value}x{in_brackets(ends)}"
+
+
+TextParts = tuple[str, tuple[str, str] | None]
+"""A value, and the ends of its interval."""
+
+
+def in_brackets(ends: tuple[str, str] | None) -> str:
+    """An interval after its value: ' [1.46, 1.53]'; empty where there is none."""
+    return "" if ends is None else f" [{ends[0]}, {ends[1]}]"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
@@ -46,6 +91,13 @@ class Spread:
     mean: float
     n: int
     sd: float | None = None
+
+    @property
+    def as_difference(self) -> tuple[str, str]:
+        """A difference, and its standard deviation: ('+0.00028', 'sd 0.00012')."""
+        if self.mean == 0 and not self.sd:
+            return "0", ""
+        return signed(self.mean, 2), "" if self.sd is None else f"sd {number(self.sd, 2)}"
 
 
 def mean_difference(differences: Sequence[float]) -> Estimate:

@@ -5,12 +5,16 @@ Each arm is judged by its own runs: half precision shortens the arithmetic of a 
 its step may be limited where the baseline's is not.
 """
 
-import statistics
+from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from statistics import median
+from typing import Final
 
-from ampsweep.analysis.runs import STEP_MS, Run
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, Run
+from ampsweep.analysis.statistics import known_median
+from ampsweep.finding import Finding
+from ampsweep.text import milliseconds, num_bytes, number
 
 DATA_WAIT_MS: Final = "perf/data_wait_ms"
 LAUNCH_MS: Final = "perf/launch_ms"
@@ -27,20 +31,31 @@ MIN_WAIT_SHARE: Final = 0.1
 """Share of a step spent on waiting for data from which it counts."""
 MIN_UTILIZATION_PCT: Final = 80.0
 """Percent of samples in which any kernel ran: below this the device certainly waited, above it may have."""
-
-
 MIN_LAUNCH_SHARE: Final = 0.9
 """Share of a step that the host takes to launch it (measured on an idle device), from which it is the host's time."""
 MAX_LAG_SHARE: Final = 0.05
 """Share of a step by which the device is behind the host at its end, from which the device is busy all the same: a host
 that launches more kernels than the queue holds, about a thousand, waits for the device to take them."""
+MIN_PEAK_BYTES: Final = 64 * 2**20
+"""Below this, fixed buffers and the rounding of allocations weigh against the tensors whose size precision changes."""
+TOO_SMALL: Final = "the workload is too small to judge speed by"
+
+
+class StepLimit(Finding, ABC):
+    """A limit of a step; the sentence names it with its figure: 'launching operators, 8.0 us each'."""
+
+    @property
+    def of_baseline(self) -> str:
+        """A clause on a workload whose baseline has it."""
+        return f"the baseline's own step is limited by {self.sentence}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallStep:
+class SmallStep(StepLimit):
     """A step too short for its operators: launching them counts, by the time it takes or else by their number."""
 
-    kind: Literal["launching"] = "launching"
+    severity = "warning"
+
     step_ms: float
     launch_ms: float | None = None
     num_operators: int | None = None
@@ -48,31 +63,92 @@ class SmallStep:
     min_us_per_operator: float | None = None
     """The threshold; None where the measured `launch_ms` decides."""
 
+    @property
+    def sentence(self) -> str:
+        if self.launch_ms is not None:
+            return f"launching operators, {milliseconds(self.launch_ms)} of a step of {milliseconds(self.step_ms)}"
+        return f"launching operators, {number(self.us_per_operator or 0, 2)} us each"
+
+    @property
+    def of_baseline(self) -> str:
+        return f"{TOO_SMALL} ({self._evidence})"
+
+    @property
+    def _evidence(self) -> str:
+        if self.launch_ms is not None:
+            number_of = "" if self.num_operators is None else f"{self.num_operators} "
+            launching = f"launching its {number_of}operators takes the host {milliseconds(self.launch_ms)}"
+            return f"{launching} of a step of {milliseconds(self.step_ms)}"
+        each = f"{number(self.us_per_operator or 0, 2)} us each: under {self.min_us_per_operator or 0:.0f} us"
+        return f"{self.num_operators} operators in {number(self.step_ms)} ms, {each}, launching them counts"
+
 
 @dataclass(frozen=True, kw_only=True)
-class WaitForData:
+class WaitForData(StepLimit):
     """Steps that wait for their data for long, on average. A few may wait for many: the mean may exceed the median."""
 
-    kind: Literal["data"] = "data"
     wait_ms: float
     """Mean over steps."""
     step_ms: float
     """Median over steps."""
 
     @property
-    def share_pct(self) -> float:
-        return 100 * self.wait_ms / self.step_ms
+    def sentence(self) -> str:
+        share_pct = 100 * self.wait_ms / self.step_ms
+        share = f", {share_pct:.0f}% of it" if share_pct <= 100 else ""
+        return f"waiting for data, {milliseconds(self.wait_ms)} a step on average{share}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleDevice:
+class IdleDevice(StepLimit):
     """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
 
-    kind: Literal["host"] = "host"
     idle_pct: float
 
+    @property
+    def sentence(self) -> str:
+        return f"the host, as no kernel ran in {self.idle_pct:.0f}% of the time"
 
-StepLimit = SmallStep | WaitForData | IdleDevice
+
+@dataclass(frozen=True, kw_only=True)
+class LimitedBaseline(Finding):
+    """A limit of the baseline's step, which bears on every speedup."""
+
+    limit: StepLimit
+
+    @property
+    def sentence(self) -> str:
+        return self.limit.of_baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallPeak(Finding):
+    """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
+
+    severity = "warning"
+
+    peak_bytes: float
+
+    @property
+    def sentence(self) -> str:
+        peak, least = num_bytes(self.peak_bytes), num_bytes(MIN_PEAK_BYTES)
+        return f"a peak of {peak} is too small for the memory figures to carry over (under {least})"
+
+
+def limits_text(limits: Sequence[StepLimit]) -> str:
+    """Several limits after 'limited by'."""
+    return " and ".join(limit.sentence for limit in limits)
+
+
+def cautions(baseline_runs: Sequence[Run]) -> tuple[Finding, ...]:
+    """Signs that the figures of a workload do not hold for larger ones, or its speeds not for its arithmetic.
+
+    A fact that the records lack gives no caution.
+    """
+    limits = tuple(LimitedBaseline(limit=limit) for limit in step_limits(baseline_runs))
+    peak_bytes = known_median(run.num_bytes(PEAK_MEMORY) for run in baseline_runs if run.measured)
+    is_small = peak_bytes is not None and peak_bytes < MIN_PEAK_BYTES
+    return (*limits, SmallPeak(peak_bytes=peak_bytes)) if peak_bytes is not None and is_small else limits
 
 
 def step_limits(runs: Sequence[Run]) -> tuple[StepLimit, ...]:
@@ -101,8 +177,8 @@ def operator_time(runs: Sequence[Run]) -> tuple[int, float, float] | None:
     ]
     if not known:
         return None
-    step_ms = statistics.median(step_ms for step_ms, _ in known)
-    operators = round(statistics.median(operators for _, operators in known))
+    step_ms = median(step_ms for step_ms, _ in known)
+    operators = round(median(operators for _, operators in known))
     return operators, step_ms, 1000 * step_ms / operators
 
 
@@ -154,5 +230,4 @@ def _wait_for_data(runs: Sequence[Run]) -> WaitForData | None:
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    known = [value for run in runs if (value := run.figure(key)) is not None]
-    return statistics.median(known) if known else None
+    return known_median(run.figure(key) for run in runs)

@@ -1,25 +1,165 @@
-"""The time and energy that an arm trains with until it reaches the loss that the baseline ends at.
+"""Curves of losses over training time and energy, and the time and energy of an arm until it reaches the loss that the
+baseline ends at.
 
 The target has the margin within which two arms count as having learned the same: without it an arm that learns exactly
 as the baseline does would miss it in every other pair, by noise.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal, Protocol
 
-from ampsweep.analysis.loss_curves import TRAIN_LOSS, LossCurve
+import numpy as np
+from numpy.typing import NDArray
+
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.runs import VAL_LOSS, Run
+from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
+from ampsweep.finding import Finding
+from ampsweep.record import RunRecord
+from ampsweep.text import ratio
+
+TRAIN_LOSS: Final = "train/loss"
+ENERGY_J: Final = "device/energy_j"
+SERIES_KEYS: Final = (STEP_MS, VAL_LOSS, TRAIN_LOSS, ENERGY_J)
+"""Metrics of the history from which the curves are made."""
+
+MIN_EVALUATIONS: Final = 5
+"""Fewest validation losses that make a curve."""
+SMOOTHED_SHARE: Final = 0.1
+MIN_SMOOTHED: Final = 10
+"""Share of a run's training losses, and their least number, that one is averaged over, looking back."""
+
+Floats = NDArray[np.float64]
+
+
+class MetricSeries(Protocol):
+    """Values of one metric by step, in the order they were logged: float64, of one length."""
+
+    @property
+    def steps(self) -> Floats: ...
+
+    @property
+    def values(self) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A loss at moments of a training, first to last; at least one, all arrays of that length."""
+
+    losses: Floats
+    seconds: Floats
+    """Time in steps so far; evaluation and checkpoints are outside, and steps of the warm-up count as later ones do."""
+    joules: Floats | None
+    """Energy of the device since the run began, whatever it did; None where it was not measured."""
+
+    @property
+    def final(self) -> float:
+        """The last loss of the curve."""
+        return float(self.losses[-1])
+
+    @property
+    def end(self) -> tuple[float, float | None]:
+        """Seconds and joules of the whole curve."""
+        return float(self.seconds[-1]), None if self.joules is None else float(self.joules[-1])
+
+    def reach(self, target: float) -> tuple[float, float | None] | None:
+        """Seconds and joules until the loss is first at `target` or below, on a straight line between two moments."""
+        below = np.flatnonzero(self.losses <= target)
+        if below.size == 0:
+            return None
+        last = int(below[0])
+        first = max(last - 1, 0)
+        drop = float(self.losses[first] - self.losses[last])
+        share = (float(self.losses[first]) - target) / drop if drop > 0 else 1.0
+
+        def between(values: Floats) -> float:
+            return float(values[first] + share * (values[last] - values[first]))
+
+        return between(self.seconds), None if self.joules is None else between(self.joules)
+
+
+def loss_curves(record: RunRecord, series: Mapping[str, MetricSeries]) -> dict[str, LossCurve]:
+    """The curves of `val/loss` (of at least five evaluations) and of `train/loss`; empty without step times.
+
+    A training loss is that of one batch, so it is averaged over a tenth of the run, or ten of them; of fewer than
+    twenty there is no curve. The time between two rows is the later one's mean step time for each step; where that
+    covers warm-up, it is the run's median step time.
+
+    Args:
+        record: the record of a measured run.
+        series: those metrics of `SERIES_KEYS` that its history has.
+    """
+    median_ms = figure(record, STEP_MS)
+    times = series.get(STEP_MS)
+    if median_ms is None or times is None:
+        return {}
+    clock = _clock(times, median_ms, _warmups(record))
+    curves = {}
+    for key in (VAL_LOSS, TRAIN_LOSS):
+        steps, losses = _finite(series.get(key))
+        window = 1 if key == VAL_LOSS else max(MIN_SMOOTHED, math.ceil(SMOOTHED_SHARE * losses.size))
+        if losses.size >= (MIN_EVALUATIONS if key == VAL_LOSS else 2 * window):
+            sums = np.cumsum(np.concatenate(([0.0], losses)))
+            curves[key] = LossCurve(
+                losses=losses if window == 1 else (sums[window:] - sums[:-window]) / window,
+                seconds=np.interp(steps[window - 1 :], *clock),
+                joules=_energy(series.get(ENERGY_J), steps[window - 1 :]),
+            )
+    return curves
+
+
+def _warmups(record: RunRecord) -> list[tuple[int, int]]:
+    """The steps that were warm-up: of each process, from a step on (exclusive) to another."""
+    told = [(attempt.from_step or 0, attempt.warmup_steps) for attempt in record.attempts]
+    known = [(begin, begin + num_steps) for begin, num_steps in told if num_steps is not None]
+    return known or [(0, record.config.get("trainer", {}).get("warmup_steps", 0))]
+
+
+def _clock(times: MetricSeries, median_ms: float, warmups: list[tuple[int, int]]) -> tuple[Floats, Floats]:
+    """Steps and seconds of training up to the end of each, from none on."""
+    before = np.concatenate(([0.0], times.steps[:-1]))
+    covers_warmup = np.zeros(before.shape, dtype=bool)
+    for begin, end in warmups:
+        covers_warmup |= (before < end) & (times.steps > begin)
+    step_ms = np.where(covers_warmup | ~_usable(times.values), median_ms, times.values)
+    seconds = np.cumsum((times.steps - before) * step_ms) / 1000
+    return np.concatenate(([0.0], times.steps)), np.concatenate(([0.0], seconds))
+
+
+def _energy(energy: MetricSeries | None, steps: Floats) -> Floats | None:
+    """Joules at `steps`; None unless they were measured from the first of them to the last."""
+    known, joules = _finite(energy)
+    if not known.size or known[0] > steps[0] or known[-1] < steps[-1]:
+        return None
+    return np.interp(steps, known, joules)
+
+
+def _finite(series: MetricSeries | None) -> tuple[Floats, Floats]:
+    if series is None:
+        return np.empty(0), np.empty(0)
+    known = _usable(series.values)
+    return series.steps[known], series.values[known]
+
+
+def _usable(values: Floats) -> NDArray[np.bool_]:
+    """Mark the values that a measurement can give, as `runs.figure`."""
+    size = np.abs(values)
+    usable: NDArray[np.bool_] = (values == 0) | (size >= SMALLEST_FIGURE) & (size <= LARGEST_FIGURE)
+    return usable
+
+
+Objective = Literal["time", "energy"]
 
 Curves = Mapping[Path, Mapping[str, LossCurve]]
 """Run directory -> loss metric -> curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeToLoss:
+class TimeToLoss(Finding):
     """Training time and energy of both arms up to the baseline's final loss and the margin, pair by pair."""
 
     metric: str
@@ -40,15 +180,40 @@ class TimeToLoss:
     arm_j: float | None
     energy_ratio: Estimate | None
     """The arm's energy over the baseline's: below 1 is less. As `speedup`, and None without energy figures."""
-    seconds: Mapping[str, tuple[float, float]]
+
+    @property
+    def sentence(self) -> str:
+        loss = f"the baseline's final {metric_words(self.metric)} (within {self.margin_pct:g}%)"
+        if self.speedup is None:
+            return f"reached {loss} in {self.num_reached} of {self.n} pairs"
+        energy = "" if self.energy_ratio is None else f", with {self.energy_ratio.ratio_text} of its energy"
+        return f"reached {loss} {self.speedup.ratio_text} as fast{energy} (n={self.n})"
+
+    def brief(self, objective: Objective) -> str:
+        """The time or energy in a few words, without interval."""
+        name = f"its final {metric_words(self.metric)}"
+        if self.speedup is None:
+            return f"{name} not reached in every pair"
+        if objective == "time":
+            return f"{ratio(self.speedup.value)} as fast to {name}"
+        energy = self.energy_ratio
+        return f"{name} not reached" if energy is None else f"{ratio(energy.value)} of the energy to {name}"
+
+
+@dataclass(frozen=True)
+class WayToLoss:
+    """The figures behind a `TimeToLoss`."""
+
+    told: TimeToLoss
+    seconds: dict[str, tuple[float, float]]
     """Pair key -> (baseline, arm); of an arm that did not reach it the time of its whole run, which is too little."""
-    joules: Mapping[str, tuple[float, float]]
+    joules: dict[str, tuple[float, float]]
     """The same of energy, of the pairs that have it."""
 
     @property
     def reached(self) -> bool:
         """True if the arm reached it in every pair."""
-        return self.num_reached == self.n
+        return self.told.num_reached == self.told.n
 
 
 @dataclass(frozen=True)
@@ -60,7 +225,7 @@ class _Reached:
     by_arm: bool
 
 
-def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
+def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> WayToLoss | None:
     """Compare the arms of `pairs` by the time to the baseline's final loss and `margin_pct` percent of it.
 
     None where no pair has both curves.
@@ -73,9 +238,7 @@ def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) ->
     return None
 
 
-def _compare(
-    metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float
-) -> TimeToLoss:
+def _compare(metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float) -> WayToLoss:
     finals = {key: statistics.fmean(curve.final for curve in baseline) for key, (baseline, _) in pairs.items()}
     targets = {key: final + margin_pct / 100 * abs(final) for key, final in finals.items()}
     known = {
@@ -85,7 +248,7 @@ def _compare(
     times = [one.seconds for one in reached]
     energies = [one.joules for one in reached if one.joules is not None]
     everywhere = len(reached) == len(pairs)
-    return TimeToLoss(
+    told = TimeToLoss(
         metric=metric,
         target=statistics.fmean(targets.values()),
         margin_pct=margin_pct,
@@ -99,9 +262,9 @@ def _compare(
         energy_ratio=mean_ratio([(arm, baseline) for baseline, arm in energies])
         if everywhere and len(energies) == len(pairs)
         else None,
-        seconds={key: one.seconds for key, one in known.items()},
-        joules={key: one.joules for key, one in known.items() if one.joules is not None},
     )
+    joules = {key: one.joules for key, one in known.items() if one.joules is not None}
+    return WayToLoss(told, {key: one.seconds for key, one in known.items()}, joules)
 
 
 def _counted(runs: Sequence[Run]) -> list[Run]:

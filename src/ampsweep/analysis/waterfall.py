@@ -1,15 +1,18 @@
 """The waterfall of peak memory: the bytes that an arm saves and adds against the baseline, by category."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.finding import Finding
+from ampsweep.text import num_bytes
 
 UNATTRIBUTED: Final = "unattributed"
 """Bytes of a run's peak figure above the tensors of its traced step: workspaces of kernels, rounding, and on an
 accelerator whatever else the allocator held."""
+_MAX_TOLD: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class WaterfallStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waterfall:
+class Waterfall(Finding):
     """From the baseline's peak memory to the arm's. The changes add up to the difference of the peaks exactly."""
 
     baseline_bytes: int
@@ -35,8 +38,22 @@ class Waterfall:
     """The bytes are those of one pair: of several, that with the median change of the peak."""
     same_in_all_pairs: bool
     """The changes are, not the bytes that they lead from and to."""
-    eager: bool
-    """The categories are those of the step run eagerly, although the runs compiled it."""
+
+    @property
+    def sentence(self) -> str:
+        changed = sorted((one for one in self.steps if one.change_bytes), key=lambda one: -abs(one.change_bytes))
+        largest = [f"{category(one.category)} {change(one.change_bytes)}" for one in changed[:_MAX_TOLD]]
+        return ", ".join(largest) or "none more or less in any category"
+
+
+def category(name: str) -> str:
+    """The name of a category in prose, such as 'optimizer state'."""
+    return name.replace("_", " ")
+
+
+def change(value: int) -> str:
+    """A number of bytes more or less: '+224 KiB'."""
+    return f"+{num_bytes(value)}" if value > 0 else num_bytes(value)
 
 
 def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
@@ -49,15 +66,7 @@ def waterfall(pairs: Sequence[Pair]) -> Waterfall | None:
         return None
     found.sort(key=lambda one: (one.arm_bytes - one.baseline_bytes, one.seed))
     middle = found[(len(found) - 1) // 2]
-    same = all(_changes(one) == _changes(middle) for one in found)
-    return Waterfall(
-        baseline_bytes=middle.baseline_bytes,
-        arm_bytes=middle.arm_bytes,
-        steps=middle.steps,
-        seed=middle.seed,
-        same_in_all_pairs=same,
-        eager=middle.eager,
-    )
+    return replace(middle, same_in_all_pairs=all(_changes(one) == _changes(middle) for one in found))
 
 
 def _changes(of: Waterfall) -> dict[str, int]:
@@ -87,13 +96,7 @@ def _of_pair(pair: Pair) -> Waterfall | None:
         steps=tuple(step for step in steps if step.baseline_bytes or step.arm_bytes),
         seed=arm.seed,
         same_in_all_pairs=True,
-        eager=_is_eager(arm) or _is_eager(baseline),
     )
-
-
-def _is_eager(run: Run) -> bool:
-    """Tell whether the traced step of a compiled run was none of its own, as in records of earlier versions."""
-    return run.record.identity.compile and run.record.proof.traced != "compiled"
 
 
 def _categories(run: Run) -> dict[str, int]:

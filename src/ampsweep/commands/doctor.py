@@ -20,7 +20,7 @@ from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import write_atomically
 from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.output import CONSOLE, formats, put_out
 from ampsweep.run.directories import new_directory
 from ampsweep.run.recorded_run import RecordedRun, is_run_directory
 from ampsweep.text import escaped
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from ampsweep.doctor.patient import Patient
     from ampsweep.training.build.device import RunDevice
 
-_FORMATS: Final = ("console", "json")
+_MARKDOWN_NAME: Final = "diagnosis.md"
+_PAGE_NAME: Final = "diagnosis.html"
 _TRY: Final = "--try"
 _CHOSEN_MODE: Final = "precision=amp_bf16"
 """The precision that is examined where none is chosen."""
 _HELP = """\
-usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json]
+usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json|csv|latex|markdown]
 
 Why a training with these overrides of train.py goes wrong in low precision, or gains nothing, and the smallest change
 that mends it. Its first steps are taken again and again, in its own precision (amp_bf16 unless one is chosen) and in
@@ -60,15 +61,15 @@ def doctor_command(argv: Sequence[str]) -> int:
     Raises:
         UserError: the input is wrong.
     """
-    given, chosen = taken_out(argv, "format", _FORMATS)
+    given, chosen = taken_out(argv, "format", formats())
     tries = _TRY in given
     with stop_signals_as_interrupt(), paused_garbage_collection():
         arguments = parse([one for one in given if one != _TRY], CONFIG_NAME)
         if arguments.for_hydra:
             print(_HELP)
             return 0
-        if tries and chosen == "json":
-            raise UserError(f"{_TRY} trains and shows a comparison; it has no format=json")
+        if tries and chosen != CONSOLE:
+            raise UserError(f"{_TRY} trains and shows a comparison; it has no format={chosen}")
         case = _case(arguments.overrides, arguments.multirun)
         # torch is imported here and not above: what is wrong with a command line is known without it.
         from ampsweep.training.build.device import taken_device
@@ -195,25 +196,22 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
 
 def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
     """Print a diagnosis, and then write its files, for which there may be no room."""
-    from ampsweep.report.diagnosis_markdown import DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown
-    from ampsweep.report.diagnosis_page import PAGE_NAME, write_page
-    from ampsweep.report.diagnosis_text import as_json, print_diagnosis
+    from ampsweep.doctor.diagnosis_document import diagnosis_document
+    from ampsweep.report.html import html
+    from ampsweep.report.markdown import markdown
 
-    console = Terminal()
-    if chosen == "json":
-        print(as_json(diagnosis))
-    else:
-        print_diagnosis(diagnosis, console, numerics)
+    document = diagnosis_document(diagnosis.without_secrets(), numerics)
+    put_out(document, chosen)
     try:
         directory = new_directory(case.config) if case.run is None else case.run.directory
         diagnosis.write(directory)
-        write_atomically(directory / DIAGNOSIS_MARKDOWN_NAME, diagnosis_markdown(diagnosis))
-        write_page(diagnosis, numerics, directory / PAGE_NAME)
+        write_atomically(directory / _MARKDOWN_NAME, markdown(document))
+        write_atomically(directory / _PAGE_NAME, html(document))
     except (OSError, UserError) as error:
         print(escaped(f"the diagnosis's files are not written: {error}"), file=sys.stderr)
     else:
-        if chosen != "json":
-            console.print(f"\n{directory / PAGE_NAME}", soft_wrap=True)
+        if chosen == CONSOLE:
+            print(escaped(f"\n{directory / _PAGE_NAME}", keeps="\n"))
 
 
 def _tell(text: str) -> None:

@@ -4,32 +4,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
 from ampsweep.config.identity import config_hash, run_directory_name
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.launch.child import NamedFunction
 from ampsweep.launch.isolated import run_isolated
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.data_formats import as_rows
+from ampsweep.report.document import Document, Item, Items, Prose, Section
+from ampsweep.report.palette import arm_styles
+from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.run.directories import finished_hashes
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import duration, plural
 
 _ESTIMATE: Final = NamedFunction[list[float | None]]("ampsweep.sweep.estimate:estimate_seconds")
 
+_COLUMNS: Final = (
+    *(Column("#"), Column("arm"), Column("model"), Column("data"), Column("parallel", optional=True)),
+    *(Column("seed", numeric=True), Column("steps", numeric=True), Column("parameters", numeric=True)),
+    *(Column("time", "seconds", numeric=True, optional=True), Column("note", optional=True)),
+)
 
-def print_plan(
-    configs: Sequence[Config],
-    checked: Sequence[Checked],
-    console: Console,
-    into: Path | None = None,
-    *,
-    elsewhere: bool = False,
-) -> int:
-    """Print one line per point and the time that all would take, estimated from a few steps timed now.
+
+def plan_document(
+    configs: Sequence[Config], checked: Sequence[Checked], into: Path | None = None, *, elsewhere: bool = False
+) -> Document:
+    """A row a point, with the time that all would take, estimated from a few steps timed now.
 
     Runs `elsewhere`, on a machine with other devices, are not timed.
     """
@@ -45,13 +46,8 @@ def print_plan(
     # Nobody knows how long a search takes.
     timed = [config for config in todo if not (config.max_batch.search or elsewhere)]
     seconds = dict(zip(map(run_directory_name, timed), _estimated(timed), strict=True))
-    if not console.is_terminal:
-        console = Terminal(width=120)  # a pipe has no edge at 80 columns
-    has_ranks = any(config.parallel.strategy != "single" for config, _, _ in points)
-    named = ("#", "arm", "model", "data", *(("parallel",) if has_ranks else ()), "seed")
-    table = Table(*named, "steps", "parameters", "time", "note", box=None, pad_edge=False)
+    rows = []
     for number, (config, one, key) in enumerate(points):
-        estimate = seconds.get(run_directory_name(config))
         note = "unsupported" if one.unsupported else "finished earlier" if key in done else ""
         if not note and first[key] != number:
             note = f"the same run as {first[key]}"
@@ -59,34 +55,37 @@ def print_plan(
             note = "searches its batch"
         elif not note and (before := saved_in(config)) is not None:
             note = f"from step {config.seam.step} of {before}"
-        table.add_row(
-            str(number),
-            arm_of(config),
-            component_name(config.model),
-            component_name(config.data),
-            *((_ranks(config),) if has_ranks else ()),
-            str(config.seed),
-            f"{one.num_steps:,}",
-            f"{one.num_parameters:,}",
-            "" if estimate is None else duration(estimate),
-            note,
+        cells = (
+            *(Cell(str(number), number), Cell(arm_of(config))),
+            *(Cell(component_name(part)) for part in (config.model, config.data)),
+            *(Cell(_ranks(config)), Cell(str(config.seed), config.seed)),
+            *(Cell(f"{of:,}", of) for of in (one.num_steps, one.num_parameters)),
+            *(_time(seconds.get(run_directory_name(config))), Cell(note)),
         )
-    console.print(table)
-    for reason in sorted(
-        {f"{arm_of(c)}: {o.unsupported}" for c, o in zip(configs, checked, strict=True) if o.unsupported}
-    ):
-        console.print(reason)
-    told = [sentence for one in checked for sentence in (one.float8_gain, one.too_large) if sentence is not None]
-    for sentence in dict.fromkeys(told):
-        console.print(sentence)
+        rows.append(Row(cells, arm=arm_of(config), seed=config.seed))
+    unsupported = sorted({(arm_of(c), o.unsupported) for c, o, _ in points if o.unsupported})
+    told = dict.fromkeys(sentence for one in checked for sentence in (one.float8_gain, one.too_large) if sentence)
+    items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))
     known = [value for value in seconds.values() if value is not None]
     took = "" if elsewhere else f"about {duration(sum(known))}, from steps timed just now; "
-    console.print(f"{plural(len(configs), 'point')}, {len(todo)} to train; {took}nothing was trained or written")
-    return 0
+    answer = f"{plural(len(configs), 'point')}, {len(todo)} to train; {took}nothing was trained or written"
+    table = Table(key="points", columns=_COLUMNS, rows=tuple(rows))
+    return Document(
+        title="What would run",
+        sections=(Section(blocks=(table, *([Items(items)] if items else []), Prose(answer, "headline"))),),
+        arms=arm_styles(map(arm_of, configs)),
+        data={"points": as_rows(table), "num_to_train": len(todo), "seconds": sum(known) if known else None},
+    )
+
+
+def _time(seconds: float | None) -> Cell:
+    return Cell("") if seconds is None else Cell(duration(seconds), seconds)
 
 
 def _ranks(config: Config) -> str:
-    """The strategy, with the number of ranks where it is given."""
+    """The strategy, with the number of ranks where it is given; empty for one process."""
+    if config.parallel.strategy == "single":
+        return ""
     number = config.parallel.num_processes
     return config.parallel.strategy if number is None else f"{config.parallel.strategy} x{number}"
 

@@ -14,6 +14,7 @@ from ampsweep import __version__
 from ampsweep.commands.entry import ended
 from ampsweep.config.errors import UserError
 from ampsweep.launch.garbage_collection import paused_garbage_collection
+from ampsweep.report.output import CONSOLE, formats
 from ampsweep.tracking.wandb.selection import SCHEME
 
 
@@ -80,7 +81,7 @@ def _parser() -> _Parser:
     report.add_argument("--memory-gib", type=float, help="memory that an arm must fit into (default: as recorded)")
     report.add_argument("--publish", action="store_true", help="save it as a report and a workspace on W&B")
     report.add_argument("--wandb", action="store_true", help="send it to W&B too, as a run of its own")
-    report.add_argument("--format", choices=("console", "json"), default="console")
+    report.add_argument("--format", choices=formats(), default=CONSOLE)
     report.add_argument("--screenshot", type=Path, metavar="FILE", help="also draw the page into a PNG file")
     commands.add_parser("predict", help="predict the memory of a training without running it")
     commands.add_parser("doctor", help="find out why a training goes wrong in low precision, or gains nothing")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from ampsweep.commands.arguments import quoted
-from ampsweep.commands.dry_run import print_plan
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
@@ -19,7 +18,7 @@ from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.processes import start_fork_server
 from ampsweep.record import find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.output import put_out
 from ampsweep.report.wandb.send_comparison import Records, publish_after
 from ampsweep.run.directories import existing_multirun, finished_hashes, new_directory, requeued_multirun
 from ampsweep.sweep.live_comparison import LiveComparison
@@ -42,7 +41,7 @@ def start_processes() -> None:
     start_fork_server(["ampsweep.commands.fork_server"])
 
 
-def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
+def train_all(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:
     """Train the points of a multirun and compare them; returns the exit code.
 
     Raises:
@@ -57,7 +56,10 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
     elsewhere = points.launcher == "slurm"
     checked = preflight(configs, address, elsewhere=elsewhere)
     if first.dry_run:
-        return print_plan(configs, checked, Terminal(), into, elsewhere=elsewhere)
+        from ampsweep.commands.dry_run import plan_document
+
+        put_out(plan_document(configs, checked, into, elsewhere=elsewhere), chosen)
+        return ALL_ENDED
     directory = into or new_directory(first)
     where: tuple[str, ...] = ("hydra.mode=MULTIRUN", f"hydra.sweep.dir={quoted(str(directory))}")
     if points.launcher == "here" and points.all_known:
@@ -100,8 +102,8 @@ def train_all(points: Points, config_name: str, wandb: WandbProcess | None) -> i
         _show(comparison, directory)
         if (
             address is not None
-            and comparison.dashboard is not None
-            and (line := publish_after(directory, comparison.dashboard, comparison.records, address))
+            and comparison.document is not None
+            and (line := publish_after(directory, comparison.document, comparison.records, address))
         ):
             print(escaped(line), file=sys.stderr)
     all_ended = {config_hash(config) for config in configs} <= finished_hashes(directory)
@@ -147,11 +149,8 @@ def _complete_lost(directory: Path, records: Records, config: TrackingConfig, wa
 
 
 def _show(comparison: LiveComparison, directory: Path) -> None:
-    from ampsweep.report.console import print_comparison
-
-    console = Terminal()
-    print_comparison(comparison.write(), console)
+    put_out(comparison.write())
     if comparison.unwritten is None:
-        console.print(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", soft_wrap=True)
+        print(escaped(f"\n{directory / 'comparison.html'}\n{directory / 'comparison.md'}", keeps="\n"))
     else:
         print(f"the comparison's files are not written: {comparison.unwritten}", file=sys.stderr)

@@ -13,11 +13,11 @@ from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.output import CONSOLE, formats, put_out
+from ampsweep.text import escaped
 
-_FORMATS = ("console", "json")
 _HELP = """\
-usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json]
+usage: ampsweep predict [-m] [KEY=VALUE ...] [format=json|csv|latex|markdown]
 
 What training with these overrides of train.py would take in memory, without running it: every precision mode, unless
 one is chosen. Questions of its own:
@@ -38,7 +38,7 @@ def predict_command(argv: Sequence[str]) -> int:
     Raises:
         UserError: the input is wrong, or the only workload cannot be predicted.
     """
-    overrides, chosen = taken_out(argv, "format", _FORMATS)
+    overrides, chosen = taken_out(argv, "format", formats())
     with paused_garbage_collection():
         arguments = parse(overrides, CONFIG_NAME)
         if arguments.for_hydra:
@@ -46,7 +46,7 @@ def predict_command(argv: Sequence[str]) -> int:
             return 0
         workloads = _workloads(arguments)
         # torch is imported here and not above: what is wrong with a command line is known without it.
-        from ampsweep.commands.prediction_tables import as_json, print_prediction
+        from ampsweep.predict.prediction_document import prediction_document
         from ampsweep.predict.prediction_record import write_records
         from ampsweep.predict.workload_prediction import predict
 
@@ -63,14 +63,10 @@ def predict_command(argv: Sequence[str]) -> int:
     for sentence in refused:
         print(f"error: {sentence}", file=sys.stderr)
     code = 0 if not refused else 1 if predictions else 2
-    if chosen == "json":
-        print(as_json(predictions, refused))
-        return code
-    console = Terminal()
-    for prediction in predictions:
-        print_prediction(prediction, console)
-    for directory in written:
-        console.print(str(directory), soft_wrap=True)
+    put_out(prediction_document(predictions, refused), chosen)
+    if chosen == CONSOLE:
+        for directory in written:
+            print(escaped(str(directory)))
     return code
 
 

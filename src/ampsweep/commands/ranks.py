@@ -15,7 +15,7 @@ from ampsweep.launch.isolated import run_isolated
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import SOME_FAILED, Status, exit_code
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.output import put_out
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.own_process import run_in_own_process
 from ampsweep.sweep.plan import Plan
@@ -109,8 +109,8 @@ def train_on_ranks(points: Points, config_name: str, wandb: WandbProcess | None)
                 interrupts.append(interrupt)
 
         hand_over(job, [*points.calls[0], f"hydra.run.dir={quoted(str(directory))}"], config_name)
-    from ampsweep.report.run_summary import print_run_summary
+    from ampsweep.report.run_summary import run_document
 
     record = RunRecord.read(directory)
-    print_run_summary(directory, record, Terminal())
+    put_out(run_document(directory, record))
     return SOME_FAILED if interrupts else exit_code(record.status)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from ampsweep.commands.wandb_runs import copied_runs
 from ampsweep.config.errors import UserError
-from ampsweep.report.compare import Compared, compare_directories
-from ampsweep.report.comparison_json import comparison_json
-from ampsweep.report.console import print_comparison
-from ampsweep.report.files import HTML_NAME, write_comparison
-from ampsweep.report.terminal import Terminal
+from ampsweep.report.compare import compare_directories
+from ampsweep.report.comparison_document import HTML_NAME, comparison_document, write_comparison
+from ampsweep.report.document import Document
+from ampsweep.report.output import CONSOLE, put_out
 from ampsweep.run.directories import resolved_directory
 from ampsweep.text import escaped
 from ampsweep.tracking.wandb.selection import SCHEME
@@ -38,9 +37,12 @@ def report_command(arguments: Namespace) -> int:
         raise UserError("--wandb sends the comparison of one directory")
     if arguments.publish:
         # Only here: a report on local runs should not wait for what talks to a server.
-        from ampsweep.report.wandb.save_views import require_wandb_workspaces, save_views
-
-        require_wandb_workspaces()
+        try:
+            from ampsweep.report.wandb.views import save_views
+        except ModuleNotFoundError as error:
+            raise UserError(
+                "--publish needs the optional package wandb-workspaces: pip install -e '.[publish]'"
+            ) from error
     directories = [
         copied_runs(source, arguments.output) if source.startswith(SCHEME) else resolved_directory(Path(source))
         for source in arguments.sources
@@ -55,38 +57,35 @@ def report_command(arguments: Namespace) -> int:
     arms = dict.fromkeys(record.arm for _, record in compared.records)
     if baseline is not None and baseline not in arms:
         raise UserError(f"--baseline {baseline}: no run is of this arm; there are {', '.join(arms)}")
-    if arguments.format == "json":
-        print(comparison_json(compared.comparison), end="")
-    else:
-        shown = compared.comparison.relative_to(directories[0]) if is_alone else compared.comparison
-        print_comparison(shown, Terminal())
+    document = comparison_document(compared, directories[0] if is_alone else None)
+    put_out(document, arguments.format)
     sys.stdout.flush()  # before anything that needs room on a disk
     if is_alone:
         try:
-            dashboard = write_comparison(compared.comparison, compared.records, compared.histories, directories[0])
+            write_comparison(document, directories[0])
         except OSError as error:
             sentence = f"{directories[0]}: cannot be written: {error.strerror}"
-            if arguments.format != "json" or arguments.wandb:
+            if arguments.format == CONSOLE or arguments.wandb:
                 raise UserError(sentence) from error
             print(escaped(sentence), file=sys.stderr)
     if arguments.screenshot is not None:
-        _draw(compared, arguments.screenshot)
+        _draw(document, arguments.screenshot)
     if arguments.wandb:
         from ampsweep.report.wandb.send_comparison import publish_now
 
-        print(escaped(f"W&B: {publish_now(directories[0], dashboard, compared.records)}"), file=sys.stderr)
+        print(escaped(f"W&B: {publish_now(directories[0], document, compared.records)}"), file=sys.stderr)
     if arguments.publish:
-        for line in save_views(compared, directories[0], address if is_alone else None):
-            print(escaped(line), file=sys.stderr if arguments.format == "json" else sys.stdout)
+        for line in save_views(compared, document, address if is_alone else None):
+            print(escaped(line), file=sys.stdout if arguments.format == CONSOLE else sys.stderr)
     return 0
 
 
-def _draw(compared: Compared, picture: Path) -> None:
+def _draw(document: Document, picture: Path) -> None:
     """Draw the page of a comparison, also that of several directories, for which no page is kept."""
     from ampsweep.report.screenshot import take_screenshot
 
     if not picture.absolute().parent.is_dir():
         raise UserError(f"--screenshot {picture}: there is no directory {picture.absolute().parent}")
     with tempfile.TemporaryDirectory() as directory:
-        write_comparison(compared.comparison, compared.records, compared.histories, Path(directory))
+        write_comparison(document, Path(directory))
         take_screenshot(Path(directory) / HTML_NAME, picture)

@@ -1,18 +1,17 @@
 """`ampsweep sync`: send to W&B the missing parts of runs that have ended, and the comparison of a multirun."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from ampsweep.config.errors import UserError
 from ampsweep.record import Found, RecordError, RunRecord, find_records
 from ampsweep.record.outcome import ALL_ENDED, SOME_FAILED
 from ampsweep.report.wandb.send_comparison import complete_comparison
 from ampsweep.run.directories import is_running, resolved_directory
-from ampsweep.text import escaped, plural
+from ampsweep.text import escaped, listed, plural
+from ampsweep.tracking.wandb.api import WandbError, require_server, wandb_server
 from ampsweep.tracking.wandb.run_settings import group_of
-
-_SHOWN: Final = 5
+from ampsweep.tracking.wandb.sync_run import Synced, complete
 
 Runs = Sequence[tuple[Path, RunRecord]]
 
@@ -36,9 +35,6 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
     Raises:
         UserError: a directory has no runs that can be read; W&B cannot be reached, or refuses the key or every run.
     """
-    # Only here: wandb takes half a second to import, which no other command should wait for.
-    from ampsweep.tracking.wandb.api import WandbError, wandb_server
-
     found = [_found(directory) for directory in directories]
     unreadable = [error for one in found for error in one.unreadable]
     for error in unreadable:
@@ -47,7 +43,9 @@ def sync_directories(directories: Sequence[Path], say: Callable[[str], None]) ->
     try:
         with wandb_server():
             left, are_right = _send_runs(runs, say)
-            for multirun in sorted(_multiruns(directories, runs) - {directory.parent for directory in left}):
+            of_directories = {path.parent for path, _ in runs if any(map(path.parent.is_relative_to, directories))}
+            multiruns = {path for path in of_directories if _is_multirun(path)}
+            for multirun in sorted(multiruns - {directory.parent for directory in left}):
                 url, was_there = complete_comparison(multirun)
                 say(f"comparison of {multirun.name}: {'complete' if was_there else 'sent'}, {url}")
     except WandbError as error:
@@ -64,9 +62,6 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
         UserError: the server refuses all of them.
         WandbError: the server is lost.
     """
-    from ampsweep.tracking.wandb.api import WandbError, require_server
-    from ampsweep.tracking.wandb.sync_run import complete
-
     left: list[Path] = []
     are_right = True
     refused: dict[Path, str] = {}
@@ -75,9 +70,10 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
             say(f"{directory.name}: still training, nothing sent")
             left.append(directory)
             continue
+        of_multirun = group_of(record.identity.experiment, directory.parent) if _is_multirun(directory.parent) else None
         try:
-            done = complete(record, directory, group=_group(record, directory))
-        except RecordError as error:  # half a history would pass for a whole one there
+            done = complete(record, directory, group=of_multirun)
+        except (RecordError, OSError) as error:  # half a history would pass for a whole one there
             refused[directory] = str(error)
         except WandbError as error:
             require_server()  # or there is no point in going on
@@ -85,13 +81,8 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
         else:
             what = "complete" if done.was_complete else f"sent {done.num_sent} rows and its end"
             say(f"{directory.name}: {what}, {done.url}")
-            if done.doubled:
-                say(
-                    f"{directory.name}: W&B has {_doubled(done.doubled)}; it takes no row back, only the run as a whole"
-                )
-                are_right = False
-            if done.lacking or done.refusal is not None:
-                say(f"{directory.name}: W&B lacks {_files(done.lacking)}: {done.refusal or 'it does not show them'}")
+            for wrong in _wrong(done):
+                say(f"{directory.name}: {wrong}")
                 are_right = False
     if refused and len(refused) == len(runs):
         others = f" (nor can {len(runs) - 1} more of them be sent)" if len(runs) > 1 else ""
@@ -101,14 +92,13 @@ def _send_runs(runs: Runs, say: Callable[[str], None]) -> tuple[list[Path], bool
     return [*left, *refused], are_right
 
 
-def _doubled(steps: Sequence[int]) -> str:
-    shown = ", ".join(map(str, steps[:_SHOWN])) + (", ..." if len(steps) > _SHOWN else "")
-    return f"the rows of {plural(len(steps), 'step')} twice ({shown})"
-
-
-def _files(names: Sequence[str]) -> str:
-    others = len(names) - _SHOWN
-    return (", ".join(names[:_SHOWN]) or "a file") + (f" and {plural(others, 'other file')}" if others > 0 else "")
+def _wrong(done: Synced) -> Iterator[str]:
+    if done.doubled:
+        rows = f"the rows of {plural(len(done.doubled), 'step')} twice ({listed(map(str, done.doubled), limit=5)})"
+        yield f"W&B has {rows}; it takes no row back, only the run as a whole"
+    if done.lacking or done.refusal is not None:
+        files = listed(done.lacking or ("a file",), limit=5)
+        yield f"W&B lacks {files}: {done.refusal or 'it does not show them'}"
 
 
 def _found(directory: Path) -> Found:
@@ -120,19 +110,5 @@ def _found(directory: Path) -> Found:
     return found
 
 
-def _multiruns(directories: Sequence[Path], runs: Runs) -> set[Path]:
-    """Directories of multiruns at or below the given ones, not above."""
-    return {
-        path
-        for path in {path.parent for path, _ in runs}
-        if _is_multirun(path) and any(path.is_relative_to(one) for one in directories)
-    }
-
-
 def _is_multirun(directory: Path) -> bool:
     return (directory / "multirun.yaml").is_file()
-
-
-def _group(record: RunRecord, directory: Path) -> str | None:
-    place = directory.parent
-    return group_of(record.identity.experiment, place) if _is_multirun(place) else None

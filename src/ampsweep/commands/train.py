@@ -11,8 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from ampsweep.commands.arguments import Arguments, parse, quoted
-from ampsweep.commands.dry_run import print_plan
+from ampsweep.commands.arguments import Arguments, parse, quoted, taken_out
 from ampsweep.commands.entry import ended
 from ampsweep.commands.hydra_job import SweepJob, hand_over, keep_hydra_files, request_of
 from ampsweep.commands.multirun import start_processes, train_all
@@ -30,6 +29,7 @@ from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.launch.watched import call_watched
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import ALL_ENDED, exit_code
+from ampsweep.report.output import CONSOLE, formats, put_out
 from ampsweep.report.terminal import Terminal
 from ampsweep.run.directories import new_directory, resumed_run
 from ampsweep.run.failure import ERROR_NAME, RunFailedError, failed, kept_error
@@ -54,10 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     arguments = agent_overrides(argv) if is_agents_run() else argv
     with stop_signals_as_interrupt(), paused_garbage_collection():
-        return _run(parse(arguments, CONFIG_NAME), arguments)
+        rest, chosen = taken_out(arguments, "format", formats())
+        return _run(parse(rest, CONFIG_NAME), rest, chosen)
 
 
-def _run(arguments: Arguments, argv: Sequence[str]) -> int:
+def _run(arguments: Arguments, argv: Sequence[str], chosen: str) -> int:
     if arguments.for_hydra:
         with composing():
             hand_over(SweepJob(), argv, arguments.config_name)
@@ -74,18 +75,20 @@ def _run(arguments: Arguments, argv: Sequence[str]) -> int:
     )
     if points.all_known and not is_agents_run():  # an agent gives every key of its sweep to each of the points
         check_effect([point.config for point in points.points], arguments.overrides)
-    return train_points(with_world_size(points, launched_place()), arguments.config_name)
+    return train_points(with_world_size(points, launched_place()), arguments.config_name, chosen)
 
 
-def train_points(points: Points, config_name: str = CONFIG_NAME) -> int:
-    """Train all points; return the exit code."""
+def train_points(points: Points, config_name: str = CONFIG_NAME, chosen: str = CONSOLE) -> int:
+    """Train all points, or show in the chosen format what would run; return the exit code."""
+    if chosen != CONSOLE and not points.points[0].config.dry_run:
+        raise UserError(f"format={chosen}: a training has no format; dry_run=true has, and `ampsweep report --format`")
     check_place(points, launched_place())
     if not points.multirun:
         _check_alone(points.points[0].config)
     check_existence(point.config for point in points.points)
     train = train_all if points.multirun else _train_one
     with _wandb_process(points) as wandb:  # starts now, beside all that follows
-        return train(points, config_name, wandb)
+        return train(points, config_name, wandb, chosen)
 
 
 def _wandb_process(points: Points) -> AbstractContextManager[WandbProcess | None]:
@@ -113,10 +116,13 @@ def _check_alone(config: Config) -> None:
             raise UserError(NO_TORCHAO.format(f"optimizer.state_dtype={state}"))
 
 
-def _train_one(points: Points, config_name: str, wandb: WandbProcess | None) -> int:
+def _train_one(points: Points, config_name: str, wandb: WandbProcess | None, chosen: str) -> int:
     config = points.points[0].config
     if config.dry_run:
-        return print_plan([config], preflight([config]), Terminal())
+        from ampsweep.commands.dry_run import plan_document
+
+        put_out(plan_document([config], preflight([config])), chosen)
+        return ALL_ENDED
     if config.parallel.strategy != "single":
         return train_on_ranks(points, config_name, wandb)
     begun: list[object] = []
@@ -188,8 +194,8 @@ def _train_here(points: Points, config_name: str, wandb: WandbProcess | None, se
 
 
 def _show(directory: Path) -> int:
-    from ampsweep.report.run_summary import print_run_summary
+    from ampsweep.report.run_summary import run_document
 
     record = RunRecord.read(directory)
-    print_run_summary(directory, record, Terminal())
+    put_out(run_document(directory, record))
     return exit_code(record.status)

@@ -1,20 +1,18 @@
 """Runs on a W&B server as the input of a report."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ampsweep.config.errors import UserError
 from ampsweep.report.terminal import Terminal
-from ampsweep.text import plural
+from ampsweep.text import listed, plural
+from ampsweep.tracking.wandb.api import WandbError
+from ampsweep.tracking.wandb.copy import copy_runs
 from ampsweep.tracking.wandb.selection import Selection
 
 _ROOT: Final = Path("wandb_reports")
-_SHOWN: Final = 3
 
 
 def copied_runs(address: str, directory: Path | None) -> Path:
@@ -26,19 +24,17 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     Raises:
         UserError: the address, the login, the server or the directory is at fault.
     """
-    # Only here: wandb takes half a second to import, which a report on local runs should not wait for.
-    from ampsweep.tracking.wandb.api import WandbError
-    from ampsweep.tracking.wandb.copy import copy_runs
-
     try:
         selection = Selection.parse(address)
     except ValueError as error:
         raise UserError(str(error)) from error
     console = Terminal(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     place = (directory or _ROOT.joinpath(*selection.folders)).resolve()
     try:
-        with _shown(console, str(selection)) as progress:
-            copied = copy_runs(selection, place, progress)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(str(selection), total=None)
+            copied = copy_runs(selection, place, lambda number, of: bar.update(task, completed=number, total=of))
     except WandbError as error:
         raise UserError(str(error)) from error
     except OSError as error:
@@ -46,16 +42,6 @@ def copied_runs(address: str, directory: Path | None) -> Path:
     counts = f"{plural(copied.num_loaded, 'run')} loaded, {copied.num_kept} unchanged"
     console.print(f"{selection}: {counts}, in {place}", soft_wrap=True)
     for reason in dict.fromkeys(reason for _, reason in copied.skipped):
-        names = [name for name, why in copied.skipped if why == reason]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        console.print(f"left out: {', '.join(names[:_SHOWN])}{more}: {reason}", soft_wrap=True)
+        names = listed([name for name, why in copied.skipped if why == reason], limit=3)
+        console.print(f"left out: {names}: {reason}", soft_wrap=True)
     return place
-
-
-@contextmanager
-def _shown(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with the number of loaded runs and of all; a terminal shows them as a progress bar."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda number, of: bar.update(task, completed=number, total=of)

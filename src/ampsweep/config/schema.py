@@ -442,8 +442,8 @@ class NumericsConfig:
     """Watching the magnitudes of a training's values."""
 
     watch: bool = False
-    """Look at activations, gradients, weights and updates now and then, note which gradients make a step be skipped,
-    and stop before a loss that is not finite ruins the parameters."""
+    """Look at activations, gradients, weights and updates now and then, and note which gradients make a step be
+    skipped."""
     every: int | None = field(default=None, metadata=_with("numerics.watch"))
     """Steps from one look to the next. None: so many that looking takes half a percent of the time."""
 

@@ -13,10 +13,10 @@ from ampsweep.doctor.side_by_side.examine import examine_numerics
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.types.examine import examine_types
 from ampsweep.precision.precision import why_emulated
-from ampsweep.record.diagnosis import Finding, Unexamined
+from ampsweep.record.diagnosis import DoctorFinding, Unexamined
 from ampsweep.text import one_line
 
-Examination = Callable[[Patient], Sequence[Finding]]
+Examination = Callable[[Patient], Sequence[DoctorFinding]]
 
 EXAMINATIONS: Final[dict[Complaint, Examination]] = {
     "types": examine_types,
@@ -32,9 +32,9 @@ _OF_THE_DEVICE: Final = ("memory", "speed")
 
 def examine(
     patient: Patient, complaints: Sequence[Complaint] = COMPLAINTS, tell: Callable[[str], None] = lambda _: None
-) -> tuple[list[Finding], list[Unexamined]]:
+) -> tuple[list[DoctorFinding], list[Unexamined]]:
     """Examine a training for some complaints, one after the other; `tell` gets the one that comes next."""
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     unexamined: list[Unexamined] = []
     precision = patient.config.precision
     emulated, compute = why_emulated(precision, patient.device), step_dtypes(precision).compute

@@ -26,7 +26,7 @@ from ampsweep.monitors.magnitudes import (
 from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.numeric_formats import FLOAT16
 from ampsweep.precision import Precision
-from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, NonfiniteSite, RunNumerics, TensorKind
+from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
 
 _GRADIENTS: Final = ("activation_gradient", "gradient")
 
@@ -69,8 +69,6 @@ class NumericsWatch:
         self._scale_now: Tensor | None = None
         self.own_time = Stopwatch()
         """Measures the host's time of the latest look."""
-        self.nonfinite_site: NonfiniteSite | None = None
-        """The place at which the forward pass of the step that ended the training went wrong."""
         self._unreported: dict[str, float] = {}
 
     @contextmanager
@@ -108,11 +106,6 @@ class NumericsWatch:
             self._table.add(found)
             self._steps.append(step)
             self._unreported = _figures(found, self._scale or 1.0)
-
-    def read_rest(self, step: int) -> None:
-        """Count what was seen in a step that came to no end."""
-        if self._selections:
-            self.read(step)
 
     def see_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradients that an optimizer is about to use, before anything unscales or clips them."""
@@ -160,13 +153,6 @@ class NumericsWatch:
         known = [name for name in self._reached if name in names]
         return known + [name for name in self._names.values() if name in names and name not in self._reached]
 
-    def most_often_first(self) -> tuple[str, int, int] | None:
-        """The parameter whose gradient was the first in most skipped steps: in how many, and of how many."""
-        if not self._first_nonfinite:
-            return None
-        name, num = max(self._first_nonfinite.items(), key=lambda one: one[1])
-        return name, num, sum(self._first_nonfinite.values())
-
     def figures(self) -> dict[str, float]:
         """Metrics of the latest look, once; empty if there was none since the last call."""
         figures, self._unreported = self._unreported, {}
@@ -182,7 +168,6 @@ class NumericsWatch:
             magnitudes=self._table.magnitudes(),
             nonfinite_gradients={name: self._nonfinite[name] for name in in_order},
             first_nonfinite={name: self._first_nonfinite[name] for name in in_order if name in self._first_nonfinite},
-            nonfinite_site=self.nonfinite_site,
         )
 
     def load(self, numerics: RunNumerics) -> None:

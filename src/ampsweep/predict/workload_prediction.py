@@ -29,7 +29,6 @@ from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
 from ampsweep.record.parts import UnvouchedOperator
-from ampsweep.report.sentences import float8
 from ampsweep.text import GIB, one_line
 
 
@@ -140,7 +139,7 @@ def _float8_gain(training: FakeTraining) -> str | None:
         return None
     shapes = (shape for name, shape in training.linear_calls.items() if name in precision.converted)
     gain = float8_gain(shapes, precision.recipe)
-    return None if gain is None else float8.gain(gain, precision.recipe)
+    return None if gain is None else gain.sentence
 
 
 def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:

@@ -31,7 +31,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """One thing that is wrong with a training, or keeps it from gaining."""
 
     complaint: Complaint
@@ -78,7 +78,7 @@ class Diagnosis:
     """The step of the training from which steps were replayed."""
     steps: int = 0
     """Steps that were replayed at most."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DoctorFinding] = field(default_factory=list)
     """Sorted by what they cost."""
     unexamined: list[Unexamined] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
@@ -95,6 +95,11 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         """Copy it into a JSON object."""
         return {one.name: as_json(getattr(self, one.name)) for one in fields(self)}
+
+    def without_secrets(self) -> "Diagnosis":
+        """Copy it as it may be shown."""
+        shown: Diagnosis = typed(Diagnosis)(hidden(self.as_json()))
+        return shown
 
     @staticmethod
     def read(directory: Path) -> "Diagnosis":
@@ -124,12 +129,12 @@ def written(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def in_order(findings: list[Finding]) -> list[Finding]:
+def in_order(findings: list[DoctorFinding]) -> list[DoctorFinding]:
     """Sort findings by what they cost: what breaks a training first, then by price."""
     return sorted(findings, key=lambda one: (one.cost_pct is not None, -(one.cost_pct or 0.0), _rank(one)))
 
 
-def _rank(finding: Finding) -> int:
+def _rank(finding: DoctorFinding) -> int:
     return COMPLAINTS.index(finding.complaint)
 
 

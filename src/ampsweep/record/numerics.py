@@ -53,21 +53,6 @@ class Magnitudes:
 
 
 @dataclass(kw_only=True)
-class NonfiniteSite:
-    """The first place in a forward pass where a value was not finite."""
-
-    step: int
-    module: str | None
-    """None outside the model: in the loss."""
-    operator: str
-    place: str | None
-    input_dtypes: list[str] = field(default_factory=list)
-    input_max_abs: float | None = None
-    """The largest magnitude among its inputs."""
-    output_dtype: str | None = None
-
-
-@dataclass(kw_only=True)
 class RunNumerics:
     """The numerics of one run."""
 
@@ -86,8 +71,6 @@ class RunNumerics:
     """By parameter, in the order in which backward reaches them: skipped steps in which its gradient was not finite."""
     first_nonfinite: dict[str, int] = field(default_factory=dict)
     """By parameter: skipped steps in which it was the first in backward order."""
-    nonfinite_site: NonfiniteSite | None = None
-    """The place at which the forward pass of the step that ended the run went wrong; None if it did not."""
 
     def write(self, directory: Path) -> None:
         """Write `numerics.json` into `directory`, with its digest, and atomically."""

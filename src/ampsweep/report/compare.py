@@ -1,14 +1,13 @@
 """The comparison of the runs in one or more directories, from their records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
-from ampsweep.analysis.goal import Goal
-from ampsweep.analysis.loss_curves import SERIES_KEYS, loss_curves
+from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.seam_comparison import SEAM_KEYS
+from ampsweep.analysis.time_to_loss import SERIES_KEYS, loss_curves
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ReportConfig
 from ampsweep.record import FILE_NAME, Found, RunRecord, find_records
@@ -48,13 +47,14 @@ def compare_directories(
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
     histories = read_histories(records, (*SERIES_KEYS, *SEAM_KEYS, *curve_keys()))
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
+    recorded = _recorded(records)
     comparison = compare(
         records,
-        baseline=_recorded_baseline(records) if baseline is None else baseline,
-        margin_pct=_recorded_margin_pct(records) if margin_pct is None else margin_pct,
+        baseline=recorded.baseline if baseline is None else baseline,
+        margin_pct=recorded.margin_pct if margin_pct is None else margin_pct,
         goal=Goal(
-            objective="energy" if (objective or _recorded(records, "objective")) == "energy" else "time",
-            memory_gib=_recorded(records, "memory_gib") if memory_gib is None else memory_gib,
+            objective="energy" if (objective or recorded.objective) == "energy" else "time",
+            memory_gib=recorded.memory_gib if memory_gib is None else memory_gib,
         ),
         curves={
             directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole
@@ -62,7 +62,7 @@ def compare_directories(
         series=whole,
         file_problems=[
             *(
-                FileProblem(path=error.path.as_posix(), kind="not readable", reason=error.reason)
+                FileProblem(path=error.path.as_posix(), name="not readable", reason=error.reason)
                 for error in unreadable
             ),
             *histories.omissions,
@@ -83,18 +83,10 @@ def _found(directory: Path) -> Found:
     return found
 
 
-def _recorded_baseline(records: Sequence[tuple[Path, RunRecord]]) -> str:
-    """The baseline of the first run that recorded one."""
-    recorded = (record.config.get("report", {}).get("baseline") for _, record in records)
-    return next((str(one) for one in recorded if one is not None), ReportConfig.baseline)
-
-
-def _recorded(records: Sequence[tuple[Path, RunRecord]], key: Literal["objective", "memory_gib"]) -> Any:
-    """The value of a key of `report` in the first run that recorded one; None if none did."""
-    recorded = (record.config.get("report", {}).get(key) for _, record in records)
-    return next((one for one in recorded if one is not None), None)
-
-
-def _recorded_margin_pct(records: Sequence[tuple[Path, RunRecord]]) -> float:
-    recorded = (record.config.get("report", {}).get("margin_pct") for _, record in records)
-    return next((float(one) for one in recorded if one is not None and one > 0), ReportConfig.margin_pct)
+def _recorded(records: Sequence[tuple[Path, RunRecord]]) -> ReportConfig:
+    """Each setting of the report as the first run that recorded one has it."""
+    config = ReportConfig()
+    for _, record in reversed(records):
+        found = {key: value for key, value in record.config.get("report", {}).items() if value is not None}
+        config = replace(config, **{one.name: found[one.name] for one in fields(config) if one.name in found})
+    return config if config.margin_pct > 0 else replace(config, margin_pct=ReportConfig.margin_pct)

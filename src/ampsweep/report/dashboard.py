@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ampsweep.analysis.comparison import Comparison
-from ampsweep.analysis.size_series import SizeSeries
+from ampsweep.analysis.swept import Series
 from ampsweep.record import RunRecord
 from ampsweep.report.extent import Extent, extent_of
+from ampsweep.report.figure import Figure, NoFigure
 from ampsweep.report.figures import (
     ACROSS_WORKLOADS,
     OF_SEARCH,
     OF_WORKLOAD,
-    NoFigure,
-    PanelFigure,
     SeriesData,
     Style,
 )
@@ -21,10 +20,9 @@ from ampsweep.report.histories import Histories
 from ampsweep.report.numerics_shown import WorkloadNumerics, numerics_of
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
-from ampsweep.report.problems import Problem, problems
 from ampsweep.report.workload_data import ArmRuns, SeamData, SearchData, WorkloadData, compared_data
 
-PanelShown = tuple[Panel, PanelFigure]
+PanelShown = tuple[Panel, Figure]
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,13 @@ class Dashboard:
     """Panels over several workloads, for each series of sizes."""
     numerics: tuple[WorkloadNumerics, ...]
     """The workloads with runs that looked at their numerics, of those that are drawn."""
-    problems: tuple[Problem, ...]
     styles: dict[str, ArmStyle]
     extent: Extent
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of all runs."""
+        return sorted({run.seed for data in self.compared for run in data.runs})
 
     @property
     def drawn(self) -> tuple[WorkloadPanels, ...]:
@@ -93,7 +95,7 @@ def arrange(
     comparison: Comparison,
     records: Sequence[tuple[Path, RunRecord]],
     histories: Histories,
-    directory: Path,
+    directory: Path | None,
     panels: Sequence[Panel] = PANELS,
 ) -> Dashboard:
     """Draw `panels` of a comparison.
@@ -102,7 +104,7 @@ def arrange(
         comparison: as `compare` returned it for `records`.
         records: run directories with their records.
         histories: of these runs, at least the metrics `curve_keys(panels)`.
-        directory: where the document will lie, from which it names the runs' directories.
+        directory: where the document will lie, from which it names the runs' directories; None: they keep their names.
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
@@ -110,7 +112,7 @@ def arrange(
     styles = arm_styles(arm for data in [*found, *searches, *seams] for arm in data.names)
     extent = extent_of(found, len(keys))
     style = Style(styles, extent)
-    named = comparison.relative_to(directory)
+    named = comparison if directory is None else comparison.relative_to(directory)
     return Dashboard(
         comparison=named,
         workloads=(
@@ -124,7 +126,6 @@ def arrange(
             for one in comparison.series
         ),
         numerics=numerics_of(found[: extent.num_workloads]),
-        problems=tuple(problems(named, [*found, *searches, *seams])),
         styles=styles,
         extent=extent,
     )
@@ -145,7 +146,7 @@ def _of_workload(data: WorkloadData, panels: Sequence[Panel], style: Style) -> W
 
 def _of_search(data: SearchData, style: Style) -> SearchPanels:
     results = [(panel, OF_SEARCH[panel.kind](panel, data, style)) for panel in SEARCH_PANELS]
-    return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)))
+    return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, Figure)))
 
 
 def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> SeriesPanels:
@@ -155,7 +156,7 @@ def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> Serie
     ]
     return SeriesPanels(
         data,
-        tuple((panel, result) for panel, result in results if isinstance(result, PanelFigure)),
+        tuple((panel, result) for panel, result in results if isinstance(result, Figure)),
         tuple((panel, result.reason) for panel, result in results if isinstance(result, NoFigure)),
     )
 
@@ -166,7 +167,7 @@ def _asked(panels: Sequence[Panel], of: Sequence[WorkloadData]) -> list[Panel]:
     return [panel for panel in panels if has_ranks or not panel.of_ranks]
 
 
-def _over(series: SizeSeries, panels: Sequence[Panel]) -> list[Panel]:
+def _over(series: Series, panels: Sequence[Panel]) -> list[Panel]:
     """The panels over a series: of sizes, or with other titles of words beside each other."""
     across = [panel for panel in panels if panel.kind in ACROSS_WORKLOADS]
     if not series.in_words:

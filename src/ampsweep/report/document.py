@@ -3,13 +3,13 @@
 Texts are whole sentences (or titles), plain, in no markup. A renderer knows the blocks below and nothing else.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ampsweep.report.figure import Figure
 from ampsweep.report.palette import ArmStyle
-from ampsweep.report.tables import Scalar, Table, Tone
+from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ class Section:
     badge: tuple[str, Tone] | None = None
     """A word beside the title, such as the standing of the arm."""
     facts: Mapping[str, Scalar] = field(default_factory=dict)
-    """What its runs have in common, by which a page hides it."""
+    """Facts that its runs share, by which a page hides it."""
     folded: bool = False
-    """True for grounds and details: a page folds them, a terminal leaves them out."""
+    """True for details: a page folds them, a terminal leaves them out."""
+    on_screen: bool = True
+    """False if a terminal leaves it out although a page shows it."""
     kind: Literal["plain", "card"] = "plain"
     """`card`: a part that stands for itself, such as the verdict on one workload."""
 
@@ -86,4 +88,40 @@ class Document:
     summary: Mapping[str, Scalar] = field(default_factory=dict)
     """The main figures by flat names, for a W&B run."""
     data: Any = None
-    """What the document was made from, for JSON."""
+    """The data behind the document, for JSON."""
+
+
+def tables(document: Document) -> list[Table]:
+    """The tables of a document as data: those of one key together, with the title of its section in a column of its own
+    where they are of several. The tables of figures come last.
+    """
+    found: dict[str, list[tuple[str, Table]]] = {}
+    for section, block in _walk(document.sections, ""):
+        if isinstance(block, Table):
+            found.setdefault(block.key, []).append((section, block))
+    for section, block in _walk(document.sections, ""):
+        if isinstance(block, Figure) and block.table is not None:
+            found.setdefault(block.key, []).append((section, block.table))
+    return [_together(key, of_key) for key, of_key in found.items()]
+
+
+def _walk(blocks: Iterable[Block], section: str) -> Iterator[tuple[str, Block]]:
+    """Every block with the title of the innermost section around it that has one of a card, or else of any."""
+    for block in blocks:
+        if isinstance(block, Section):
+            yield from _walk(block.blocks, block.title if block.kind == "card" or not section else section)
+        else:
+            yield section, block
+
+
+def _together(key: str, of_key: Sequence[tuple[str, Table]]) -> Table:
+    first = of_key[0][1]
+    if len(of_key) == 1:
+        return replace(first, key=key)
+    columns = list(dict.fromkeys(column for _, one in of_key for column in one.columns))
+    rows = []
+    for section, one in of_key:
+        for row in one.rows:
+            cells = dict(zip(one.columns, row.cells, strict=True))
+            rows.append(replace(row, cells=(Cell(section), *(cells.get(column, Cell()) for column in columns))))
+    return replace(first, key=key, columns=(Column("section"), *columns), rows=tuple(rows))

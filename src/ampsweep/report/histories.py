@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from ampsweep.analysis.comparison import FileProblem, FileProblemKind
-from ampsweep.analysis.loss_curves import TRAIN_LOSS
 from ampsweep.analysis.runs import VAL_LOSS
+from ampsweep.analysis.time_to_loss import TRAIN_LOSS
 from ampsweep.metrics import STEP
 from ampsweep.record import HISTORY_NAME, History, RecordError, RunRecord, Stretch, number, salvage_history
 from ampsweep.report.curves import Array, Curve
@@ -59,7 +59,7 @@ def read_histories(records: Iterable[tuple[Path, RunRecord]], keys: Iterable[str
         curves[directory] = found.curves
         path = (directory / HISTORY_NAME).as_posix()
         for kind, reason in _omissions(found, record):
-            omissions.append(FileProblem(path=path, kind=kind, reason=reason))
+            omissions.append(FileProblem(path=path, name=kind, reason=reason))
             if kind == "damaged history":
                 partial.add(directory)
     return Histories(curves, tuple(omissions), frozenset(partial))

@@ -1,18 +1,19 @@
 """The numerics of runs as documents show them: the headroom in words, heat maps, and where values were not finite."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.analysis.headroom import headroom_of
+from ampsweep.analysis.headroom import Headroom, headroom_of
 from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.files import RecordError
-from ampsweep.record.numerics import NUMERICS_NAME, TENSOR_KINDS, RunNumerics, TensorKind
-from ampsweep.report.figures.figure import PanelFigure
+from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
+from ampsweep.report.document import Block, Item, Items, Prose
+from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
-from ampsweep.report.sentences.headroom import headroom_lines
-from ampsweep.report.table import Table, figures_table
+from ampsweep.report.tables import Table, text_table
 from ampsweep.report.workload_data import WorkloadData
+from ampsweep.text import as_sentence
 
 TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "activation": ("Activations", "Does what modules return fit into the format?"),
@@ -29,24 +30,11 @@ MAP_NOTE: Final = (
 
 
 @dataclass(frozen=True)
-class NumericsShown:
-    """The numerics of one run."""
-
-    lines: tuple[str, ...]
-    """The headroom, a sentence a format."""
-    maps: tuple[tuple[TensorKind, PanelFigure], ...]
-    nonfinite: Table | None
-    """Parameters whose gradients were not finite on skipped steps; None without any."""
-    problem: str | None = None
-    """A clause on why nothing is shown."""
-
-
-@dataclass(frozen=True)
 class WorkloadNumerics:
     """The numerics of a workload's arms: of the first run of each that looked at them."""
 
     data: WorkloadData
-    arms: tuple[tuple[str, int, NumericsShown], ...]
+    arms: tuple[tuple[str, int, tuple[Block, ...]], ...]
     """Arm, seed, and what is shown."""
 
 
@@ -60,32 +48,51 @@ def numerics_of(workloads: Sequence[WorkloadData]) -> tuple[WorkloadNumerics, ..
     return tuple(found)
 
 
-def show_numerics(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -> NumericsShown:
-    """Draw the numerics of one run, or of a training with its diagnosis."""
+def numerics_blocks(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -> tuple[Block, ...]:
+    """The numerics of one run, or of a training with its diagnosis: headroom, heat maps, non-finite gradients."""
     headroom = headroom_of(numerics, numerics.scale)
-    drawn = [(kind, magnitude_map(numerics, kind, headroom)) for kind in TENSOR_KINDS]
-    return NumericsShown(
-        lines=tuple(headroom_lines(headroom, diagnosis)),
-        maps=tuple((kind, figure) for kind, figure in drawn if isinstance(figure, PanelFigure)),
-        nonfinite=_nonfinite(numerics),
+    lines = tuple(Item(as_sentence(line)) for line in headroom_lines(headroom, diagnosis))
+    drawn = (
+        magnitude_map(numerics, kind, headroom, title=title, question=question)
+        for kind, (title, question) in TITLES.items()
+    )
+    maps = [figure for figure in drawn if isinstance(figure, Figure)]
+    return (
+        *([Items(lines)] if lines else []),
+        *_nonfinite(numerics),
+        *([Prose(MAP_NOTE, "note")] if maps else []),
+        *maps,
     )
 
 
-def _first(data: WorkloadData, arm: str) -> tuple[str, int, NumericsShown] | None:
+def headroom_lines(found: Mapping[str, Headroom], diagnosis: Diagnosis | None = None) -> list[str]:
+    """A sentence for each format; one that a diagnosis found at fault does not work, though layers return what fits."""
+    faults: dict[str, int] = {}
+    for place, one in enumerate(() if diagnosis is None else diagnosis.findings, start=1):
+        if one.complaint == "loss" and one.evidence.get("phase") in ("forward", "backward"):
+            faults.setdefault(str(one.evidence["dtype"]), place)
+    return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
+
+
+def _first(data: WorkloadData, arm: str) -> tuple[str, int, tuple[Block, ...]] | None:
     for run in sorted(data.runs_of(arm), key=lambda run: run.seed):
         if (run.directory / NUMERICS_NAME).is_file():
             try:
-                return arm, run.seed, show_numerics(RunNumerics.read(run.directory))
+                return arm, run.seed, numerics_blocks(RunNumerics.read(run.directory))
             except RecordError as error:
-                return arm, run.seed, NumericsShown((), (), None, problem=str(error))
+                return arm, run.seed, (Prose(as_sentence(str(error)), "note"),)
     return None
 
 
-def _nonfinite(numerics: RunNumerics) -> Table | None:
-    if not numerics.nonfinite_gradients:
-        return None
-    rows: list[tuple[str, ...]] = [
-        (name, str(count), str(numerics.first_nonfinite.get(name, 0)))
-        for name, count in numerics.nonfinite_gradients.items()
-    ]
-    return figures_table("parameter", ["skipped steps with inf or NaN in its gradient", "the first in backward"], rows)
+def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
+    """The parameters whose gradients were not finite on skipped steps, in backward order."""
+    if numerics.nonfinite_gradients:
+        yield text_table(
+            "nonfinite_gradients",
+            ("parameter", "skipped steps with inf or NaN in its gradient", "the first in backward"),
+            [
+                (name, str(count), str(numerics.first_nonfinite.get(name, 0)))
+                for name, count in numerics.nonfinite_gradients.items()
+            ],
+            title="Parameters with inf or NaN in their gradients, in backward order",
+        )

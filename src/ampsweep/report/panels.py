@@ -10,9 +10,7 @@ from typing import Any, Final, Literal
 from ampsweep.memory_categories import MEMORY_CATEGORIES, memory_key
 from ampsweep.metrics import AUTOCAST_PENALTY, METRICS
 
-Kind = Literal[
-    "front", "curves", "by_arm", "stack", "changes", "chain", "pairs", "against_size", "effects_against_size"
-]
+Kind = Literal["front", "curves", "by_arm", "stack", "changes", "chain", "pairs", "against", "effects_against"]
 """The way a panel shows its metrics:
 
 - `front`: cost, peak memory and final loss of each arm, and which of them no other beats;
@@ -22,8 +20,8 @@ Kind = Literal[
 - `changes`: the same metrics, what an arm saves or adds of each against the baseline;
 - `chain`: metrics of the summary that contain one another, side by side for each arm;
 - `pairs`: one metric of the summary, each pair of runs as a dot, with the mean and its interval;
-- `against_size`: one metric of the summary over a size of the model or its batches, where that was varied;
-- `effects_against_size`: the effect in pairs of one metric of the summary over such a size, with its interval.
+- `against`: one metric of the summary over a size of the model or its batches, where that was varied;
+- `effects_against`: the effect in pairs of one metric of the summary over such a size, with its interval.
 """
 
 Effect = Literal["ratio", "saved", "saved_pct", "gap"]
@@ -57,7 +55,9 @@ class Panel:
     whole: str = ""
     """For the kind `stack`: the metric that its metrics are parts of. What they lack of it is `unattributed`."""
     effect: Effect = "gap"
-    """For the kinds `pairs` and `effects_against_size`."""
+    """For the kinds `pairs` and `effects_against`."""
+    from_zero: bool = True
+    """False where a difference between arms is small beside the values: their axis fits the values."""
     log: bool = False
     """The axis of its metric is logarithmic."""
     of_ranks: bool = False
@@ -141,7 +141,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Peak memory against size",
         question="Which size still fits?",
         section="memory",
-        kind="against_size",
+        kind="against",
         metrics=("memory/peak_allocated_gib",),
         beside=("Peak memory side by side", "Which one needs least on its fullest rank?"),
     ),
@@ -150,7 +150,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Peak memory saved against size",
         question="From which size on does it save memory?",
         section="memory",
-        kind="effects_against_size",
+        kind="effects_against",
         metrics=("memory/peak_allocated_gib",),
         effect="saved_pct",
         beside=("Peak memory saved side by side", "Where does it save most?"),
@@ -202,7 +202,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Speedup against size",
         question="From which size on is it faster, and do multiples of 8 count?",
         section="speed",
-        kind="effects_against_size",
+        kind="effects_against",
         metrics=("perf/step_ms",),
         effect="ratio",
         note="Each point is the mean over pairs of runs: the baseline's step time over the arm's. Whiskers: 95% "
@@ -214,7 +214,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Throughput against size",
         question="Which size uses the device?",
         section="speed",
-        kind="against_size",
+        kind="against",
         metrics=("perf/samples_per_sec",),
         beside=("Throughput side by side", "Which one trains fastest?"),
     ),
@@ -223,7 +223,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Gradients reduced against size",
         question="How much does each rank send in a step?",
         section="speed",
-        kind="against_size",
+        kind="against",
         metrics=("perf/reduced_mib",),
         of_ranks=True,
         beside=("Gradients reduced side by side", "How much does each rank send in a step?"),
@@ -233,7 +233,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Step time side by side",
         question="How long is a step of the slowest rank?",
         section="speed",
-        kind="against_size",
+        kind="against",
         metrics=("perf/step_ms",),
         over_sizes=False,
         beside=("Step time side by side", "How long is a step of the slowest rank?"),
@@ -288,12 +288,20 @@ PANELS: Final[tuple[Panel, ...]] = (
         title="Final validation loss side by side",
         question="Do they learn the same?",
         section="learning",
-        kind="against_size",
+        kind="against",
         metrics=("val/loss",),
+        from_zero=False,
         over_sizes=False,
         beside=("Final validation loss side by side", "Do they learn the same?"),
     ),
-    _by_arm("val-accuracy", "Validation accuracy", "Does it classify as well?", "learning", "val/accuracy"),
+    _by_arm(
+        "val-accuracy",
+        "Validation accuracy",
+        "Does it classify as well?",
+        "learning",
+        "val/accuracy",
+        from_zero=False,
+    ),
     _by_arm(
         "autocast-penalty",
         "Penalty of evaluating under autocast",
@@ -330,8 +338,8 @@ PANELS: Final[tuple[Panel, ...]] = (
         "device/energy_per_sample_j",
         note="By the device's own counter, after warm-up; evaluation and checkpoints are left out.",
     ),
-    _by_arm("clock", "Clock", "Did every arm run at the same clock?", "device", "device/clock_mhz"),
-    _by_arm("temperature", "Temperature", "Did heat play a part?", "device", "device/temperature_c"),
+    _by_arm("clock", "Clock", "Did every arm run at the same clock?", "device", "device/clock_mhz", from_zero=False),
+    _by_arm("temperature", "Temperature", "Did heat play a part?", "device", "device/temperature_c", from_zero=False),
 )
 
 SEARCH_PANELS: Final[tuple[Panel, ...]] = (

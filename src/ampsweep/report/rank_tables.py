@@ -1,120 +1,137 @@
-"""Ranks and dtypes as tables of texts for every renderer."""
+"""Ranks and strategies as tables: the ranks of an arm beside each other, the arms of one strategy beside another's."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ampsweep.analysis.comparison import WorkloadComparison
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import Comparison
+from ampsweep.analysis.dtype_steps import DtypeStep
 from ampsweep.analysis.rank_table import RankRow, RankTable
+from ampsweep.analysis.swept import Series, value_text
 from ampsweep.memory_categories import MEMORY_CATEGORIES
-from ampsweep.report.columns import ABSENT
-from ampsweep.report.sentences.memory_bytes import category
-from ampsweep.report.sentences.ranks import rank_line, ranks_left_out
-from ampsweep.report.table import Table, without_empty_columns
-from ampsweep.text import milliseconds, num_bytes
+from ampsweep.report.cells import estimate_cell, value_cell
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.text import loss, milliseconds, num_bytes
 
-MAX_ROWS: Final = 16
-"""Ranks of an arm that a table shows; of more the first, the last, and those that its sentences name."""
-
-KIND: Final = "kind of device"
-DTYPES: Final = {
-    "compute": "compute",
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "reduction": "reduction",
-    "optimizer_state": "optimizer state",
-}
+_MAX_RANKS: Final = 16
+"""Ranks of an arm that a table shows; of more the first, the last, and those that are named."""
 
 
-def ranks_table(named: Sequence[tuple[str, RankTable]], *, categories: bool) -> Table:
-    """The ranks of arms (or runs) by name, a row each; with a column a category of the traced step's peak if asked."""
-    tables = [of for _, of in named]
-    of_rows = [row for of in tables for row in of.rows]
-    shown = [one for one in MEMORY_CATEGORIES if any(row.peak_by_category.get(one) for row in of_rows)]
-    kinds = shown if categories else []
-    is_measured = {
-        "waiting for ranks": any(row.communication_ms is not None for row in of_rows),
-        "waiting for data": any(row.data_wait_ms is not None for row in of_rows),
+def ranks_table(named: Sequence[tuple[str, RankTable]]) -> Table:
+    """The ranks of arms (or runs) by name, a row each."""
+    rows = [Row(tuple(_rank_cells(arm, row, of)), arm=arm) for arm, of in named for row in _shown(of)]
+    left_out = sum(len(of.rows) - len(_shown(of)) for _, of in named)
+    columns = (
+        *(Column("arm"), Column("rank", numeric=True), Column("host", optional=True), Column("device", optional=True)),
+        Column("peak memory", "peak_bytes", numeric=True, optional=True),
+        *(Column(one.replace("_", " "), f"{one}_bytes", numeric=True, data_only=True) for one in MEMORY_CATEGORIES),
+        Column("step time", "step_ms", numeric=True, optional=True),
+        Column("waiting for ranks", "communication_ms", numeric=True, optional=True),
+        Column("waiting for data", "data_wait_ms", numeric=True, optional=True),
+        Column("", "marks", optional=True),
+    )
+    return Table(
+        key="ranks", columns=columns, rows=tuple(rows), more=f"{left_out} more in the records." if left_out else ""
+    )
+
+
+def _rank_cells(arm: str, row: RankRow, of: RankTable) -> Iterator[Cell]:
+    yield from (Cell(arm), Cell(str(row.rank), row.rank))
+    yield from (Cell(", ".join(one) or "-") for one in (row.hosts, row.devices))
+    yield value_cell(row.peak_bytes, num_bytes)
+    yield from (value_cell(row.peak_by_category.get(one) or None, num_bytes) for one in MEMORY_CATEGORIES)
+    yield from (value_cell(one, milliseconds) for one in (row.step_ms, row.communication_ms, row.data_wait_ms))
+    marks = {
+        "fullest": row.rank == of.fullest and bool(of.memory_spread_bytes),
+        "slowest": row.rank == of.slowest and len(of.rows) > 1,
+        "waited for": row.rank == of.waited_for,
     }
-    timed = [name for name, known in is_measured.items() if known]
-    headers = ("arm", "rank", "host", "device", KIND, "peak memory", *map(category, kinds), "step time", *timed, "")
-    numeric = (False, True, False, False, False, *(True,) * (2 + len(kinds) + len(timed)), False)
-    rows = []
-    for name, of in named:
-        for row in _shown(of):
-            waits = {"waiting for ranks": row.communication_ms, "waiting for data": row.data_wait_ms}
-            rows.append(
-                (
-                    name,
-                    str(row.rank),
-                    ", ".join(row.hosts) or ABSENT,
-                    ", ".join(row.devices) or ABSENT,
-                    ", ".join(row.device_names) or ABSENT,
-                    _bytes(row.peak_bytes),
-                    *(_bytes(row.peak_by_category.get(one)) for one in kinds),
-                    _ms(row.step_ms),
-                    *(_ms(waits[one]) for one in timed),
-                    ", ".join(_marks(row, of)),
-                )
-            )
-    is_same = len({row.device_names for row in of_rows}) == 1  # then the environment names it
-    return without_empty_columns(Table(headers, numeric, tuple(rows)).without({KIND} if is_same else ()))
-
-
-def arms_with_ranks(workload: WorkloadComparison) -> list[tuple[str, RankTable]]:
-    """The arms that ran on several ranks, with these."""
-    return [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]
-
-
-def lines_of_ranks(workload: WorkloadComparison) -> list[tuple[str, str]]:
-    """(arm, what to know of its ranks), with the number of those that the table has no room for."""
-    return [(arm, "; ".join([rank_line(of), *_left_out(of)])) for arm, of in arms_with_ranks(workload)]
-
-
-def dtypes_table(workloads: Sequence[WorkloadComparison]) -> Table | None:
-    """The five dtypes of each arm under each strategy, and what casts; None where no record has them."""
-    known = [
-        (arm.arm, str(workload.facts.get("parallel") or ABSENT), arm.casts or ABSENT, arm.dtypes)
-        for workload in workloads
-        for arm in workload.arms
-        if arm.dtypes
-    ]
-    kinds = [kind for kind in DTYPES if any(kind in dtypes for *_, dtypes in known)]
-    rows = [(*named, *(dtypes.get(kind, ABSENT) for kind in kinds)) for *named, dtypes in known]
-    headers = ("arm", "parallel", "cast by", *(DTYPES[kind] for kind in kinds))
-    return Table(headers, (False,) * len(headers), tuple(dict.fromkeys(rows))) if rows else None
-
-
-def has_ranks(workloads: Sequence[WorkloadComparison]) -> bool:
-    """True if any arm ran on several ranks."""
-    return any(arm.ranks is not None for workload in workloads for arm in workload.arms)
-
-
-def _left_out(of: RankTable) -> list[str]:
-    count = len(of.rows) - len(_shown(of))
-    return [ranks_left_out(count)] if count else []
+    yield Cell(", ".join(mark for mark, is_so in marks.items() if is_so))
 
 
 def _shown(of: RankTable) -> list[RankRow]:
-    if len(of.rows) <= MAX_ROWS:
+    if len(of.rows) <= _MAX_RANKS:
         return list(of.rows)
     named = {of.fullest, of.slowest, of.waited_for, of.rows[-1].rank} - {None}
-    rest = [row for row in of.rows if row.rank not in named][: MAX_ROWS - len(named)]
+    rest = [row for row in of.rows if row.rank not in named][: _MAX_RANKS - len(named)]
     kept = named | {row.rank for row in rest}
     return [row for row in of.rows if row.rank in kept]
 
 
-def _marks(row: RankRow, of: RankTable) -> Iterator[str]:
-    if row.rank == of.fullest and of.memory_spread_bytes:
-        yield "fullest"
-    if row.rank == of.slowest and len(of.rows) > 1:
-        yield "slowest"
-    if row.rank == of.waited_for:
-        yield "waited for"
+def strategies_table(series: Series, comparison: Comparison) -> Table:
+    """Each arm at each word of a series, such as a strategy, and beside itself at the first one."""
+    first = value_text(series.values[0])
+    steps = {(one.value, one.arm): one for one in series.steps}
+    there = [
+        (value_text(value), comparison.workloads[place])
+        for value, place in zip(series.values, series.workloads, strict=True)
+    ]
+    rows = []
+    for arm in dict.fromkeys(arm.arm for _, workload in there for arm in workload.arms):
+        for value, workload in there:
+            found = next((one for one in workload.arms if one.arm == arm), None)
+            if found is not None:
+                step = steps.get((value, arm))
+                cells = [Cell(arm), Cell(value), *_own(found)]
+                cells += [
+                    estimate_cell(None if step is None else step.throughput, "ratio"),
+                    estimate_cell(None if step is None else step.memory_saved_pct, "percent"),
+                    estimate_cell(None if step is None else step.loss_gap, "difference"),
+                ]
+                rows.append(Row(tuple(cells), arm=arm))
+    columns = (
+        *(Column("arm"), Column(series.name), Column("ranks", numeric=True)),
+        *(
+            Column("peak memory", "peak_memory_bytes", numeric=True),
+            Column("spread", "memory_spread_bytes", numeric=True, optional=True),
+        ),
+        *(
+            Column("step time", "step_ms", numeric=True),
+            Column("waiting", "communication_ms", numeric=True, optional=True),
+        ),
+        *(
+            Column("reduced a step", "reduced_bytes", numeric=True, optional=True),
+            Column("val loss", "val_loss", numeric=True),
+        ),
+        Column(f"throughput of {first}", "throughput", numeric=True),
+        Column(f"memory saved against {first}", "memory_saved_pct", numeric=True),
+        Column(f"loss gap against {first}", "loss_gap", numeric=True),
+    )
+    return Table(key="strategies", title=series.heading, columns=columns, rows=tuple(rows))
 
 
-def _bytes(value: float | None) -> str:
-    return ABSENT if value is None else num_bytes(value)
+def _own(arm: ArmComparison) -> Iterator[Cell]:
+    """The arm's own figures: those of the fullest and of the slowest rank."""
+    ranks = arm.ranks
+    yield Cell("1", 1) if ranks is None else Cell(str(len(ranks.rows)), len(ranks.rows))
+    yield value_cell(arm.peak_memory_bytes, num_bytes)
+    yield value_cell(None if ranks is None else ranks.memory_spread_bytes or None, num_bytes)
+    yield value_cell(arm.step_ms, milliseconds)
+    yield value_cell(None if ranks is None else ranks.communication_ms, milliseconds)
+    yield value_cell(None if ranks is None or ranks.reduced_mib is None else ranks.reduced_mib * 2**20, num_bytes)
+    yield value_cell(None if arm.val_loss is None else arm.val_loss.mean, loss)
 
 
-def _ms(value: float | None) -> str:
-    return ABSENT if value is None else milliseconds(value)
+def dtype_steps_table(steps: Sequence[DtypeStep]) -> Table:
+    """The steps away from float32: what changes from one arm to the next, and what that buys."""
+    rows = [
+        Row(
+            (
+                *(Cell(one.before), Cell(one.after), Cell(one.changes)),
+                *(estimate_cell(of, "ratio") for of in (one.speedup, one.gain)),
+                estimate_cell(one.memory_saved_bytes, "bytes"),
+                estimate_cell(one.memory_saved_pct, "percent"),
+                estimate_cell(one.loss_gap, "difference"),
+            ),
+            arm=one.after,
+        )
+        for one in steps
+    ]
+    columns = (
+        *(Column("from"), Column("to"), Column("changes"), Column("speed", "speedup", numeric=True, optional=True)),
+        Column("to the loss", "gain", numeric=True, optional=True),
+        Column("memory saved", "memory_saved_bytes", numeric=True, optional=True),
+        Column("of the peak", "memory_saved_pct", numeric=True, optional=True),
+        Column("loss gap", "loss_gap", numeric=True, optional=True),
+    )
+    return Table(key="dtype_steps", columns=columns, rows=tuple(rows))

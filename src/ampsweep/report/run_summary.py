@@ -1,65 +1,61 @@
-"""A few lines about one run, for the end of a single training."""
+"""The result of one run as a document, for the end of a single training."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.text import Text
-
-from ampsweep.analysis.arm_notes import ArmNote, without_effect
 from ampsweep.analysis.float8_gain import float8_summary
-from ampsweep.analysis.headroom import headroom_of
+from ampsweep.analysis.headroom import headroom_lines, headroom_of
 from ampsweep.analysis.rank_table import ranks_of_run
+from ampsweep.analysis.recorded import compiled, compiled_remarks
+from ampsweep.analysis.run_findings import Leaks, without_effect
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.step_limits import step_limits
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED
 from ampsweep.record import RunRecord
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.report.console import PLAIN_WIDTH, at_least, of_texts
-from ampsweep.report.rank_tables import DTYPES, ranks_table
-from ampsweep.report.sentences import float8
-from ampsweep.report.sentences.arm_findings import step_limit
-from ampsweep.report.sentences.compiling import compiled, remarks
-from ampsweep.report.sentences.explaining import arm_note
-from ampsweep.report.sentences.file_problems import leak
-from ampsweep.report.sentences.headroom import summary_lines
-from ampsweep.report.sentences.ranks import rank_line
+from ampsweep.report.document import Document, Section
+from ampsweep.report.palette import arm_styles
+from ampsweep.report.rank_tables import ranks_table
+from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.text import loss, milliseconds, num_bytes, number, plural, predicted_bytes, signed
 
-_LABEL_WIDTH: Final = 12
 _THROUGHPUT: Final = (("perf/tokens_per_sec", "tokens/s"), ("perf/samples_per_sec", "samples/s"))
 
 
-def print_run_summary(directory: Path, record: RunRecord, console: Console) -> None:
-    """Print the result of the run in `directory`; figures that were not measured have no line."""
+def run_document(directory: Path, record: RunRecord) -> Document:
+    """The result of the run in `directory`; figures that were not measured have no line."""
     run = Run(directory, record)
-    for label, text in _lines(run):
-        console.print(Text(f"{label:<{_LABEL_WIDTH}}{text}"), soft_wrap=True)
+    lines = tuple(Row((Cell(label), Cell(text))) for label, text in _lines(run))
+    blocks = [Table(key="run", columns=(Column("fact"), Column("value")), rows=lines, kind="labels")]
     if (ranks := ranks_of_run(run)) is not None:
-        with at_least(console, PLAIN_WIDTH):
-            console.print(of_texts(ranks_table([(run.arm, ranks)], categories=False)))
+        blocks.append(ranks_table([(run.arm, ranks)]))
+    return Document(
+        title=f"{record.arm}, {record.identity.model}, seed {run.seed}",
+        sections=(Section(blocks=tuple(blocks)),),
+        arms=arm_styles([run.arm]),
+        data=record.as_json(),
+    )
 
 
 def _lines(run: Run) -> Iterator[tuple[str, str]]:
     record = run.record
     reason = record.error or "; ".join(run.contradictions) or record.cut_short
-    yield "run", f"{record.arm}, {record.identity.model}, seed {run.seed}"
     yield "status", f"{run.outcome}: {reason.strip()}" if reason and reason.strip() else run.outcome
     if (ranks := ranks_of_run(run)) is not None:
         yield "parallel", _parallel(run, len(ranks.rows))
-        dtypes = ", ".join(f"{kind} {run.dtypes[key]}" for key, kind in DTYPES.items() if key in run.dtypes)
-        if dtypes:
-            yield "dtypes", dtypes
+        if run.dtypes:
+            yield "dtypes", ", ".join(f"{kind.replace('_', ' ')} {dtype}" for kind, dtype in run.dtypes.items())
     if run.measured and run.contamination is not None:
         yield "warning", f"contaminated, its speed does not count: {run.contamination}"
     for limit in step_limits([run]):
-        yield "limited by", step_limit(limit)
+        yield "limited by", limit.sentence
     if (leaked := run.leaked_bytes) is not None:
-        yield "warning", f"{leak(leaked)}; if each does, memory grows beyond the peak told here"
-    for kind in without_effect(run):
-        yield "warning", arm_note(ArmNote(kind=kind, seeds=(run.seed,)))
+        left = Leaks(seeds=(run.seed,), cause=num_bytes(leaked)).clause
+        yield "warning", f"{left}; if each does, memory grows beyond the peak told here"
+    for found in without_effect(record):
+        yield "warning", found.sentence
     if (value := run.figure("val/loss")) is not None:
         accuracy = run.figure("val/accuracy")
         yield "val loss", loss(value) + ("" if accuracy is None else f", accuracy {accuracy:.4f}")
@@ -82,21 +78,23 @@ def _lines(run: Run) -> Iterator[tuple[str, str]]:
         yield "predicted", f"{num_bytes(value)} for the eager step; this one was compiled"
     if record.proof.traced == "compiled" or record.compilation.num_graphs:
         yield "compiled", compiled(record.compilation)
-    for line in remarks(record.compilation):
+    for line in compiled_remarks(record.compilation):
         yield "", line
     if (value := run.figure("amp/skipped_steps")) is not None:
         yield "skipped", f"{value:.0f} steps"
     if (value := run.figure(CLIPPED)) is not None:
         yield "clipped", f"in {value:.0f} % of the logged steps"
     if (summary := float8_summary(record.proof.float8)) is not None:
-        yield "float8", float8.layers(summary)
+        yield "float8", summary.layers
         if summary.gain is not None:
-            yield "", float8.gain(summary.gain, summary.recipe)
+            yield "", summary.gain.sentence
     for line in _headroom(run.directory):
         yield "headroom", line
     if ranks is not None:
-        yield "ranks", rank_line(ranks)
+        yield "ranks", ranks.sentence
     yield "directory", str(run.directory)
+    if record.status == "diverged":
+        yield "cause", f"`ampsweep doctor {run.directory}` looks for it"
     if run.tracked_at is not None:
         yield "W&B", run.tracked_at
 
@@ -109,7 +107,7 @@ def _headroom(directory: Path) -> list[str]:
         return []
     except RecordError as error:
         return [str(error)]
-    return summary_lines(headroom_of(numerics, numerics.scale))
+    return headroom_lines(headroom_of(numerics, numerics.scale))
 
 
 def _parallel(run: Run, num_ranks: int) -> str:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -16,8 +15,11 @@ HEIGHT: Final = 1800
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 _ON_MACOS: Final = tuple(f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium"))
-_TIME_FOR_SCRIPTS_MS: Final = 10_000
-"""On the page's own clock, which runs ahead while nothing happens."""
+_SWITCHES: Final = (
+    *("--headless=new", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--force-device-scale-factor=1"),
+    f"--window-size={WIDTH},{HEIGHT}",
+    "--virtual-time-budget=10000",  # milliseconds of the page's own clock, which runs ahead while nothing happens
+)
 _PATIENCE_S: Final = 120.0
 
 
@@ -33,9 +35,11 @@ def take_screenshot(page: Path, picture: Path) -> None:
             "a screenshot is taken by Chromium or Chrome, and none is installed "
             f"(none of {', '.join(_NAMES)} is on the PATH); Debian's package is chromium"
         )
+    # Chromium refuses to run as root inside its sandbox; what it opens here is a file of our own that fetches nothing.
+    as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     picture.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [browser, *_switches(), f"--user-data-dir={profile}", f"--screenshot={picture.resolve()}"]
+        command = [browser, *_SWITCHES, *as_root, f"--user-data-dir={profile}", f"--screenshot={picture.resolve()}"]
         try:
             ended = subprocess.run(
                 [*command, page.resolve().as_uri()], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
@@ -49,21 +53,4 @@ def take_screenshot(page: Path, picture: Path) -> None:
 
 def find_browser() -> str | None:
     """Path of a browser that can draw a page without a screen; None where there is none."""
-    on_path = (found for name in _NAMES if (found := shutil.which(name)) is not None)
-    elsewhere = (path for path in _ON_MACOS if sys.platform == "darwin" and Path(path).is_file())
-    return next(on_path, None) or next(elsewhere, None)
-
-
-def _switches() -> list[str]:
-    switches = [
-        "--headless=new",
-        "--disable-gpu",
-        "--no-first-run",
-        "--hide-scrollbars",
-        "--force-device-scale-factor=1",
-        f"--window-size={WIDTH},{HEIGHT}",
-        f"--virtual-time-budget={_TIME_FOR_SCRIPTS_MS}",
-    ]
-    # Chromium refuses to run as root inside its sandbox; what it opens here is a file of our own that fetches nothing.
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return [*switches, "--no-sandbox"] if is_root else switches
+    return next((found for name in (*_NAMES, *_ON_MACOS) if (found := shutil.which(name)) is not None), None)

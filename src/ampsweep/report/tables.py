@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
-"""Whether a word is good news, bad news, no difference, or leaves the question open."""
+"""The news in a word: good, bad, no difference, or an open question."""
 ABSENT: Final = "-"
 
 
@@ -43,6 +43,8 @@ class Column:
     """The order in which columns are dropped if there is no room: the highest rank first, rank 0 never."""
     optional: bool = False
     """Left out of a table in which no row has a value."""
+    data_only: bool = False
+    """In the data of the table (CSV, W&B), where people read the figure in the detail of another column."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,27 @@ class Table:
     rows: tuple[Row, ...]
     more: str = ""
     """A sentence on rows that are left out."""
-    kind: Literal["plain", "tiles", "labels"] = "plain"
-    """`tiles`: few figures to be seen at a glance; `labels`: names and values without headers."""
+    kind: Literal["plain", "labels"] = "plain"
+    """`labels`: names and values, without headers."""
 
     def __post_init__(self) -> None:
         assert all(len(row.cells) == len(self.columns) for row in self.rows), self.key
 
     def shown(self) -> "Table":
-        """The table without optional columns in which no row has a value."""
-        kept = [
-            place
-            for place, column in enumerate(self.columns)
-            if not column.optional or any(row.cells[place].text not in (ABSENT, "") for row in self.rows)
-        ]
-        rows = (replace(row, cells=tuple(row.cells[place] for place in kept)) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[place] for place in kept), rows=tuple(rows))
+        """The table as people read it: without data alone, and without optional columns in which no row has a value."""
+        return self.of(
+            [
+                place
+                for place, column in enumerate(self.columns)
+                if not column.data_only
+                and (not column.optional or any(row.cells[place].text not in (ABSENT, "") for row in self.rows))
+            ]
+        )
+
+    def of(self, places: Sequence[int]) -> "Table":
+        """The table of these columns."""
+        rows = (replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
 
 
 def text_table(

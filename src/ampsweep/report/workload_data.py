@@ -4,15 +4,15 @@ import statistics
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.pairing import Pair, pair_runs
-from ampsweep.analysis.run_entry import RunEntry
+from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import Run
 from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
@@ -53,15 +53,6 @@ class ArmRuns(ABC):
         """The arms in the order of tables."""
 
     @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs that may be compared."""
-        return sorted({run.seed for run in self.runs if run.measured})
-
-    @abstractmethod
-    def of_seed(self, seed: int) -> Self:
-        """The same with the runs of one seed; the comparison stays that of all."""
-
-    @property
     def listed(self) -> list[tuple[Run, RunEntry]]:
         """The runs with their entries, arm by arm in the order of tables, each by seed."""
         position = {arm: index for index, arm in enumerate(self.names)}
@@ -79,10 +70,6 @@ class ArmRuns(ABC):
     @cached_property
     def _runs_by_arm(self) -> Mapping[str, Sequence[Run]]:
         return grouped(self.runs, lambda run: run.arm)
-
-    @cached_property
-    def _runs_by_seed(self) -> Mapping[int, Sequence[Run]]:
-        return grouped(self.runs, lambda run: run.seed)
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
         """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
@@ -103,13 +90,6 @@ class ArmRuns(ABC):
     def median_of(self, arm: str, key: str) -> float | None:
         values = [value for _, value in self.values_of(arm, key)]
         return statistics.median(values) if values else None
-
-    def by_seed(self, arm: str, key: str) -> dict[int, float]:
-        """As `median_of`, of the runs of each seed."""
-        values: dict[int, list[float]] = defaultdict(list)
-        for run, value in self.values_of(arm, key):
-            values[run.seed].append(value)
-        return {seed: statistics.median(repeats) for seed, repeats in values.items()}
 
 
 @dataclass(frozen=True)
@@ -133,14 +113,10 @@ class WorkloadData(ArmRuns):
     def arms(self) -> tuple[ArmComparison, ...]:
         return self.workload.arms
 
-    def of_seed(self, seed: int) -> Self:
-        """The same with the runs and pairs of one seed; the comparison stays that of all."""
-        runs, pairs = self._runs_by_seed.get(seed, ()), self._pairs_by_seed.get(seed, ())
-        return replace(self, runs=tuple(runs), pairs=tuple(pairs))
-
-    @cached_property
-    def _pairs_by_seed(self) -> Mapping[int, Sequence[Pair]]:
-        return grouped(self.pairs, lambda pair: pair.arm_runs[0].seed)
+    def figure_of(self, arm: str, key: str) -> float | None:
+        """The arm's figure in the comparison; of a metric without one the median over runs."""
+        figure = next((one.figure(key) for one in self.arms if one.arm == arm), None)
+        return self.median_of(arm, key) if figure is None else figure
 
     def curve_of(self, run: Run, key: str) -> Curve | None:
         return self.histories.curves.get(run.directory, {}).get(key)
@@ -165,10 +141,6 @@ class SearchData(ArmRuns):
     def names(self) -> list[str]:
         return [one.arm for one in self.found.arms]
 
-    def of_seed(self, seed: int) -> Self:
-        """The same with the runs of one seed; the comparison stays that of all."""
-        return replace(self, runs=tuple(self._runs_by_seed.get(seed, ())))
-
 
 @dataclass(frozen=True)
 class SeamData(ArmRuns):
@@ -186,20 +158,16 @@ class SeamData(ArmRuns):
     def names(self) -> list[str]:
         return [*self.found.resumed_in]
 
-    def of_seed(self, seed: int) -> Self:
-        """The same with the runs of one seed; the comparison stays that of all."""
-        return replace(self, runs=tuple(self._runs_by_seed.get(seed, ())))
-
 
 def compared_data(
-    comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path
+    comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path | None
 ) -> tuple[list[WorkloadData], list[SearchData], list[SeamData]]:
     """The workloads, searches and seams of `comparison` with the `records` it was made from and their `histories`.
 
     Their run directories are named as seen from `directory`.
     """
     by_directory = {place.as_posix(): Run(place, record) for place, record in reversed(records)}
-    named = comparison.relative_to(directory)
+    named = comparison if directory is None else comparison.relative_to(directory)
     found = []
     for workload, as_named in zip(comparison.workloads, named.workloads, strict=True):
         runs = tuple(by_directory[entry.directory] for entry in workload.runs)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 from ampsweep.config.schema import Config
 
 if TYPE_CHECKING:
-    from ampsweep.analysis.comparison import Comparison
     from ampsweep.record import RunRecord
-    from ampsweep.report.dashboard import Dashboard
+    from ampsweep.report.document import Document
 
 _TIME_SHARE: Final = 20
 
@@ -28,10 +27,10 @@ class LiveComparison:
         show: called with the comparison and its page whenever they were updated.
     """
 
-    def __init__(self, directory: Path, config: Config, show: Callable[["Comparison", Path], None]) -> None:
+    def __init__(self, directory: Path, config: Config, show: Callable[["Document", Path], None]) -> None:
         self._directory, self._report, self._show = directory, config.report, show
         self._began, self._spent = time.monotonic(), 0.0
-        self.dashboard: Dashboard | None = None
+        self.document: Document | None = None
         self.records: Sequence[tuple[Path, RunRecord]] = []
         """The data that the files were last made from."""
         self.unwritten: str | None = None
@@ -45,7 +44,7 @@ class LiveComparison:
                 if self.unwritten is None:
                     self._show(comparison, self._directory / "comparison.html")
 
-    def write(self) -> "Comparison":
+    def write(self) -> "Document":
         """Update the files, where there is room; return the comparison, with paths relative to them.
 
         Raises:
@@ -53,7 +52,7 @@ class LiveComparison:
         """
         # Only here: the statistics take a fifth of a second to import, which no training should wait for.
         from ampsweep.report.compare import compare_directories
-        from ampsweep.report.files import write_comparison
+        from ampsweep.report.comparison_document import comparison_document, write_comparison
 
         began = time.monotonic()
         compared = compare_directories(
@@ -64,12 +63,11 @@ class LiveComparison:
             memory_gib=self._report.memory_gib,
         )
         self.records = compared.records
+        self.document = comparison_document(compared, self._directory)
         try:
-            self.dashboard = write_comparison(
-                compared.comparison, compared.records, compared.histories, self._directory
-            )
+            write_comparison(self.document, self._directory)
             self.unwritten = None
         except OSError as error:  # which is no fault of the runs
             self.unwritten = f"{error.filename}: {error.strerror}"
         self._spent += time.monotonic() - began
-        return compared.comparison.relative_to(self._directory)
+        return self.document

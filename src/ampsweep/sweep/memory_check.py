@@ -40,8 +40,8 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
         return None
     if _at_most(config, device, checked) <= limit:
         return None
+    from ampsweep.analysis.recorded import not_vouched_for
     from ampsweep.predict.run_prediction import trace_run
-    from ampsweep.report.sentences.unvouched import not_vouched_for
     from ampsweep.text import num_bytes
 
     try:

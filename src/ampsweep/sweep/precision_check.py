@@ -11,7 +11,6 @@ from ampsweep.config.seam import precision_before_seam
 from ampsweep.precision.float8 import recipe_of
 from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
 from ampsweep.precision.precision import misfit, why_emulated
-from ampsweep.report.sentences import float8
 from ampsweep.run.supported import why_unsupported
 from ampsweep.sweep.model_check import CheckedModel
 from ampsweep.sweep.preflight import Checked
@@ -45,4 +44,4 @@ def _with_float8(config: Config, device: torch.device, checked: Checked, found: 
             reason = f"{name} multiplies {rows} rows, and float8 kernels take multiples of {ALIGNMENT}"
             return replace(checked, unsupported=f"{reason}; change data.batch_size")
     gain = float8_gain(shapes.values(), recipe)
-    return checked if gain is None else replace(checked, float8_gain=float8.gain(gain, recipe))
+    return checked if gain is None else replace(checked, float8_gain=gain.sentence)

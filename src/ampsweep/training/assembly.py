@@ -107,8 +107,7 @@ def watched_parts(config: Config, built: Built) -> Parts:
     """The parts of a training whose numerics are watched; any other does without their imports."""
     from ampsweep.monitors.looks import Looks
     from ampsweep.monitors.numerics import NumericsWatch
-    from ampsweep.training.watched_instruments import WatchedInstruments
-    from ampsweep.training.watched_trainer import WatchedTrainer
+    from ampsweep.training.watched import WatchedInstruments, WatchedTrainer
 
     looks = Looks(config.numerics.every, built.num_steps)
     watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)

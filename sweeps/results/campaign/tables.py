@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.columns import ABSENT, columns_for
-from ampsweep.report.estimate_text import ratio_figure
+from ampsweep.report.arm_table import arms_table as arms_of
+from ampsweep.report.tables import ABSENT
 from ampsweep.report.units import quantity
 from ampsweep.text import milliseconds, num_bytes, number, percent, ratio
 from campaign.results import Arm, Workload
@@ -36,12 +36,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str | None]], *, words
 
 def compared_table(workload: Workload) -> list[str]:
     """The table of `ampsweep report`: speed, memory and loss against the baseline."""
-    arms = [arm.figures for arm in workload.arms]
-    columns = columns_for(arms)
-    cells = [[column.render(arm) for column in columns] for arm in arms]
-    return table(
-        [column.header for column in columns], [[f"{c.value} {c.detail}".strip() for c in row] for row in cells]
-    )
+    shown = arms_of(workload.comparison).shown()
+    cells = [[f"{cell.text} {cell.detail}".strip() for cell in row.cells] for row in shown.rows]
+    return table([column.title for column in shown.columns], cells)
 
 
 def arms_table(workload: Workload, columns: dict[str, Cell]) -> list[str]:
@@ -124,7 +121,7 @@ BESIDE: Final[dict[str, Cell]] = {
     "n": lambda arm: None if arm.by_hand is None else f"{len(arm.undisturbed)}, {len(arm.by_hand.rows)}",
     "step": lambda arm: told(milliseconds, arm.figures.step_ms),
     "by hand": _by_hand(milliseconds, "step_ms"),
-    "ratio [95 %]": lambda arm: None if arm.by_hand is None or not (one := arm.by_hand.against) else ratio_figure(one),
+    "ratio [95 %]": lambda arm: None if arm.by_hand is None or not (one := arm.by_hand.against) else one.ratio_text,
     "by the wall": lambda arm: told(milliseconds, arm.wall_ms),
     "wall by hand": _by_hand(milliseconds, "wall_ms"),
     "difference": lambda arm: told(_difference, arm.wall_over_by_hand),

@@ -16,7 +16,7 @@ from ampsweep.doctor.loss.refusals import examine_refusal
 from ampsweep.doctor.loss.vanishing import unchanged_share
 from ampsweep.doctor.loss.variant import Kept, Variant, price
 from ampsweep.doctor.patient import NotExaminedError, Patient
-from ampsweep.record.diagnosis import Change, Finding, written
+from ampsweep.record.diagnosis import Change, DoctorFinding, written
 
 _LARGE_EPS: Final = 2.0**-12
 """The square root of float16's smallest number above zero: a smaller gradient has a square of zero there."""
@@ -27,7 +27,7 @@ _FEW_SHARE: Final = 0.25
 """The modules, and the share of all, that may be kept in float32 for a set to be told: of more, another mode is."""
 
 
-def examine_loss(patient: Patient) -> Sequence[Finding]:
+def examine_loss(patient: Patient) -> Sequence[DoctorFinding]:
     """Examine whether the loss is finite, and as good as in float32."""
     if patient.is_baseline:
         return []
@@ -44,18 +44,18 @@ def examine_loss(patient: Patient) -> Sequence[Finding]:
     if case.fault is None:
         return []
     if case.is_also_in_float32:
-        return [Finding(complaint="loss", kind="not_precision", evidence=_shown(case))]
+        return [DoctorFinding(complaint="loss", kind="not_precision", evidence=_shown(case))]
     try:
         return [_under_autocast(case) if patient.config.precision.autocast else _without_autocast(case)]
     except OutOfTimeError:
-        return [Finding(complaint="loss", kind="unsearched", evidence=_shown(case))]
+        return [DoctorFinding(complaint="loss", kind="unsearched", evidence=_shown(case))]
 
 
-def _under_autocast(case: LossCase) -> Finding:
+def _under_autocast(case: LossCase) -> DoctorFinding:
     precision, evidence = case.patient.config.precision, _shown(case)
     if (scale := change_of_scale(case)) is not None:
         evidence["init_scale"] = precision.init_scale if precision.grad_scaler else None
-        return Finding(
+        return DoctorFinding(
             complaint="loss",
             kind=scale.kind,
             evidence=evidence,
@@ -69,7 +69,7 @@ def _under_autocast(case: LossCase) -> Finding:
         name = "scaler_off_mends" if precision.grad_scaler else "scaler_on_mends"
         evidence[name] = case.mends(Variant(precision=switched))
     if not evidence["autocast_off_mends"]:
-        return Finding(complaint="loss", kind="unexplained", evidence=evidence)
+        return DoctorFinding(complaint="loss", kind="unexplained", evidence=evidence)
     search = CulpritSearch(case)
     culprits = search.find()
     if culprits is None or len(culprits.kept) > max(_FEW, culprits.num_modules * _FEW_SHARE):
@@ -79,7 +79,7 @@ def _under_autocast(case: LossCase) -> Finding:
 
 def _of_culprits(
     case: LossCase, evidence: dict[str, object], culprits: Culprits, calls: CulpritCalls | None
-) -> Finding:
+) -> DoctorFinding:
     """The finding of a fault that some modules or lines mend."""
     origin = _first_of(culprits)
     place = origin.call.place if origin is not None else None
@@ -105,7 +105,7 @@ def _of_culprits(
     are_modules = len(culprits.modules) == len(culprits.kept)
     overrides = [kept_override(case.patient.config.precision, culprits.modules)] if are_modules else []
     kept: Sequence[Kept] = culprits.kept if are_modules or calls is None else calls.calls
-    return Finding(
+    return DoctorFinding(
         complaint="loss",
         kind=kind,
         modules=[one for one in map(_module_of, culprits.kept) if one is not None],
@@ -117,7 +117,7 @@ def _of_culprits(
     )
 
 
-def _without_autocast(case: LossCase) -> Finding:
+def _without_autocast(case: LossCase) -> DoctorFinding:
     """The finding of a fault of a training whose parameters are in half precision."""
     patient, evidence = case.patient, _shown(case)
     precision, num_steps = patient.config.precision, case.num_steps
@@ -125,7 +125,7 @@ def _without_autocast(case: LossCase) -> Finding:
     if precision.parameters == "float16" and isinstance(eps, float) and eps < _LARGE_EPS:
         larger = Variant(optimizer={"eps": _LARGE_EPS})
         if case.mends(larger, num_steps):
-            return Finding(
+            return DoctorFinding(
                 complaint="loss",
                 kind="optimizer_eps",
                 operator=None,
@@ -147,15 +147,17 @@ def _without_autocast(case: LossCase) -> Finding:
     return replace(found, modules=modules, operator=first.call.operator, place=first.call.place)
 
 
-def _in_another_mode(case: LossCase, kind: str, evidence: dict[str, object]) -> Finding:
+def _in_another_mode(case: LossCase, kind: str, evidence: dict[str, object]) -> DoctorFinding:
     """The finding of a fault that another precision mode mends, the cheapest that does."""
     own, num_steps = case.patient.config.precision, case.num_steps
     for mode in (f"amp_{'fp16' if own.dtype == 'float16' else 'bf16'}", "amp_bf16"):
         changed = Variant(precision=PRECISION_MODES[mode])
         if mode != own.mode and case.mends(changed, num_steps):
             change = Change(overrides=[f"precision={mode}"])
-            return Finding(complaint="loss", kind=kind, evidence=evidence, change=change, proof=_proof(case, changed))
-    return Finding(complaint="loss", kind=kind, evidence=evidence)
+            return DoctorFinding(
+                complaint="loss", kind=kind, evidence=evidence, change=change, proof=_proof(case, changed)
+            )
+    return DoctorFinding(complaint="loss", kind=kind, evidence=evidence)
 
 
 def _shown(case: LossCase) -> dict[str, object]:

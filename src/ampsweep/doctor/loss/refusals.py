@@ -14,7 +14,7 @@ from ampsweep.doctor.loss.origins import is_beyond
 from ampsweep.doctor.loss.variant import Kept, Variant
 from ampsweep.doctor.patient import Patient
 from ampsweep.precision.fp32_modules import in_float32
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.tracing.ledger import tensors_in
 
 
@@ -32,7 +32,7 @@ class _Refused:
     """It works so with autocast off: then autocast refuses it."""
 
 
-def examine_refusal(patient: Patient, error: Exception) -> Sequence[Finding]:
+def examine_refusal(patient: Patient, error: Exception) -> Sequence[DoctorFinding]:
     """Examine a step that raises an error in its own precision and not in float32.
 
     Errors of dtypes that do not go together are another complaint, and no finding here.
@@ -65,7 +65,7 @@ def examine_refusal(patient: Patient, error: Exception) -> Sequence[Finding]:
         proof = {"mends": taken.error is None and len(taken.steps) == num_steps, "num_steps": len(taken.steps)}
         overrides = [kept_override(precision, [module])] if module and proof["mends"] else []
     return [
-        Finding(
+        DoctorFinding(
             complaint="loss",
             kind=kind,
             modules=[] if module is None else [module],

@@ -16,7 +16,7 @@ from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, 
 from ampsweep.doctor.memory.wide_activations import ACTIONS, WideActivations, wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.tensor_origins import TensorOrigin
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.text import one_line
 
 _MIN_WIDE_PCT: Final = 12.0
@@ -28,7 +28,7 @@ _UPDATE_SHARE: Final = 0.15
 _DATA_SHARE: Final = 0.25
 
 
-def examine_memory(patient: Patient) -> list[Finding]:
+def examine_memory(patient: Patient) -> list[DoctorFinding]:
     """Find out what keeps the peak of the training's tensors from being smaller than it is in float32.
 
     Raises:
@@ -64,7 +64,7 @@ def _tell(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> None:
         patient.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
 
 
-def _wide(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+def _wide(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     """Activations that stay in float32, by what keeps them there."""
     precision = patient.config.precision
     for group in wide_activations(own, autocasts=precision.autocast)[:MOST_CAUSES]:
@@ -85,13 +85,15 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
             yield _wide_finding(group, own, changed, overrides)
 
 
-def _wide_finding(group: WideActivations, own: TracedMemory, changed: TracedMemory, overrides: list[str]) -> Finding:
+def _wide_finding(
+    group: WideActivations, own: TracedMemory, changed: TracedMemory, overrides: list[str]
+) -> DoctorFinding:
     call, function = group.origin.call, group.origin.function
     assert call is not None
     assert function is not None
     codes = [changed.codes[one] for one in group.identities if one in changed.codes]
     partner = next((one.made for one in group.origin.sources if one.dtype == group.origin.dtype), None)
-    return Finding(
+    return DoctorFinding(
         complaint="memory",
         kind=f"float32_{group.cause}",
         cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
@@ -111,7 +113,7 @@ def _wide_finding(group: WideActivations, own: TracedMemory, changed: TracedMemo
     )
 
 
-def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     """Copies in half precision of the same tensor that are alive together."""
     groups: dict[int, list[Held]] = defaultdict(list)
     for held in own.held:
@@ -133,7 +135,7 @@ def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
         return
     assert first.origin is not None
     source = first.origin.sources[0].made
-    yield Finding(
+    yield DoctorFinding(
         complaint="memory",
         kind="cast_again",
         cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
@@ -161,7 +163,7 @@ def _cast_once(copy: Held, source: TensorOrigin) -> str:
     return f"{name} = {owner}{name}.to({copy.origin.dtype})"
 
 
-def _loss(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+def _loss(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     """Tensors in float32 of a loss over large outputs."""
     held = [
         one
@@ -187,7 +189,7 @@ def _loss(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
         changed = tried(patient, partial(trace_memory, patient, smaller, makers=False))
         proof = {} if changed is None else compared(own, changed)
     assert largest.call is not None
-    yield Finding(
+    yield DoctorFinding(
         complaint="memory",
         kind="large_loss",
         cost_pct=pct(num_bytes, own.peak_bytes),
@@ -204,7 +206,7 @@ def _loss(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
     )
 
 
-def _update(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+def _update(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     """Temporary tensors of the optimizer's step."""
     held = [one for one in own.held if one.call is not None and one.call.phase == "update" and not one.is_stale]
     held = [one for one in held if one.category not in STATE]
@@ -223,7 +225,7 @@ def _update(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
     largest = max(held, key=lambda one: one.num_bytes)
     gain = 0 if best is None else own.peak_bytes - best[1].peak_bytes
     assert largest.call is not None
-    yield Finding(
+    yield DoctorFinding(
         complaint="memory",
         kind="temporaries_of_the_update",
         cost_pct=pct(gain or num_bytes, own.peak_bytes),
@@ -234,11 +236,11 @@ def _update(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
     )
 
 
-def _data(own: TracedMemory) -> Iterator[Finding]:
+def _data(own: TracedMemory) -> Iterator[DoctorFinding]:
     """A data set that is resident on an accelerator."""
     num_bytes = own.peak.get("data", 0)
     if num_bytes >= _DATA_SHARE * own.peak_bytes:
-        yield Finding(
+        yield DoctorFinding(
             complaint="memory",
             kind="resident_data",
             cost_pct=pct(num_bytes, own.peak_bytes),

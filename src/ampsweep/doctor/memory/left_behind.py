@@ -7,13 +7,13 @@ from typing import Final
 from ampsweep.doctor.memory.traced import TracedMemory, holders, trace_memory
 from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, tried
 from ampsweep.doctor.patient import Patient
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.training.trainer import Trainer
 
 _MIN_GROWTH_SHARE: Final = 0.01
 
 
-def left_behind(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
+def left_behind(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     """Find what modules or the task keep: memory that grows with each step, or tensors that nothing needs."""
     grows = own.growth_bytes >= _MIN_GROWTH_SHARE * own.peak_bytes
     stale = [held for held in own.held if held.is_stale]
@@ -30,7 +30,7 @@ def left_behind(patient: Patient, own: TracedMemory) -> Iterator[Finding]:
         if grows:
             proof |= {"mends": changed.growth_bytes < own.growth_bytes / 10, "growth_bytes": changed.growth_bytes}
     made_in = [*by_module(stale)][:MOST_CAUSES]
-    yield Finding(
+    yield DoctorFinding(
         complaint="memory",
         kind="grows_from_step_to_step" if grows else "kept_by_a_module",
         cost_pct=pct(own.growth_bytes if grows else gain, own.peak_bytes),

@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ampsweep.analysis.workload_size import MIN_PEAK_BYTES
+from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.memory.traced import TracedMemory, trace_memory
 from ampsweep.doctor.memory.trials import MIN_COST_PCT, by_module, compared, pct, tried
 from ampsweep.doctor.patient import Patient
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _SHRUNK_SHARE: Final = 0.03
 """A peak that is this much smaller than in float32 has shrunk, if little: the training holds mostly what stays."""
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 * 2**30
 STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")
 
 
-def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> Iterator[Finding]:
+def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> Iterator[DoctorFinding]:
     """Find a peak that is mostly what autocast leaves as it is, or that its copies of weights make larger."""
     if not patient.config.precision.autocast or own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes:
         return
@@ -36,7 +36,7 @@ def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) ->
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[patient.config.precision.dtype]
     in_half = replace(patient.config, precision=PRECISION_MODES[half])
     changed = tried(patient, partial(trace_memory, patient, in_half, makers=False))
-    yield Finding(
+    yield DoctorFinding(
         complaint="memory",
         kind="copies_of_weights" if has_copies else "mostly_state",
         cost_pct=pct(copies if has_copies else state_bytes, own.peak_bytes),

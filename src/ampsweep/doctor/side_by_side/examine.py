@@ -17,7 +17,7 @@ from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, re
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.precision import Precision
-from ampsweep.record.diagnosis import Change, Finding, written
+from ampsweep.record.diagnosis import Change, DoctorFinding, written
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.tracing.lowered_layers import note_lowered_layers
 
@@ -31,7 +31,7 @@ _MAGNITUDE_STEPS: Final = (1, 2, 4)
 """The steps, from the first one replayed, that are looked into."""
 
 
-def examine_numerics(patient: Patient) -> list[Finding]:
+def examine_numerics(patient: Patient) -> list[DoctorFinding]:
     """Look into the magnitudes of a few steps in float32, and compare a step in the two dtypes: the first one, and one
     after a few steps if nothing is found in that.
 
@@ -45,7 +45,7 @@ def examine_numerics(patient: Patient) -> list[Finding]:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := patient.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for num_before in (0, _STEPS_BEFORE):
         if findings or patient.seconds_left <= 0:
             break
@@ -53,7 +53,7 @@ def examine_numerics(patient: Patient) -> list[Finding]:
     return findings
 
 
-def _findings(patient: Patient, sides: SideBySide) -> Iterator[Finding]:
+def _findings(patient: Patient, sides: SideBySide) -> Iterator[DoctorFinding]:
     for number in range(_MOST_FINDINGS):
         calls = sides.compared()
         if number == 0:
@@ -90,11 +90,11 @@ def _is_before(one: ComparedCall, other: ComparedCall) -> bool:
     return one.own.call.index < other.own.call.index
 
 
-def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str) -> Finding:
+def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str) -> DoctorFinding:
     culprit = sides.culprit(call)
     own = culprit.call
     change, proof = _change(patient, sides, call, culprit)
-    return Finding(
+    return DoctorFinding(
         complaint="numerics",
         kind=kind,
         modules=[] if own.module is None else [own.module],

@@ -10,7 +10,7 @@ from ampsweep.doctor.speed.device_rates import random_values
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.speed.trials import Arguments, tried
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -24,7 +24,7 @@ _MIN_GAIN: Final = 0.1
 _TRIAL_S: Final = 1.5
 
 
-def unaligned_sizes(measured: MeasuredSteps) -> list[Finding]:
+def unaligned_sizes(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find matrix products in half precision that take less time with sizes rounded up to multiples of 8 or more."""
     wanted = [
         one

@@ -8,7 +8,7 @@ import torch
 
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 
 _MIN_REPEATED_PCT: Final = 5.0
 """Share of a step from which repeated casts of weights are told: none of them is needed."""
@@ -16,7 +16,7 @@ _MIN_TO_AND_FRO_PCT: Final = 6.0
 """The same of casts to and fro, some of which autocast needs."""
 
 
-def casts(measured: MeasuredSteps) -> list[Finding]:
+def casts(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find casts that cost a good part of the step and could be left out."""
     all_casts = [one for one in measured.step.of_phases("forward", "backward") if one.is_cast]
     measured.patient.facts["speed/casts_pct"] = measured.share_pct(sum(one.ms for one in all_casts))
@@ -24,7 +24,7 @@ def casts(measured: MeasuredSteps) -> list[Finding]:
     return [*_repeated(measured), *_to_and_fro(measured)]
 
 
-def _repeated(measured: MeasuredSteps) -> Iterator[Finding]:
+def _repeated(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
     """Weights that are cast more often than once for each micro-batch."""
     config = measured.patient.config
     expected = measured.training.num_micro_batches
@@ -49,7 +49,7 @@ def _repeated(measured: MeasuredSteps) -> Iterator[Finding]:
             )
 
 
-def _to_and_fro(measured: MeasuredSteps) -> Iterator[Finding]:
+def _to_and_fro(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
     """Activations that are cast to float32 and, after some operators, back."""
     total = _with_backward(measured.step.calls)
     by_index = {one.call.index: one for one in total}
@@ -82,7 +82,7 @@ def _is_of_halves(one: TimedCall) -> bool:
 
 def _finding(
     measured: MeasuredSteps, kind: str, spot: Spot, evidence: dict[str, object], overrides: Sequence[str] = ()
-) -> Finding:
+) -> DoctorFinding:
     own = {"ms": spot.ms, "bytes_pct": _share_of_bytes(spot.calls, measured.step.calls)}
     return measured.finding(kind, spot, own | evidence, overrides)
 

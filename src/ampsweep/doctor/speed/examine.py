@@ -21,7 +21,7 @@ from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
 from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 
 _STEPS_S: Final = 2.5
 _OPERATORS_S: Final = 1.5
@@ -33,7 +33,7 @@ _PRODUCTS: Final = 8
 _THREADS_S: Final = 0.4
 
 
-def examine_speed(patient: Patient) -> list[Finding]:
+def examine_speed(patient: Patient) -> list[DoctorFinding]:
     """Find what keeps a training from gaining time by its precision, each with what it costs of the step.
 
     Raises:
@@ -43,7 +43,7 @@ def examine_speed(patient: Patient) -> list[Finding]:
         return _examine(patient)
 
 
-def _examine(patient: Patient) -> list[Finding]:
+def _examine(patient: Patient) -> list[DoctorFinding]:
     moments = Moments(patient.device)
     own = BareTraining(patient, patient.config.precision)
     try:

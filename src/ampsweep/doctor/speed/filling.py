@@ -17,7 +17,7 @@ from ampsweep.analysis.step_limits import (
 from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _MIN_LAUNCH_PCT: Final = 15.0
 """Share of a step that launching takes, from which it is told: operators that are launched at all take twice that."""
@@ -29,12 +29,12 @@ _CHAIN: Final = 40
 _REPEATED: Final = 7
 
 
-def too_little_work(measured: MeasuredSteps) -> list[Finding]:
+def too_little_work(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether launching operators, or else a batch that does not fill the device, limits the step."""
     return launching(measured) or small_batch(measured)
 
 
-def launching(measured: MeasuredSteps) -> list[Finding]:
+def launching(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether the step is too short for the number of its operators."""
     num_operators, step_ms = len(measured.step.calls), measured.step_ms
     us_each = 1e3 * step_ms / max(num_operators, 1)
@@ -51,7 +51,7 @@ def launching(measured: MeasuredSteps) -> list[Finding]:
         return []
     spot = _busiest(measured)
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="launch_bound",
             cost_pct=measured.share_pct(cost_ms),
@@ -71,7 +71,7 @@ def launching(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def small_batch(measured: MeasuredSteps) -> list[Finding]:
+def small_batch(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether samples take less time in a batch of twice the size; batches are put together from two."""
     training, patient, moments = measured.training, measured.patient, measured.moments
     step_s = 1e-3 * measured.times.median_ms
@@ -99,7 +99,7 @@ def small_batch(measured: MeasuredSteps) -> list[Finding]:
     if min(gain, 2 * gain_pct(half, own)) < _MIN_GAIN_PCT or len(own.ms) < _MIN_ROUNDS:
         return []
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="small_batch",
             cost_pct=gain,

@@ -17,13 +17,13 @@ from torch._dynamo.backends.debugging import ExplainWithBackend
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps
 from ampsweep.doctor.speed.step_times import times_in_turn
 from ampsweep.own_code_place import is_own_source, shown_path
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.tasks.base import HasTurns
 
 _SECONDS: Final = 1.0
 
 
-def graph_breaks(measured: MeasuredSteps) -> list[Finding]:
+def graph_breaks(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find the lines at which a step that is to be compiled breaks into several graphs.
 
     The graphs run eagerly, so that what is measured is the price of guards and of going from graph to graph. It is the
@@ -46,7 +46,7 @@ def graph_breaks(measured: MeasuredSteps) -> list[Finding]:
             found.setdefault((clause, _place(reason.user_stack)), list(reason.user_stack))
     guards_ms = max(broken.least_ms - eager.least_ms, 0.0)
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="graph_break",
             cost_pct=measured.share_pct(guards_ms) / len(found),

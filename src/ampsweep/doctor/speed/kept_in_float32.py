@@ -8,7 +8,7 @@ import torch
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
 from ampsweep.doctor.speed.trials import in_dtype, tried
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""
@@ -20,7 +20,7 @@ _SHRUNK: Final = 0.8
 """An operator that takes less than this of its time in float32 has gained from precision."""
 
 
-def float32_products(measured: MeasuredSteps) -> list[Finding]:
+def float32_products(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find matrix products, convolutions and attention that compute in float32, though half precision is faster."""
     wanted = [
         one
@@ -53,7 +53,7 @@ def float32_products(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def fixed_operators(measured: MeasuredSteps) -> list[Finding]:
+def fixed_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find operators other than products that take most of the step and no less time than in float32."""
     baseline = measured.baseline
     if baseline is None:
@@ -81,7 +81,7 @@ def fixed_operators(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def optimizer(measured: MeasuredSteps) -> list[Finding]:
+def optimizer(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether the optimizer, whose state autocast leaves in float32, takes most of the step."""
     update = measured.step.of_phases("update")
     ms, config = sum(one.ms for one in update), measured.patient.config.optimizer
@@ -91,7 +91,7 @@ def optimizer(measured: MeasuredSteps) -> list[Finding]:
     is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
     overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="optimizer_bound",
             cost_pct=measured.share_pct(ms),

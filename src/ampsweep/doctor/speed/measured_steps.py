@@ -13,7 +13,7 @@ from ampsweep.doctor.speed.device_rates import DeviceRates
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 
 MIN_COST_PCT: Final = 10.0
 """Share of a step from which a cause is told."""
@@ -68,9 +68,11 @@ class MeasuredSteps:
         """The share of the own step that takes this time, in percent."""
         return min(100 * ms / self.step_ms, 100.0)
 
-    def finding(self, kind: str, spot: "Spot", evidence: dict[str, object], overrides: Sequence[str] = ()) -> Finding:
+    def finding(
+        self, kind: str, spot: "Spot", evidence: dict[str, object], overrides: Sequence[str] = ()
+    ) -> DoctorFinding:
         """A finding of a spot, which costs its time; `step_ms` joins the evidence."""
-        return Finding(
+        return DoctorFinding(
             complaint="speed",
             kind=kind,
             cost_pct=self.share_pct(spot.ms),

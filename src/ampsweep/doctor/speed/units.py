@@ -7,7 +7,7 @@ from ampsweep.config.modes import step_dtypes
 from ampsweep.doctor.speed.device_rates import HALF
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _MIN_PRODUCT_RATIO: Final = 1.2
 _MIN_PRODUCTS_PCT: Final = 20.0
@@ -20,7 +20,7 @@ _MIN_OF_A_GAIN_PCT: Final = 30.0
 """Share of a step that they cost at least where the step as a whole is faster: kernels differ on every device."""
 
 
-def no_fast_units(measured: MeasuredSteps) -> list[Finding]:
+def no_fast_units(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether this device multiplies matrices no faster in the dtype of the training than in float32."""
     rates, baseline, dtype = measured.rates, measured.baseline, measured.training.precision.dtype
     if baseline is None or dtype not in HALF or rates.product_ratio(dtype) >= _MIN_PRODUCT_RATIO:
@@ -41,7 +41,7 @@ def no_fast_units(measured: MeasuredSteps) -> list[Finding]:
         in_bfloat16 = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
     mode = {"bfloat16": in_bfloat16, "float16": "amp_fp16", "float32": "fp32"}[best]
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="no_fast_units",
             cost_pct=min(cost_pct, 100.0),
@@ -60,7 +60,7 @@ def no_fast_units(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def slower_altogether(measured: MeasuredSteps, others: Sequence[Finding]) -> list[Finding]:
+def slower_altogether(measured: MeasuredSteps, others: Sequence[DoctorFinding]) -> list[DoctorFinding]:
     """Find out whether the step takes longer than in float32, for reasons that the other findings do not explain."""
     baseline = measured.baseline
     if baseline is None:
@@ -71,7 +71,7 @@ def slower_altogether(measured: MeasuredSteps, others: Sequence[Finding]) -> lis
         return []
     casts_ms = sum(one.ms for one in measured.step.calls if one.is_cast)
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="slower_than_float32",
             cost_pct=100 * (1 - baseline.speedup.median),
@@ -90,7 +90,7 @@ def slower_altogether(measured: MeasuredSteps, others: Sequence[Finding]) -> lis
     ]
 
 
-def slower_operators(measured: MeasuredSteps) -> list[Finding]:
+def slower_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find operators that half precision makes slower on this device."""
     baseline = measured.baseline
     if baseline is None:
@@ -111,7 +111,7 @@ def slower_operators(measured: MeasuredSteps) -> list[Finding]:
     return [_finding(measured, spot) for spot in spots(costs) if measured.share_pct(spot.ms) >= least_pct]
 
 
-def _finding(measured: MeasuredSteps, spot: Spot) -> Finding:
+def _finding(measured: MeasuredSteps, spot: Spot) -> DoctorFinding:
     own_ms = sum(one.ms for one in spot.calls)
     return measured.finding(
         "slower_operators",

@@ -20,7 +20,7 @@ from ampsweep.doctor.replay import KeptBatches
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.own_code_place import is_own_source, place_of_model_in_thread
-from ampsweep.record.diagnosis import Change, Finding
+from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.tracing.calls import observe
 
 _SETTLING_STEPS: Final = 6
@@ -88,7 +88,7 @@ def sampled(module: Callable[[], str | None] = lambda: None) -> Iterator[HostSam
         sys.setswitchinterval(former)
 
 
-def data_wait(measured: MeasuredSteps) -> list[Finding]:
+def data_wait(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether steps wait for batches that nobody has read before."""
     patient, training, moments = measured.patient, measured.training, measured.moments
     data = _WatchedData(patient.data)
@@ -114,7 +114,7 @@ def data_wait(measured: MeasuredSteps) -> list[Finding]:
     workers = num_workers(patient.data.source)
     place = data.samples.most_common(_WatchedData.READING)
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="data_bound",
             cost_pct=100 * wait_ms / step_ms,
@@ -125,7 +125,7 @@ def data_wait(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def host_code(measured: MeasuredSteps) -> list[Finding]:
+def host_code(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find out whether the host runs code of the model's for long, between two operators."""
     idle_ms = measured.step.idle_ms
     if measured.moments.has_queue:  # the device computes what it was given before
@@ -148,12 +148,12 @@ def host_code(measured: MeasuredSteps) -> list[Finding]:
     ]
 
 
-def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> Finding:
+def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> DoctorFinding:
     modules: dict[str, float] = defaultdict(float)
     for place, ms in stretches:
         if place.module is not None:
             modules[place.module] += ms
-    return Finding(
+    return DoctorFinding(
         complaint="speed",
         kind="host_bound",
         cost_pct=measured.share_pct(here_ms),
@@ -215,7 +215,7 @@ def _more_workers(data: KeptBatches, config: Any, workers: int | None) -> list[s
     return [f"{'' if 'num_workers' in config else '+'}data.num_workers={wanted}"]
 
 
-def synchronizations(measured: MeasuredSteps) -> list[Finding]:
+def synchronizations(measured: MeasuredSteps) -> list[DoctorFinding]:
     """Find the lines at which the host waits for the device; on a CPU, where they cost nothing, they are facts only."""
     waits = host_waits(measured.step.of_phases("forward", "backward"))
     measured.patient.facts["speed/synchronizations"] = [
@@ -231,7 +231,7 @@ def synchronizations(measured: MeasuredSteps) -> list[Finding]:
         return []
     place = waits[0].place if waits else warned[0]
     return [
-        Finding(
+        DoctorFinding(
             complaint="speed",
             kind="synchronizations",
             cost_pct=measured.share_pct(idle_ms),

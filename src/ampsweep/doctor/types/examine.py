@@ -17,7 +17,7 @@ from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.call_arguments import Remedy
 from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Operand
 from ampsweep.own_code_place import place_of
-from ampsweep.record.diagnosis import Change, Finding, written
+from ampsweep.record.diagnosis import Change, DoctorFinding, written
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
 
@@ -29,7 +29,7 @@ _MOST_REMEDIES: Final = 3
 _Remedies = list[tuple[CallIdentity, Remedy]]
 
 
-def examine_types(patient: Patient) -> list[Finding]:
+def examine_types(patient: Patient) -> list[DoctorFinding]:
     """Find the calls that stop a training although it runs in float32, and the casts with which it goes on."""
     if patient.is_baseline:
         return []
@@ -127,7 +127,7 @@ def _next_batches(replay: Replay) -> range:
     return range(trainer.next_batch, trainer.next_batch + trainer.config.grad_accum_steps * len(trainer.turns))
 
 
-def _findings(patient: Patient, num_steps: int) -> list[Finding]:
+def _findings(patient: Patient, num_steps: int) -> list[DoctorFinding]:
     """Mend one call after another until the training goes on, or stops for another reason."""
     mended: list[tuple[_Outcome, int]] = []
     remedies: _Remedies = []
@@ -171,7 +171,7 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     )
 
 
-def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, other: list[str]) -> Finding:
+def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, other: list[str]) -> DoctorFinding:
     failed = stopped.failed
     assert failed is not None
     assert failed.fault is not None
@@ -182,7 +182,7 @@ def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, o
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
     code = failed.codes[number]
     overrides, code = ([], code) if code is not None else _without_source(patient, failed, remedy, other)
-    return Finding(
+    return DoctorFinding(
         complaint="types",
         kind=failed.fault,
         modules=[one for one in modules if one is not None],
@@ -227,12 +227,12 @@ def _argument(failed: FailedCall, place: object) -> str:
     return next((one.source or one.name for one in failed.operands if one.place == place), "value")
 
 
-def _stop(outcome: _Outcome, other: list[str]) -> Finding:
+def _stop(outcome: _Outcome, other: list[str]) -> DoctorFinding:
     """The finding of an error that no cast mends."""
     failed, error = outcome.failed, outcome.error
     assert error is not None
     module = outcome.module if failed is None else failed.module
-    return Finding(
+    return DoctorFinding(
         complaint="types",
         kind="stops_with_error",
         modules=[] if module is None else [module],

@@ -1,14 +1,13 @@
 """The figures of a diagnosis: the error's growth through the net, and the loss beside that in float32."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from ampsweep.config.modes import MODES
+from ampsweep.analysis.headroom import layer_text
 from ampsweep.record.diagnosis import Diagnosis
-from ampsweep.report.figures.figure import Layout, PanelFigure, Trace, plotly_text, value_axis
+from ampsweep.report.figure import Axis, Figure, Scatter
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour
-from ampsweep.report.sentences.headroom import layer_text
 
 ERROR_GROWTH: Final = "numerics/error_growth"
 """The fact with a point for each operator: `module`, `operator`, the relative `error` of what it returns against
@@ -20,81 +19,75 @@ _BASELINE: Final = "fp32"
 Point = Mapping[str, Any]
 
 
-def error_growth(of: Diagnosis) -> PanelFigure | None:
+def error_growth(of: Diagnosis) -> Figure | None:
     """The error of each operator's result through the net; None where it was not measured."""
     points = _points(of, ERROR_GROWTH)
     if not points:
         return None
-    own, explained = ([_figure(one.get(key)) for one in points] for key in ("error", "explained"))
     texts = [f"{layer_text(str(one.get('module') or ''))}: {one.get('operator') or '?'}" for one in points]
-    common: Trace = {
-        "type": "scatter",
-        "x": list(range(1, len(points) + 1)),
-        "hovertext": [plotly_text(text) for text in texts],
-        "hovertemplate": "%{hovertext}<br>%{y:.2e}",
-    }
-    traces = [
-        {
-            **common,
-            "mode": "lines",
-            "y": [value if value else None for value in explained],
-            "name": "explained by dtype and inputs",
-            "line": {"color": MODE_COLOURS[_BASELINE], "width": 2, "dash": "dash"},
-        },
-        {
-            **common,
-            "mode": "lines+markers",
-            "y": [value if value else None for value in own],
-            "name": plotly_text(of.arm),
-            "line": {"color": _colour(of), "width": 2},
-            "marker": {"size": 5, "color": _colour(of)},
-        },
-    ]
-    remarks = []
+    places = list(range(1, len(points) + 1))
     infinite = next((text for text, one in zip(texts, points, strict=True) if _is_infinite(one.get("error"))), None)
-    if infinite is not None:
-        remarks.append(f"from {infinite} on there are values that are not finite, which are not drawn")
-    return PanelFigure(
-        traces,
-        _layout("operator of the step", "relative error", dtick=1, exponentformat="power"),
-        remarks=tuple(remarks),
+    remark = f"From {infinite} on there are values that are not finite, which are not drawn."
+    explained, own = ([_figure(one.get(key)) or None for one in points] for key in ("explained", "error"))
+    return Figure(
+        key="error-growth",
+        title="Growth of the error through the net",
+        question="Where does the error become larger than the dtype explains?",
+        marks=[
+            Scatter(
+                name="explained by dtype and inputs",
+                x=places,
+                y=explained,
+                colour=MODE_COLOURS[_BASELINE],
+                line=2,
+                dash="dash",
+                hover=texts,
+            ),
+            Scatter(name=of.arm, x=places, y=own, colour=_colour(of), line=2, symbols=["circle"], size=5, hover=texts),
+        ],
+        x=Axis(title="operator of the step"),
+        y=Axis(title="relative error", log=True, power=True),
+        remarks=(remark,) if infinite is not None else (),
+        legend=True,
     )
 
 
-def losses(of: Diagnosis) -> PanelFigure | None:
+def losses(of: Diagnosis) -> Figure | None:
     """The loss of each step beside that in float32; None where it was not measured."""
     points = _points(of, LOSSES)
     if not points:
         return None
-    own, baseline = ([_figure(one.get(key)) for one in points] for key in ("own", "baseline"))
-    steps = [one.get("step") for one in points]
-    traces: list[Trace] = [
-        _losses(steps, baseline, _BASELINE, MODES[_BASELINE].colour, "dash"),
-        _losses(steps, own, of.arm, _colour(of), "solid"),
-    ]
+    steps = [_figure(one.get("step")) for one in points]
+    lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
+    known = [value for _, key, *_ in lines for one in points if (value := _figure(one.get(key))) is not None]
+    wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
     remarks = [
-        f"the loss of {arm} is {one.get(key)} from step {one.get('step')} on"
-        for arm, key in ((of.arm, "own"), (_BASELINE, "baseline"))
+        f"The loss of {arm} is {one.get(key)} from step {one.get('step')} on."
+        for arm, key, *_ in reversed(lines)
         if (one := next((one for one in points if _is_infinite(one.get(key))), None)) is not None
     ]
-    positive = all(value > 0 for value in (*own, *baseline) if value is not None)
-    return PanelFigure(
-        traces,
-        _layout("step", "loss", **({"dtick": "D2", "tickformat": "~g"} if positive else {"type": "linear"})),
+    return Figure(
+        key="losses",
+        title="Loss",
+        question="Does it learn as float32 does?",
+        marks=[
+            Scatter(
+                name=arm,
+                x=steps,
+                y=[_figure(one.get(key)) for one in points],
+                colour=colour,
+                line=2,
+                dash=dash,
+                symbols=["circle"],
+                size=5,
+            )
+            for arm, key, colour, dash in lines
+        ],
+        x=Axis(title="step"),
+        y=Axis(title="loss", log=wide),
         remarks=tuple(remarks),
+        legend=True,
     )
-
-
-def _losses(steps: Sequence[Any], values: Sequence[float | None], arm: str, colour: str, dash: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": list(steps),
-        "y": list(values),
-        "name": plotly_text(arm),
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "marker": {"size": 5, "color": colour},
-    }
 
 
 def _points(of: Diagnosis, key: str) -> list[Point]:
@@ -114,12 +107,3 @@ def _is_infinite(value: Any) -> bool:
 
 def _colour(of: Diagnosis) -> str:
     return arm_colour(of.arm) or OTHER_COLOUR
-
-
-def _layout(x: str, y: str, **of_y: Any) -> Layout:
-    return {
-        "xaxis": value_axis(x),
-        "yaxis": value_axis(y, **{"type": "log", **of_y}),
-        "height": 340,
-        "hovermode": "closest",
-    }

@@ -1,20 +1,27 @@
 """The magnitudes of a run's tensors as a heat map: layers against exponents of two, with the ranges of the formats."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from ampsweep.analysis.exponent_counts import ExponentCounts
-from ampsweep.analysis.headroom import INITIAL_SCALE, SCALED, Headroom, LayerRange
+from ampsweep.analysis.headroom import (
+    INITIAL_SCALE,
+    KIND_NAMES,
+    SCALED,
+    ExponentCounts,
+    Headroom,
+    LayerRange,
+    layer_text,
+    scale_text,
+)
 from ampsweep.numeric_formats import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, NumericFormat
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
-from ampsweep.report.figures.figure import Layout, NoFigure, PanelFigure, Trace, plotly_text, value_axis
+from ampsweep.report.figure import Axis, Figure, Heat, NoFigure, Scatter
 from ampsweep.report.palette import FORMAT_COLOURS
-from ampsweep.report.sentences.headroom import KIND_NAMES, layer_text, scale_text
-from ampsweep.report.table import Table, figures_table, without_empty_columns
-from ampsweep.text import number, percent
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.text import as_sentence, number, percent
 
 _DRAWN: Final = (FLOAT16, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2)
 _SHOWN_AT_FIRST: Final = (FLOAT16, BFLOAT16)
@@ -90,7 +97,9 @@ def _row(groups: Sequence[_Group]) -> LayerRow:
     return LayerRow(first if len(layers) == 1 else f"{first} ({len(layers)})", layers)
 
 
-def magnitude_map(numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str, Headroom]) -> PanelFigure | NoFigure:
+def magnitude_map(
+    numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str, Headroom], *, title: str, question: str
+) -> Figure | NoFigure:
     """Draw the tensors of one kind: a row a layer, its colour the share of the elements with that exponent.
 
     Gradients are drawn as they are with the scale of the run, if it has one: that is what the formats hold.
@@ -105,10 +114,6 @@ def magnitude_map(numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str
     counts = [ExponentCounts.of([tensors[place] for place in row.layers]) for row in rows]
     low, high = _ends(counts, shift)
     formats = [of for of in _DRAWN if low <= of.min_normal_exponent <= high or low <= of.max_exponent + 1 <= high]
-    traces = [
-        _cells(rows, counts, shift, low, high),
-        *(trace for of in formats for trace in _limits(of, len(rows), low, high)),
-    ]
     remarks = [] if len(rows) == len(tensors) else [f"{len(tensors)} layers share {len(rows)} rows; the table has each"]
     if BFLOAT16 not in formats:
         remarks.append("the range of bfloat16 is wider than what is drawn")
@@ -116,7 +121,27 @@ def magnitude_map(numerics: RunNumerics, kind: TensorKind, headroom: Mapping[str
         moved = round(math.log2(INITIAL_SCALE))
         remarks.append(f"without a scale; that of a scaler, {INITIAL_SCALE:,.0f}, moves all by {moved} to the right")
     ranges = {name: [found.ranges[place] for place in places] for name, found in headroom.items()}
-    return PanelFigure(traces, _layout(rows, low, high, scale), _table(tensors, ranges), tuple(remarks))
+    step = 8 if high - low <= 64 else 16 if high - low <= 128 else 32
+    scaled = "" if scale is None else f", times the scale {scale_text(scale)}"
+    return Figure(
+        key=kind,
+        title=title,
+        question=question,
+        remarks=tuple(map(as_sentence, remarks)),
+        table=_table(kind, tensors, ranges),
+        marks=[
+            _cells(rows, counts, shift, low, high),
+            *(mark for of in formats for mark in _limits(of, len(rows), low, high)),
+        ],
+        x=Axis(
+            title=f"magnitude{scaled}",
+            range=(low, high),
+            ticks={float(at): f"2^{at}" for at in range(low, high + 1) if at % step == 0},
+        ),
+        y=Axis(range=(len(rows) - 0.5, -0.5), ticks={float(place): row.label for place, row in enumerate(rows)}),
+        height=150 + max(_ROW_PX * len(rows), 200),
+        legend=True,
+    )
 
 
 def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
@@ -140,108 +165,38 @@ def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
     return low, max(first_beyond(ordered[::-1]) + 1, FLOAT16.max_exponent + 3)
 
 
-def _cells(rows: Sequence[LayerRow], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Trace:
+def _cells(rows: Sequence[LayerRow], counts: Sequence[ExponentCounts], shift: int, low: int, high: int) -> Heat:
     exponents = range(low, high)
     shares = [[one.counts.get(exponent - shift, 0) / one.total for exponent in exponents] for one in counts]
-    decades = range(int(_LEAST_DECADE), 1)
-    return {
-        "type": "heatmap",
-        "x": [exponent + 0.5 for exponent in exponents],
-        "y": list(range(len(rows))),
-        "z": [[round(max(math.log10(share), _LEAST_DECADE), 2) if share else None for share in row] for row in shares],
-        "text": [[percent(100 * share) if share else "" for share in row] for row in shares],
-        "customdata": [[plotly_text(row.name)] * len(exponents) for row in rows],
-        "hovertemplate": "%{customdata}<br>2<sup>%{x:.1f}</sup>: %{text} of its elements<extra></extra>",
-        "hoverongaps": False,
-        "colorscale": "Viridis",
-        "zmin": _LEAST_DECADE,
-        "zmax": 0.0,
-        "ygap": 1,
-        "showlegend": False,
-        "colorbar": {
-            "thickness": 12,
-            "lenmode": "pixels",
-            "len": 220,
-            "y": 1.0,
-            "yanchor": "top",
-            "outlinewidth": 0,
-            "tickvals": list(decades),
-            "ticktext": [f"{100 * 10.0**decade:g}%" for decade in decades],
-        },
-    }
+    return Heat(
+        x=[exponent + 0.5 for exponent in exponents],
+        logs=[[round(max(math.log10(share), _LEAST_DECADE), 2) if share else None for share in row] for row in shares],
+        texts=[[percent(100 * share) if share else "" for share in row] for row in shares],
+        names=[row.name for row in rows],
+    )
 
 
-def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> list[Trace]:
+def _limits(of: NumericFormat, num_rows: int, low: int, high: int) -> Iterator[Scatter]:
     """The limits of a format: full lines around its normal numbers, a dotted one where everything becomes zero."""
-    colour = FORMAT_COLOURS[of.name]
-    common: Trace = {
-        "type": "scatter",
-        "legendgroup": of.name,
-        "visible": True if of in _SHOWN_AT_FIRST else "legendonly",
-        "hoverinfo": "skip",
-    }
     top, bottom = -0.5, num_rows - 0.5
-    full = [(of.min_normal_exponent, "normal"), (math.log2(of.max), "max")]
-    full = [(at, name) for at, name in full if low <= at <= high]
-    zero = [(of.min_exponent - 1, "zero")] if low <= of.min_exponent - 1 <= high else []
-    traces = [
-        {
-            **common,
-            "mode": "lines",
-            "x": [x for at, _ in places for x in (at, at, None)],
-            "y": [y for _ in places for y in (top, bottom, None)],
-            "name": of.name,
-            "showlegend": places is full or not full,
-            "line": {"color": colour, "width": 2, "dash": dash},
-        }
-        for places, dash in ((full, "solid"), (zero, "dot"))
-        if places
-    ]
-    names = {
-        **common,
-        "mode": "text",
-        "x": [at for at, _ in (*zero, *full)],
-        "y": [top] * len((*zero, *full)),
-        "text": [name for _, name in (*zero, *full)],
-        "textposition": "top center",
-        "textfont": {"size": 10, "color": colour},
-        "cliponaxis": False,
-        "showlegend": False,
-    }
-    return [*traces, names]
+    full = [at for at in (float(of.min_normal_exponent), math.log2(of.max)) if low <= at <= high]
+    zero = [at for at in (float(of.min_exponent - 1),) if low <= at <= high]
+    for places, dash, name in ((full, "solid", of.name), (zero, "dot", f"{of.name}: below it zero")):
+        if places:
+            yield Scatter(
+                name=name,
+                x=[x for at in places for x in (at, at, None)],
+                y=[y for _ in places for y in (top, bottom, None)],
+                colour=FORMAT_COLOURS[of.name],
+                line=2,
+                dash=dash,
+                group=of.name,
+                legend=places is full or not full,
+                hidden=of not in _SHOWN_AT_FIRST,
+            )
 
 
-def _layout(rows: Sequence[LayerRow], low: int, high: int, scale: float | None) -> Layout:
-    scaled = "" if scale is None else f", times the scale {scale_text(scale)}"
-    step = 8 if high - low <= 64 else 16 if high - low <= 128 else 32
-    ticks = [exponent for exponent in range(low, high + 1) if exponent % step == 0]
-    return {
-        "xaxis": value_axis(
-            f"magnitude{scaled}",
-            range=[low, high],
-            tickvals=ticks,
-            ticktext=[f"2<sup>{exponent}</sup>" for exponent in ticks],
-            tickangle=0,
-            showgrid=False,
-        ),
-        "yaxis": {
-            "range": [len(rows) - 0.5, -0.5],
-            "tickvals": list(range(len(rows))),
-            "ticktext": [plotly_text(row.label) for row in rows],
-            "tickfont": {"size": 11},
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "height": 150 + max(_ROW_PX * len(rows), 200),
-        "legend": {"y": 1.0, "yref": "container", "yanchor": "top"},
-        "margin": {"t": 66},
-        "hovermode": "closest",
-        "uirevision": "kept",  # the formats that were chosen stay when the theme changes
-    }
-
-
-def _table(tensors: Sequence[Magnitudes], ranges: Mapping[str, Sequence[LayerRange]]) -> Table:
+def _table(kind: str, tensors: Sequence[Magnitudes], ranges: Mapping[str, Sequence[LayerRange]]) -> Table:
     headers = ["dtype", "largest", "zeros", "unchanged"]
     for name in ranges:
         headers += [f"{name}: {part}" for part in ("subnormal", "becomes zero", "near its largest", "inf")]
@@ -253,7 +208,8 @@ def _table(tensors: Sequence[Magnitudes], ranges: Mapping[str, Sequence[LayerRan
             subnormal_pct = held.below_normal_pct - held.lost_pct
             cells += map(_share, (subnormal_pct, held.lost_pct, held.near_max_pct, held.above_pct))
         rows.append((layer_text(one.layer), *cells))
-    return without_empty_columns(figures_table("layer", headers, rows))
+    columns = (Column("layer"), *(Column(header, numeric=True, optional=True) for header in headers))
+    return Table(key=kind, columns=columns, rows=tuple(Row(tuple(map(Cell, row))) for row in rows))
 
 
 def _share(value: float | None) -> str:

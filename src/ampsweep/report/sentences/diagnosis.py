@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ampsweep.complaints import Complaint
-from ampsweep.record.diagnosis import Diagnosis, Finding, Unexamined
+from ampsweep.record.diagnosis import Diagnosis, DoctorFinding, Unexamined
 from ampsweep.text import duration, listed, milliseconds, num_bytes, number, percent, plural, ratio
 
 COMPLAINT_NAMES: Final[dict[Complaint, str]] = {
@@ -45,24 +45,24 @@ def summary(of: Diagnosis) -> str:
     return f"{found}{left}{steps}, {duration(of.seconds)}"
 
 
-def price(of: Finding) -> str | None:
+def price(of: DoctorFinding) -> str | None:
     """The share that a finding costs, in short: '24% of time'; None of what breaks a training."""
     return None if of.cost_pct is None else f"{percent(of.cost_pct)} {_PRICED_IN_SHORT.get(of.complaint, '')}".rstrip()
 
 
-def priced(of: Finding) -> str | None:
+def priced(of: DoctorFinding) -> str | None:
     """The share that a finding costs, and what of: '24% of the step's time'."""
     return None if of.cost_pct is None else f"{percent(of.cost_pct)} {_PRICED.get(of.complaint, '')}".rstrip()
 
 
-def where(of: Finding) -> list[tuple[str, str]]:
+def where(of: DoctorFinding) -> list[tuple[str, str]]:
     """The places of a finding that are known, by what they are."""
     modules = listed((one or "the model" for one in of.modules), _MAX_MODULES)
     places = (("module" if len(of.modules) == 1 else "modules", modules), ("operator", of.operator), ("at", of.place))
     return [(kind, place) for kind, place in places if place]
 
 
-def mends(of: Finding) -> bool | None:
+def mends(of: DoctorFinding) -> bool | None:
     """Tell whether the change has helped; None where it was not tried, or nothing tells."""
     told = of.proof.get("mends")
     return told if isinstance(told, bool) else None
@@ -73,7 +73,7 @@ def not_examined(of: Unexamined) -> str:
     return f"{COMPLAINT_NAMES[of.complaint]} was not examined: {of.reason}"
 
 
-def code_of(of: Finding) -> list[str]:
+def code_of(of: DoctorFinding) -> list[str]:
     """The overrides of a finding as one command line takes them, then its code, each to be copied as it stands."""
     overrides = " ".join(shlex.quote(one) for one in of.change.overrides)
     return [one for one in (overrides, of.change.code) if one]

@@ -27,7 +27,7 @@ from ampsweep.sweep.progress.pace import RunPace, SweepPace
 from ampsweep.text import duration, plural
 
 if TYPE_CHECKING:
-    from ampsweep.analysis.comparison import Comparison
+    from ampsweep.report.document import Document
 
 _DRAWN_PER_SECOND: Final = 2
 _BAR_WIDTH: Final = 24
@@ -146,13 +146,13 @@ class ProgressDisplay(MessagePrinter):
             self.say(f"runs wait in Slurm's queue ({reason})")
         self._queue_reason = reason
 
-    def compare(self, comparison: "Comparison", page: Path) -> None:
+    def compare(self, comparison: "Document", page: Path) -> None:
         """Show this comparison of the runs so far from now on; the file `page` has it in full."""
         if self._is_live:
-            from ampsweep.report.brief import BriefComparison
+            from ampsweep.report.console import Brief
 
             self.say(f"open while it grows: {page}")
-            self._comparison = _DrawnOnce(BriefComparison(comparison))
+            self._comparison = _DrawnOnce(Brief(comparison))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the live part, no higher than the terminal (rich's protocol)."""

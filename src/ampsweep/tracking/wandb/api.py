@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ from ampsweep.metrics import STEP
 from ampsweep.socket_folder import socket_folder
 from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb, end_wandb
 from ampsweep.tracking.wandb.library import error_clause, lost_errors, silence_libraries
-from ampsweep.tracking.wandb.run_settings import changed_environment, missing_login
+from ampsweep.tracking.wandb.run_settings import WandbPlace, changed_environment, missing_login
 
 if TYPE_CHECKING:
     import wandb
@@ -28,20 +28,13 @@ _SILENT_S: Final = 60.0
 """The time after which a wandb-core that has not moved on is killed; longer than each of its own limits here."""
 
 _OF_NO_RUN: Final[Mapping[str, str | None]] = {
-    "WANDB_MODE": "online",
-    "WANDB_RUN_ID": None,
-    "WANDB_RUN_GROUP": None,
-    "WANDB_SWEEP_ID": None,
-    "WANDB_SWEEP_PARAM_PATH": None,
-    "WANDB_RESUME": None,
-    "WANDB_NAME": None,
-    "WANDB_NOTES": None,
-    "WANDB_TAGS": None,
-    "WANDB_JOB_TYPE": None,
-    "WANDB_SERVICE": None,
+    **dict.fromkeys(("RUN_ID", "RUN_GROUP", "SWEEP_ID", "SWEEP_PARAM_PATH", "RESUME")),
+    **dict.fromkeys(("NAME", "NOTES", "TAGS", "JOB_TYPE", "SERVICE")),
+    "MODE": "online",
+    "SILENT": "true",
 }
-"""The environment of a process that asks about runs of others, or sends them: of no run of its own, nor of a sweep's
-agent, and with a wandb-core of its own, which can be killed."""
+"""The environment (WANDB_...) of a process that asks about runs of others, or sends them: of no run of its own, nor of
+a sweep's agent, and with a wandb-core of its own, which can be killed."""
 
 
 class WandbError(ValueError):
@@ -53,12 +46,17 @@ def wandb_server() -> Iterator[None]:
     """Log in to W&B's server for as long as the context lasts.
 
     Raises:
-        WandbError: nobody is logged in, the server cannot be reached, or refuses the API key.
-        ValueError: wandb has an invalid setting.
+        WandbError: nobody is logged in, the server cannot be reached, or refuses the API key; or wandb has an invalid
+            setting.
     """
     silence_libraries()
-    with changed_environment({**_OF_NO_RUN, "TMPDIR": socket_folder()}):
-        if (missing := missing_login({})) is not None:
+    environment = {f"WANDB_{name}": value for name, value in _OF_NO_RUN.items()}
+    with changed_environment({**environment, "TMPDIR": socket_folder()}):
+        try:
+            missing = missing_login({})
+        except ValueError as error:
+            raise WandbError(str(error)) from error
+        if missing is not None:
             raise WandbError(missing)
         try:
             require_server()
@@ -71,7 +69,7 @@ def require_server() -> None:
     """Raise WandbError where the server cannot be reached, or refuses the API key."""
     import wandb
 
-    settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
+    settings = wandb.setup().settings
     try:
         with urllib.request.urlopen(settings.base_url, timeout=ASK_S):
             pass
@@ -90,45 +88,32 @@ def require_server() -> None:
 
 @contextmanager
 def wandb_api(about: object) -> Iterator["wandb.Api"]:
-    """Yield W&B's public API. What it raises inside, when the server cannot be had, becomes one sentence.
-
-    Args:
-        about: what the sentence is to begin with.
+    """Yield W&B's public API, inside `wandb_server`; what it raises becomes a sentence that begins with ``about``.
 
     Raises:
         WandbError: no login, a wrong one, no answer, or one that refuses.
     """
     import wandb
 
-    # The public API makes an empty folder for each run that it lists.
-    with tempfile.TemporaryDirectory() as scratch, changed_environment({"WANDB_DIR": scratch}):
-        try:
-            with _logged_in(about), _abandoned_when_lost():
-                yield wandb.Api(timeout=LISTING_S)
-        except lost_errors() as error:
-            if isinstance(error, OSError) and error.filename is not None:
-                raise  # a file of ours
-            raise WandbError(f"{about}: {error_clause(error)}") from error
+    with (
+        tempfile.TemporaryDirectory() as scratch,  # it makes an empty folder for each run that it lists
+        changed_environment({"WANDB_DIR": scratch}),
+        wandb_server(),
+        errors_of_server(str(about)),
+    ):
+        yield wandb.Api(timeout=LISTING_S)
 
 
 @contextmanager
-def _logged_in(about: object) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(wandb_server())
-        except ValueError as error:
-            raise WandbError(f"{about}: {error}") from error
-        yield
-
-
-@contextmanager
-def _abandoned_when_lost() -> Iterator[None]:
-    """End a wandb that has failed without waiting for what it still tries."""
+def errors_of_server(about: str) -> Iterator[None]:
+    """Raise what goes wrong with the server inside as a WandbError, a sentence that begins with `about`."""
     try:
         yield
-    except lost_errors():
-        abandon_wandb()
-        raise
+    except lost_errors() as error:
+        abandon_wandb()  # without waiting for what it still tries
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # a file of ours
+        raise WandbError(f"{about}: {error_clause(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -145,6 +130,11 @@ class RemoteRun:
     url: str
 
 
+def run_path(place: WandbPlace, id: str) -> str:
+    """[ENTITY/]PROJECT/ID."""
+    return "/".join(part for part in (place.entity, place.project, id) if part is not None)
+
+
 def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
     """The run at ``path``, [ENTITY/]PROJECT/ID; None where the server has none. Raises `lost_errors`.
 
@@ -157,9 +147,7 @@ def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
     with CoreLimit(_SILENT_S) as limit:
         try:
             run = wandb.Api(timeout=ASK_S).run(path)
-        except RunNotFoundError:
-            return None
-        except CommError as error:  # what wandb makes of it, unless it is being debugged
+        except CommError as error:
             if isinstance(error.exc, RunNotFoundError):
                 return None
             raise
@@ -173,19 +161,15 @@ def remote_run(path: str, *, with_steps: bool) -> RemoteRun | None:
 
 
 def steps_there(run: "wandb.Run", steps: Sequence[int]) -> Container[int]:
-    """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`."""
-    summary: Any = run.summary
-    if (first := _first(run.starting_step, summary.get(STEP), steps)) is not None:  # one question less at its start
-        return first
-    found = remote_run(run.path, with_steps=True)
-    return () if found is None else found.steps
+    """The ``steps`` of its history that the server has of a ``run`` just resumed. Raises `lost_errors`.
 
-
-def _first(number: int, last: int | None, steps: Sequence[int]) -> Container[int] | None:
-    """The first ``number`` of ``steps``, if ``last`` is the last of them.
-
-    That is what a server has as a rule, since rows are sent in their order; otherwise it must be asked for each.
+    As a rule these are the first, as many as it has rows, since rows are sent in their order; otherwise it is asked.
     """
+    summary: Any = run.summary
+    number = run.starting_step
     if number == 0:
         return ()
-    return frozenset(steps[:number]) if number <= len(steps) and steps[number - 1] == last else None
+    if number <= len(steps) and steps[number - 1] == summary.get(STEP):
+        return frozenset(steps[:number])
+    found = remote_run(run.path, with_steps=True)
+    return () if found is None else found.steps

@@ -6,19 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ampsweep.redaction import hidden
-from ampsweep.tracking.wandb.api import remote_run
+from ampsweep.tracking.wandb.api import remote_run, run_path
 from ampsweep.tracking.wandb.core import CoreLimit, end_wandb, kill_wandb_core
-from ampsweep.tracking.wandb.library import NO_ANSWER, lost_errors
-from ampsweep.tracking.wandb.outage import OutageWatch, Patience
+from ampsweep.tracking.wandb.library import NO_ANSWER, current_login, lost_errors
+from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
 from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON
-from ampsweep.tracking.wandb.server import Heartbeat
-
-if TYPE_CHECKING:
-    import wandb
 
 Scalar = str | int | float | bool | None
 
@@ -62,8 +58,7 @@ _DIGEST: Final = "digest"
 
 def published(page: ComparisonPage, place: WandbPlace) -> str | None:
     """The address of the comparison, where W&B has it as it is now. Raises `lost_errors`."""
-    path = (place.entity, place.project, page.id)
-    there = remote_run("/".join(part for part in path if part is not None), with_steps=False)
+    there = remote_run(run_path(place, page.id), with_steps=False)
     if there is None or (there.state, there.summary.get(_DIGEST)) != ("finished", page.digest):
         return None
     return there.url
@@ -79,12 +74,26 @@ def publish(page: ComparisonPage, place: WandbPlace, directory: Path, patience: 
         `lost_errors`: the server cannot be had within ``patience``, or refuses it.
         ValueError: W&B does not take the place or the tags.
     """
+    import wandb
+
     patience = patience or Patience(num_answers=10)
     settings = replace(place, sweep=None).settings(list(page.tags))
-    began = time.monotonic()
+    seen, began = SeenServer(), time.monotonic()
     try:
-        run = _opened(page, settings, directory, max(_OPENING_S, patience.silence_s))
-        with OutageWatch(run, patience, Heartbeat.here(), usual_s=time.monotonic() - began):
+        with CoreLimit(max(_OPENING_S, patience.silence_s), NO_ANSWER):
+            wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
+            run = wandb.init(
+                id=page.id,
+                name=page.name,
+                job_type=COMPARISON,
+                config=hidden(dict(page.config)),
+                dir=str(directory),
+                mode="online",
+                resume="allow",
+                settings=settings,
+            )
+        seen.listen(current_login())
+        with OutageWatch(run, patience, seen.heartbeat, usual_s=time.monotonic() - began):
             run.log(_media(page))
             run.summary.update({**hidden(dict(page.summary)), _DIGEST: page.digest})
             run.finish()
@@ -94,23 +103,6 @@ def publish(page: ComparisonPage, place: WandbPlace, directory: Path, patience: 
     finally:
         end_wandb()
     return str(run.url)
-
-
-def _opened(page: ComparisonPage, settings: "wandb.Settings", directory: Path, within_s: float) -> "wandb.Run":
-    import wandb
-
-    with CoreLimit(within_s, NO_ANSWER):
-        wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
-        return wandb.init(
-            id=page.id,
-            name=page.name,
-            job_type=COMPARISON,
-            config=hidden(dict(page.config)),
-            dir=str(directory),
-            mode="online",
-            resume="allow",
-            settings=settings,
-        )
 
 
 def _media(page: ComparisonPage) -> dict[str, Any]:

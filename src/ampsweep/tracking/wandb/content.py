@@ -2,13 +2,14 @@
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+from ampsweep.config.schema import TrackingConfig
 from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.metrics import MEASURED, METRICS, STEP
 from ampsweep.record import FILE_NAME, LAST, SNAPSHOT_NAME, RunRecord, kept_checkpoint, read_history
@@ -29,16 +30,9 @@ _IN_SUMMARY: Final = (
 _OF_RANK: Final = (
     *("rank", "host", "device", "device_name", "peak_allocated_gib", "peak_reserved_gib", "process_gib"),
     *("step_ms", "data_wait_ms", "communication_ms", "peak_bytes"),
+    *(f"{category}_bytes" for category in MEMORY_CATEGORIES),
 )
 """Columns of the table of ranks, as in the record; then the peak's bytes by category."""
-
-
-@dataclass(frozen=True)
-class Alert:
-    """A message that people who watch the project should get at once."""
-
-    title: str
-    text: str
 
 
 def run_name(record: RunRecord) -> str:
@@ -47,10 +41,9 @@ def run_name(record: RunRecord) -> str:
     return f"{record.full_arm}-{identity.model}-b{identity.batch_size}-s{identity.seed}"
 
 
-def run_notes(record: RunRecord) -> str | None:
-    """The notes that its settings have for it."""
-    notes: str | None = hidden(_tracking(record), beside=record.config).get("notes")
-    return notes
+def tracking_of(record: RunRecord) -> TrackingConfig:
+    """The run's settings of tracking."""
+    return TrackingConfig(**hidden(record.config.get("tracking", {}), beside=record.config))
 
 
 def run_config(record: RunRecord) -> dict[str, Any]:
@@ -80,57 +73,51 @@ class RunEnd:
     summary: dict[str, Any]
     outdated: frozenset[str]
     """Keys that may be in W&B's summary but are no figures of the run."""
-    alerts: tuple[Alert, ...]
+    alerts: dict[str, str]
+    """Messages that people who watch the project should get at once, by their titles."""
     artifacts: "tuple[wandb.Artifact, ...]"
 
 
 def run_end(id: str, record: RunRecord, directory: Path) -> RunEnd:
-    """The end of the run ``id`` in ``directory``, as its record and history are now."""
+    """The end of the run ``id`` in ``directory``, as its record and history are now.
+
+    The summary has status, figures, proof, and as tables memory and dtypes. A value of the training takes the place of
+    what W&B keeps of its metric, an object that no sweep could minimize; `.min` and `.max` beside it, of the finite
+    values in the history, say what is lost by that.
+    """
     rows = read_history(directory)
-    summary = end_summary(record, rows)
+    facts = hidden(record.as_json())
+    summary = record.summary | _extremes(rows, [key for key in record.summary if not key.startswith(MEASURED)])
+    summary |= {key: facts[key] for key in _IN_SUMMARY if facts[key]} | _tables(facts)
     # Rows alone make no figure of the run, and what an earlier end of it has left there may not be so any more.
     measured = {key for row in rows for key in row if key.startswith(MEASURED)}
     outdated = frozenset({*measured, *_IN_SUMMARY} - summary.keys())
-    summary |= numerics_shown(directory)
-    told = tuple(alert for alert in alerts(record) if _is_first(alert, record, directory))
-    return RunEnd(summary, outdated, told, tuple(_artifacts(id, record, directory)))
+    told = {title: text for title, text in _alerts(record, facts) if _is_first(title, record, directory)}
+    return RunEnd(summary | numerics_shown(directory), outdated, told, tuple(_artifacts(id, record, directory)))
 
 
-def end_summary(record: RunRecord, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """The summary of a run that ended with these rows: status, figures, proof, and as tables memory and dtypes.
-
-    A value of the training takes the place of what W&B keeps of its metric, an object that no sweep could minimize;
-    `.min` and `.max` beside it, of the finite values in the history, say what is lost by that.
-    """
-    facts = hidden(record.as_json())
-    told = {key: facts[key] for key in _IN_SUMMARY if facts[key]}
-    learned = {key for key in record.summary if not key.startswith(MEASURED)}
-    return record.summary | _extremes(rows, learned) | told | _tables(facts)
-
-
-def alerts(record: RunRecord) -> Iterator[Alert]:
+def _alerts(record: RunRecord, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Alerts about a run that went wrong when nobody may be looking; none where `tracking.alerts` is off."""
-    if not _tracking(record).get("alerts", True):
+    if not tracking_of(record).alerts:
         return
-    facts = hidden(record.as_json())
     name, error = run_name(record), facts["error"]
     if record.status == "oom":
-        yield Alert("Out of memory", f"{name}: {error}")
+        yield "Out of memory", f"{name}: {error}"
     elif record.status == "diverged":
-        yield Alert("Scale collapsed" if "scale collapsed" in (error or "") else "Diverged", f"{name}: {error}")
+        yield "Scale collapsed" if "scale collapsed" in (error or "") else "Diverged", f"{name}: {error}"
     contamination = facts["contamination"] or {}
     if contamination.get("verdict") == "contaminated":
-        yield Alert("Contaminated", f"{name}, its speed does not count: {'; '.join(contamination['reasons'])}")
+        yield "Contaminated", f"{name}, its speed does not count: {'; '.join(contamination['reasons'])}"
 
 
-def _is_first(alert: Alert, record: RunRecord, directory: Path) -> bool:
+def _is_first(alert: str, record: RunRecord, directory: Path) -> bool:
     """Tell whether the run is the one of its sweep that sends such an alert: the first, also when it is sent again.
 
     A file beside the runs names it, for they may be sent by several processes.
     """
     if not (directory.parent / "multirun.yaml").is_file():
         return True
-    claim = directory.parent / f".alert-{alert.title.lower().replace(' ', '-')}"
+    claim = directory.parent / f".alert-{alert.lower().replace(' ', '-')}"
     with suppress(FileExistsError), claim.open("x", encoding="utf-8") as new:
         new.write(record.run_id)
     return claim.read_text(encoding="utf-8") == record.run_id
@@ -152,8 +139,8 @@ def send_end(run: "wandb.Run", record: RunRecord, end: RunEnd) -> None:
     for name in end.outdated & {*summary.keys()}:
         del summary[name]
     summary.update(end.summary)
-    for alert in end.alerts:
-        run.alert(alert.title, alert.text, level="WARN")
+    for title, text in end.alerts.items():
+        run.alert(title, text, level="WARN")
     for artifact in end.artifacts:
         run.log_artifact(artifact)
 
@@ -179,49 +166,40 @@ def artifact_files(record: RunRecord, directory: Path) -> dict[str, Path]:
     """The file, or the directory of files, of each artifact of the run, by the artifact's type."""
     snapshot = directory / SNAPSHOT_NAME
     files = {"memory_snapshot": snapshot if snapshot.exists() else None}
-    if _tracking(record).get("checkpoints", False):
+    if tracking_of(record).checkpoints:
         files["checkpoint"] = kept_checkpoint(directory, LAST)
     return {kind: path for kind, path in files.items() if path is not None}
 
 
-def _tracking(record: RunRecord) -> Mapping[str, Any]:
-    """The tracking settings of the run; those of an older version may lack some."""
-    found: Mapping[str, Any] = record.config.get("tracking", {})
-    return found
-
-
-def _extremes(rows: Iterable[Mapping[str, float]], of: Iterable[str]) -> dict[str, float]:
-    found: dict[str, list[float]] = {key: [] for key in of}
-    for row in rows:
-        for key, value in row.items():
-            if key in found and math.isfinite(value):
-                found[key].append(value)
-    least = {f"{key}.min": min(values) for key, values in found.items() if values}
-    return least | {f"{key}.max": max(values) for key, values in found.items() if values}
+def _extremes(rows: Sequence[Mapping[str, float]], of: Iterable[str]) -> dict[str, float]:
+    found = {key: [row[key] for row in rows if key in row and math.isfinite(row[key])] for key in of}
+    ends: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max}
+    return {f"{key}.{end}": of_all(values) for key, values in found.items() if values for end, of_all in ends.items()}
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, "wandb.Table"]:
     """Bytes by category and dtypes by operators, of the traced step, and the ranks; what is not there has no table."""
+    memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
+    peak, end, foreseen = memory.get("peak") or {}, memory.get("end_of_forward") or {}, predicted.get("peak") or {}
+    flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
+    ranks = [
+        one | {f"{key}_bytes": (one.get("peak") or {}).get(key) for key in MEMORY_CATEGORIES} for one in facts["ranks"]
+    ]
+    tables = {
+        "memory_table": _table(
+            ("category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"),
+            [(name, num_bytes, end.get(name), foreseen.get(name)) for name, num_bytes in peak.items()],
+        ),
+        "dtype_table": _table(
+            ("dtype", "matmul_and_convolution_flops", "operator_outputs"),
+            [(dtype, flops.get(dtype, 0), outputs.get(dtype, 0)) for dtype in sorted({*flops, *outputs})],
+        ),
+        "rank_table": _table(_OF_RANK, [[one.get(key) for key in _OF_RANK] for one in ranks]),
+    }
+    return {name: table for name, table in tables.items() if table.data}
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "wandb.Table":
     import wandb
 
-    memory, proof, predicted = facts["memory"] or {}, facts["proof"] or {}, facts["prediction"] or {}
-    tables = {}
-    if peak := memory.get("peak"):
-        beside = (memory.get("end_of_forward") or {}, predicted.get("peak") or {})
-        rows: list[list[Any]] = [
-            [name, num_bytes, *(one.get(name) for one in beside)] for name, num_bytes in peak.items()
-        ]
-        columns: list[str | int] = ["category", "peak_bytes", "end_of_forward_bytes", "predicted_peak_bytes"]
-        tables["memory_table"] = wandb.Table(columns, rows)
-    flops, outputs = proof.get("flops") or {}, proof.get("outputs") or {}
-    if outputs:
-        rows = [[dtype, flops.get(dtype, 0), outputs.get(dtype, 0)] for dtype in sorted({*flops, *outputs})]
-        tables["dtype_table"] = wandb.Table(["dtype", "matmul_and_convolution_flops", "operator_outputs"], rows)
-    if ranks := facts["ranks"]:
-        columns = [*_OF_RANK, *(f"{category}_bytes" for category in MEMORY_CATEGORIES)]
-        rows = [
-            [*(one.get(key) for key in _OF_RANK), *((one.get("peak") or {}).get(key) for key in MEMORY_CATEGORIES)]
-            for one in ranks
-        ]
-        tables["rank_table"] = wandb.Table(columns, rows)
-    return tables
+    return wandb.Table(list(columns), [list(row) for row in rows])

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 CORE_SILENT: Final = "wandb-core, W&B's own process on this machine, does not answer"
 _ANSWER_S: Final = 1.0
 _MOMENT_S: Final = 0.5
-_GRAPHQL_S: Final = 150.0
-"""Longer than the time that callers leave the server."""
 _LOOK_S: Final = 0.25
 _END_S: Final = 5.0
 """The time that wandb-core may take to end: by then all runs are finished, and it needs a tenth of a second."""
@@ -136,13 +134,3 @@ def sendings(run: "wandb.Run") -> tuple[Sending, ...]:
     found = wandb.setup().asyncer.run(ask_in_time).response.operations_response.operation_stats.operations
     each = (one for all in found for one in (all, *all.subtasks))
     return tuple(Sending(one.desc, one.progress, trouble_clause(one.error_status)) for one in each)
-
-
-def execute_graphql(api: "wandb.Api", query: str, **variables: str) -> dict[str, Any]:
-    """The data that the server answers a query with, or a mutation. Raises `lost_errors`.
-
-    wandb 0.31 has no public call for questions that it does not ask itself.
-    """
-    with CoreLimit(_GRAPHQL_S):
-        data: dict[str, Any] = api._service_api.execute_graphql(query, variables)
-        return data

@@ -17,15 +17,15 @@ from ampsweep.tracking.wandb.content import (
     run_config,
     run_end,
     run_name,
-    run_notes,
     send_end,
     send_record,
+    tracking_of,
 )
 from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core
 from ampsweep.tracking.wandb.core_log import opening_of, refused_file
 from ampsweep.tracking.wandb.library import NO_ANSWER, current_login
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
-from ampsweep.tracking.wandb.server import is_stopped, takes_connections
+from ampsweep.tracking.wandb.server import is_stopped
 
 if TYPE_CHECKING:
     import wandb
@@ -62,16 +62,13 @@ class WandbRun:
         self._run: wandb.Run | None = None
         self._there: Container[int] = ()
         self._started_s = 0.0
-        self._server: str | None = None
         self._opening: tuple[Path, float] | None = None
 
     def trouble(self) -> str | None:
         """The reason why an `open` in another thread does not get through, as a clause; None where nothing is wrong."""
-        if self.mode == "offline" or self._server is None or self._opening is None:
-            return None
         heartbeat = self.seen.heartbeat
-        if heartbeat is None:
-            return None if takes_connections(self._server) else NO_ANSWER
+        if self.mode == "offline" or self._opening is None or heartbeat is None:
+            return None
         opening = opening_of(*self._opening) if heartbeat.trouble is None else None
         if opening is None:
             return heartbeat.trouble
@@ -101,8 +98,7 @@ class WandbRun:
 
         settings = self._settings.model_copy()  # init writes into it
         settings.stop_fn = on_stop
-        # Init alone leaves what is said outside of runs.
-        self._server = wandb.setup(settings=wandb.Settings(silent=True)).settings.base_url
+        wandb.setup(settings=wandb.Settings(silent=True))  # init alone leaves what is said outside of runs
         if self.mode == "online":
             self.seen.listen(current_login())
         self._opening = (directory, time.time())
@@ -110,7 +106,7 @@ class WandbRun:
         run = wandb.init(
             id=None if is_agents_run() else record.wandb.id,
             name=run_name(record),
-            notes=run_notes(record),
+            notes=tracking_of(record).notes,
             job_type=record.identity.precision_mode,
             config=run_config(record),
             dir=str(directory),

@@ -5,7 +5,6 @@ The client's wandb-core would hold on to a server that is silent.
 
 import base64
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -15,13 +14,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from threading import Event, Thread
-from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 from ampsweep.redaction import hide
-from ampsweep.tracking.wandb.library import CLOSED, NO_ANSWER, Login, answered, current_login, not_connected
+from ampsweep.tracking.wandb.library import CLOSED, NO_ANSWER, Login, answered, not_connected
 
-_CONNECT_S: Final = 0.5
 _ANSWER_S: Final = 10.0
 _LARGEST: Final = 2**20
 _BEAT_S: Final = 0.2
@@ -31,8 +28,7 @@ _STOPPED_S: Final = 2.0
 _WAIT_S: Final = 0.4
 """The time that a start of a training waits for the server's refusal; it began while that was being asked for."""
 
-_VIEWER: Final = "query Viewer { viewer { username entity teams { edges { node { name } } } } }"
-_ALIVE: Final = "query Viewer { viewer { username } }"
+_VIEWER: Final = "query Viewer { viewer { username } }"
 _STOPPED: Final = """
 query RunStopped($entity: String!, $project: String!, $name: String!) {
     project(name: $project, entityName: $entity) { run(name: $name) { stopped } }
@@ -44,19 +40,6 @@ _INSTEAD: Final = "tracking.mode=offline trains without a server"
 
 UNANSWERED: Final = (OSError, HTTPException, ValueError)
 """The errors that `ask` raises where there is no answer that makes sense."""
-
-
-def takes_connections(url: str) -> bool:
-    """Tell whether somebody listens at ``url``; of a server behind a proxy, where nobody here can tell: True."""
-    there = urlsplit(url)
-    host, port = there.hostname or "", there.port or (443 if there.scheme == "https" else 80)
-    if there.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
-        return True
-    try:
-        with socket.create_connection((host, port), timeout=_CONNECT_S):
-            return True
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -102,10 +85,11 @@ def ask(login: Login, query: str, *, within_s: float = _ANSWER_S, **variables: s
 
 
 def _json(text: bytes) -> dict[str, Any]:
-    with suppress(ValueError):
+    try:
         content = json.loads(text)
-        return content if isinstance(content, dict) else {}
-    return {}
+    except ValueError:
+        content = None
+    return content if isinstance(content, dict) else {}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -130,7 +114,7 @@ def is_stopped(login: Login, entity: str, project: str, name: str) -> bool:
 def require_alive(login: Login) -> None:
     """Raise ValueError, with a clause, where the server does not answer within seconds."""
     try:
-        ask(login, _ALIVE, within_s=_STOPPED_S)
+        ask(login, _VIEWER, within_s=_STOPPED_S)
     except UNANSWERED as error:
         raise ValueError(_clause(error)) from error
 
@@ -153,16 +137,6 @@ class Heartbeat:
         """When the oldest question was asked after which nothing has been heard; None: something has."""
         self._told_at = 0.0
         """When the newest question was asked of which the end is known."""
-
-    @classmethod
-    def here(cls) -> Self | None:
-        """The heartbeat of the server that wandb is logged in to in this process; None without an API key."""
-        login = current_login()
-        if login is None:
-            return None
-        heartbeat = cls(login)
-        heartbeat.ask_again()
-        return heartbeat
 
     @property
     def trouble(self) -> str | None:
@@ -216,7 +190,7 @@ class Heartbeat:
 
     def _ask(self) -> None:
         with suppress(*UNANSWERED):
-            self.ask(_ALIVE)
+            self.ask(_VIEWER)
 
 
 def _clause(error: Exception) -> str:
@@ -262,9 +236,7 @@ def _refusal(server: Heartbeat, entity: str | None) -> str | None:
     told, url = server.ask(_VIEWER), server.login.url
     if _refuses_key(told):
         return f"W&B: the server {url} refuses the API key: {told.reason}; {_INSTEAD}"
-    if told.status != HTTPStatus.OK or entity is None or entity in _own_entities(told):
-        return None
-    if _lacks_entity(server.ask(_ENTITY, name=entity), entity):
+    if told.status == HTTPStatus.OK and entity is not None and _lacks_entity(server.ask(_ENTITY, name=entity), entity):
         return f"W&B: the server {url} has no entity {entity!r}, or not for this API key; {_INSTEAD}"
     return None
 
@@ -274,22 +246,11 @@ def _refuses_key(told: ServerAnswer) -> bool:
     return told.status == HTTPStatus.UNAUTHORIZED or (told.status == HTTPStatus.FORBIDDEN and bool(told.content))
 
 
-def _own_entities(told: ServerAnswer) -> set[str]:
-    """The entities of the user whose key it is."""
-    viewer = told.data.get("viewer")
-    if not isinstance(viewer, dict):
-        return set()
-    names = [viewer.get("username"), viewer.get("entity")]
-    with suppress(LookupError, TypeError):  # a server may tell of no teams
-        names += [edge["node"]["name"] for edge in viewer["teams"]["edges"]]
-    return {name for name in names if isinstance(name, str)}
-
-
 def _lacks_entity(told: ServerAnswer, entity: str) -> bool:
     """An error is clear where it names the entity: a server that does not know the question refuses that."""
     if told.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-        return bool(told.content) and entity in told.reason
-    if told.status != HTTPStatus.OK or "errors" in told.content or "entity" not in told.data:
+        return entity in told.reason
+    if told.status != HTTPStatus.OK or "errors" in told.content:
         return False
-    found = told.data["entity"]
-    return found is None or (isinstance(found, dict) and found.get("available") is True)  # to somebody new
+    found = told.data.get("entity", {})
+    return found is None or bool(found.get("available"))  # to somebody new

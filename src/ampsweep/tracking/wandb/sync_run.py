@@ -1,33 +1,44 @@
 """Runs on W&B completed from their directories: what a dead server, a killed process, an offline machine left out."""
 
 import json
+import tempfile
 import time
-from collections.abc import Container
-from dataclasses import dataclass, fields, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from filelock import Timeout
 
-from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
-from ampsweep.record import RunRecord, read_history
+from ampsweep.record import FILE_NAME, RunRecord, read_history
 from ampsweep.record.outcome import OUTCOMES
 from ampsweep.record.parts import WandbFacts
-from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, remote_run
-from ampsweep.tracking.wandb.core import CoreLimit, abandon_wandb
-from ampsweep.tracking.wandb.library import NO_ANSWER, error_clause, lost_errors, mark_as_sent
+from ampsweep.tracking.wandb.api import ASK_S, RemoteRun, WandbError, errors_of_server, remote_run, run_path
+from ampsweep.tracking.wandb.content import RECORD_NAME, artifact_files, artifact_name, tracking_of
+from ampsweep.tracking.wandb.core import CORE_SILENT, CoreLimit
+from ampsweep.tracking.wandb.library import NO_ANSWER, lost_errors, mark_as_sent
 from ampsweep.tracking.wandb.mirror import sending_lock
 from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
 from ampsweep.tracking.wandb.run import WandbRun
 from ampsweep.tracking.wandb.run_settings import WandbPlace
-from ampsweep.tracking.wandb.uploads import METADATA, lacking, machine_files
+
+if TYPE_CHECKING:
+    from wandb.apis.public import File
 
 _ARRIVALS_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Pauses before the server is asked whether everything has arrived: what it took it may show a little later."""
 
 _OPENING_S: Final = 90.0
 """The time without any progress after which a run that is being sent is given up; wandb has 60 s of its own for it."""
+
+_METADATA: Final = "wandb-metadata.json"
+_OF_MACHINE: Final = (_METADATA, "requirements.txt")
+_MOVING_S: Final = 60.0
+_OF_SENDING: Final = ("wandb", "digest")
+"""Parts of a record that change when it is sent: what it says of W&B, and the digest of the whole."""
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -57,71 +68,64 @@ def complete(record: RunRecord, directory: Path, *, group: str | None) -> Synced
     """
     place, noted = place_of(record, group), replace(record.wandb)
     rows = read_history(directory, record.history)
-    steps = [row[STEP] for row in rows]
     try:
-        with sending_lock(directory).acquire(timeout=ASK_S):
-            there = remote_run(_path(record, place), with_steps=True)
-            has_rows = there is not None and _is_complete(there, record, steps)
-            if there is not None and has_rows and not _lacking(there, record, directory, place):
-                _note(record, directory, steps, there.url, noted)
-                return Synced(0, there.url, was_complete=True, doubled=there.doubled)
-            sent = _send(record, directory, place, rows, () if there is None else there.steps)
-            there, absent = _arrived(record, place, directory, steps, is_refused=sent.refusal is not None)
-            mark_as_sent(directory)
+        with sending_lock(directory).acquire(timeout=ASK_S), errors_of_server(f"{directory}: W&B"):
+            there, absent = _look(record, directory, place, rows)
+            if there is not None and absent == ():
+                done = Synced(0, there.url, was_complete=True, doubled=there.doubled)
+            else:
+                num_sent, refusal = _send(record, directory, place, rows, () if there is None else there.steps)
+                there, absent = _arrived(record, directory, place, rows, is_refused=refusal is not None)
+                mark_as_sent(directory)
+                done = Synced(num_sent, there.url, doubled=there.doubled, lacking=absent, refusal=refusal)
     except Timeout as error:
         raise WandbError(f"{directory}: another process is sending it") from error
-    except lost_errors() as error:
-        abandon_wandb()
-        raise WandbError(f"{directory}: W&B: {error_clause(error)}") from error
-    _note(record, directory, steps, there.url, noted)
-    return Synced(sent.num_rows, there.url, doubled=there.doubled, lacking=absent, refusal=sent.refusal)
+    now = WandbFacts(id=_id(record), mode="online", url=done.url, last_step=rows[-1][STEP] if rows else 0)
+    record.wandb = replace(record.wandb | now, error=None, reason=None)
+    if record.wandb != noted:
+        record.write(directory)
+    return done
 
 
 def place_of(record: RunRecord, group: str | None) -> WandbPlace:
     """The place on W&B where the run is or would be; ``group`` is that of a run that was never meant for W&B."""
     if record.wandb.project is not None:
         return WandbPlace.recorded(record.wandb)
-    return WandbPlace.here(_tracking(record), group)
-
-
-def _tracking(record: RunRecord) -> TrackingConfig:
-    known, found = {field.name for field in fields(TrackingConfig)}, record.config["tracking"]
-    return TrackingConfig(**{name: value for name, value in found.items() if name in known})
-
-
-def _path(record: RunRecord, place: WandbPlace) -> str:
-    parts = (place.entity, place.project, _id(record))
-    return "/".join(part for part in parts if part is not None)
+    return WandbPlace.here(tracking_of(record), group)
 
 
 def _id(record: RunRecord) -> str:
     return record.wandb.id or record.run_id
 
 
-def _is_complete(there: RemoteRun, record: RunRecord, steps: list[int]) -> bool:
+def _look(
+    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows
+) -> tuple[RemoteRun | None, tuple[str, ...] | None]:
+    """The run as the server shows it, and the files that it lacks; None where it lacks more than files."""
+    path = run_path(place, _id(record))
+    there = remote_run(path, with_steps=True)
+    if there is None or not _is_complete(there, record, rows):
+        return there, None
+    return there, _lacking(path, record, directory, there.summary)
+
+
+def _is_complete(there: RemoteRun, record: RunRecord, rows: Rows) -> bool:
     has_ended_so = (there.state == "finished") == (record.status in OUTCOMES) and there.state != "running"
     says_so = there.summary.get("status") == record.status
     # Made after its end for a run whose process died.
     is_predicted = record.prediction is None or "prediction" in there.summary
-    return has_ended_so and says_so and is_predicted and all(step in there.steps for step in steps)
-
-
-def _lacking(there: RemoteRun, record: RunRecord, directory: Path, place: WandbPlace) -> tuple[str, ...]:
-    return lacking(_path(record, place), record, directory, there.summary)
-
-
-@dataclass(frozen=True)
-class _Sent:
-    num_rows: int
-    refusal: str | None
-    """`WandbRun.close`'s clause about a file."""
+    return has_ended_so and says_so and is_predicted and all(row[STEP] in there.steps for row in rows)
 
 
 def _send(
-    record: RunRecord, directory: Path, place: WandbPlace, rows: list[dict[str, Any]], there: Container[int]
-) -> _Sent:
-    """Open the run, send the rows that are missing and all files, close it."""
-    settings = place.settings(_tracking(record).tags)
+    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows, there: Container[int]
+) -> tuple[int, str | None]:
+    """Open the run, send the rows that are missing and all files, close it.
+
+    Returns:
+        The number of rows, and `WandbRun.close`'s clause about a file.
+    """
+    settings = place.settings(tracking_of(record).tags)
     settings.finish_timeout = 0.0  # a long history may take its time
     # The machine that sends is not the one that trained; the first two are as private as those of `WandbPlace`.
     settings.x_disable_meta, settings.x_save_requirements, settings.disable_git = True, False, True
@@ -136,48 +140,82 @@ def _send(
             limit.moved()
             num_sent += run.log({key: value for key, value in row.items() if key != STEP}, row[STEP])
         run.save_files(_machine(record, directory))
-    return _Sent(num_sent, run.close(record, directory))
+    return num_sent, run.close(record, directory)
 
 
 def _machine(record: RunRecord, directory: Path) -> dict[str, bytes]:
     """W&B's files about the machine that trained: as it left them there, or from the record."""
-    files = {name: path.read_bytes() for name, path in machine_files(directory).items()}
-    if METADATA not in files:
-        facts = {
-            "os": record.environment.get("os"),
-            "python": record.environment.get("python"),
-            "host": record.attempts[-1].host if record.attempts else None,
-            "startedAt": record.started_at,
-        }
-        files[METADATA] = json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()
-    return files
+    found = {
+        "os": record.environment.get("os"),
+        "python": record.environment.get("python"),
+        "host": record.attempts[-1].host if record.attempts else None,
+        "startedAt": record.started_at,
+    }
+    told = json.dumps({name: fact for name, fact in found.items() if fact is not None}).encode()
+    return {_METADATA: told} | {name: path.read_bytes() for name, path in _machine_files(directory).items()}
 
 
 def _arrived(
-    record: RunRecord, place: WandbPlace, directory: Path, steps: list[int], *, is_refused: bool
+    record: RunRecord, directory: Path, place: WandbPlace, rows: Rows, *, is_refused: bool
 ) -> tuple[RemoteRun, tuple[str, ...]]:
     """The run as the server shows it with all its rows, and what it lacks of the files.
 
     Raises:
         OSError: it does not show all rows.
     """
-    complete: RemoteRun | None = None
-    absent: tuple[str, ...] = ()
     for pause_s in _ARRIVALS_S:
         time.sleep(pause_s)
-        there = remote_run(_path(record, place), with_steps=True)
-        if there is not None and _is_complete(there, record, steps):
-            complete, absent = there, _lacking(there, record, directory, place)
-            if not absent or is_refused:
-                break
-    if complete is None:
+        there, absent = _look(record, directory, place, rows)
+        if absent == () or (absent is not None and is_refused):
+            break
+    if there is None or absent is None:
         raise OSError("the server took everything, but does not show all of it")
-    return complete, absent
+    return there, absent
 
 
-def _note(record: RunRecord, directory: Path, steps: list[int], url: str, noted: WandbFacts) -> None:
-    """Say in the record on disk, which has ``noted``, that W&B has the run."""
-    now = WandbFacts(id=_id(record), mode="online", url=url, last_step=steps[-1] if steps else 0)
-    record.wandb = replace(record.wandb | now, error=None, reason=None)
-    if record.wandb != noted:
-        record.write(directory)
+def _machine_files(directory: Path) -> dict[str, Path]:
+    """W&B's files about the machine that trained, as it left them in the run's directory."""
+    return {path.name: path for path in sorted(directory.glob("wandb/*run-*/files/*")) if path.name in _OF_MACHINE}
+
+
+def _lacking(path: str, record: RunRecord, directory: Path, summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of what the run in ``directory`` uploads and the server lacks, or has of an earlier end of the run.
+
+    The run is at ``path``, [ENTITY/]PROJECT/ID, with this ``summary``, which names the files of its tables. Of
+    artifacts any version will do: a checkpoint can be too large to be compared. Raises `lost_errors`.
+    """
+    import wandb
+
+    wanted = [RECORD_NAME, *_machine_files(directory), *_tables(summary)]
+    with CoreLimit(_MOVING_S, CORE_SILENT):
+        api = wandb.Api(timeout=ASK_S)
+        run = api.run(path)
+        files = {file.name: file for file in run.files(wanted)}
+        there = {name for name, file in files.items() if name != RECORD_NAME or _is_of(file, record)}
+        artifacts = [artifact_name(kind, run.id) for kind in artifact_files(record, directory)]
+        place = f"{run.entity}/{run.project}"
+        there |= {name for name in artifacts if api.artifact_exists(f"{place}/{name}:latest")}  # all of its files
+        return tuple(name for name in (*wanted, *artifacts) if name not in there)
+
+
+def _tables(summary: Mapping[str, Any]) -> list[str]:
+    return [
+        value["path"]
+        for value in summary.values()
+        if isinstance(value, Mapping) and str(value.get("_type")).endswith("-file") and "path" in value
+    ]
+
+
+def _is_of(file: "File", record: RunRecord) -> bool:
+    """Tell whether the file holds this record."""
+    unreadable: tuple[type[Exception], ...] = (ValueError, *lost_errors())  # storage may not give it either
+    with tempfile.TemporaryDirectory() as here:
+        record.write(Path(here))
+        ours = json.loads((Path(here) / FILE_NAME).read_bytes())
+        try:
+            file.download(root=here, replace=True).close()
+            there = json.loads((Path(here) / RECORD_NAME).read_bytes())
+        except unreadable:
+            return False
+        changes = dict.fromkeys(_OF_SENDING)
+        return bool(there | changes == ours | changes)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 from ampsweep.complaints import Complaint
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings import loss, memory, numerics, speed, types
 from ampsweep.report.sentences.findings.told import Told
 
-Tell = Callable[[Finding], Told]
+Tell = Callable[[DoctorFinding], Told]
 
 SENTENCES: Final[dict[Complaint, dict[str, Tell]]] = {
     "types": types.SENTENCES,
@@ -19,7 +19,7 @@ SENTENCES: Final[dict[Complaint, dict[str, Tell]]] = {
 }
 
 
-def told(finding: Finding) -> Told:
+def told(finding: DoctorFinding) -> Told:
     """The sentences of a finding; one of a kind that this version does not know tells its facts."""
     tell = SENTENCES.get(finding.complaint, {}).get(finding.kind)
     if tell is not None:

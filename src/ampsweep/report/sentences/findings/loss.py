@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings.told import Told
 from ampsweep.text import number, plural
 
@@ -80,7 +80,7 @@ _OF_THE_MODE: Final = {
 _EXP_MAX: Final = {"float16": 11, "bfloat16": 88}
 
 
-def _kept(finding: Finding) -> Told:
+def _kept(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline, change = _KEPT[finding.kind]
     values = {
@@ -101,29 +101,29 @@ def _kept(finding: Finding) -> Told:
     return _told(finding, headline.format_map(values), evidence, change.format_map(values))
 
 
-def _raised(finding: Finding, said: str, change: str) -> Told:
+def _raised(finding: DoctorFinding, said: str, change: str) -> Told:
     """Tell an error of an operator: `said` is what is wrong with the call."""
     evidence = [f"step {finding.evidence['step']} ends with: {finding.evidence['error']}"]
     return _told(finding, f"{finding.operator}{_at(finding)} {said}", evidence, change)
 
 
-def _refused(finding: Finding) -> Told:
+def _refused(finding: DoctorFinding) -> Told:
     change = "compute the loss from logits: that of probabilities is not safe in half precision"
     return _raised(finding, "refuses autocast", change)
 
 
-def _no_kernel(finding: Finding) -> Told:
+def _no_kernel(finding: DoctorFinding) -> Told:
     return _raised(finding, f"does not exist in {finding.evidence['dtype']} on this device", _IN_FLOAT32)
 
 
-def _mask(finding: Finding) -> Told:
+def _mask(finding: DoctorFinding) -> Told:
     if finding.evidence["sign"] != "error":
         return _kept(finding)
     said = f"is given {_number(finding.evidence['scalar'])}, which {finding.evidence['dtype']} cannot hold"
     return _raised(finding, said, "mask with the lowest number of the scores' dtype")
 
 
-def _mode(finding: Finding) -> Told:
+def _mode(finding: DoctorFinding) -> Told:
     headline, change = _OF_THE_MODE[finding.kind]
     values = {name: _number(value) for name, value in finding.evidence.items()}
     evidence = _shown(finding)
@@ -132,13 +132,13 @@ def _mode(finding: Finding) -> Told:
     return _told(finding, headline.format_map(values), evidence, change)
 
 
-def _not_precision(finding: Finding) -> Told:
+def _not_precision(finding: DoctorFinding) -> Told:
     headline = "the loss goes wrong in float32, too: precision is not the cause"
     change = "look at the learning rate, the data and the loss first"
     return Told(headline=headline, evidence=_shown(finding), change=change)
 
 
-def _no_part(finding: Finding) -> Told:
+def _no_part(finding: DoctorFinding) -> Told:
     dtype = finding.evidence["dtype"]
     headline = f"the loss goes wrong in {dtype} and not in float32, and no change that was tried mends it"
     if finding.kind == "whole_model":
@@ -147,14 +147,14 @@ def _no_part(finding: Finding) -> Told:
     return _told(finding, headline, [*_shown(finding), *_switches(finding)], change)
 
 
-def _unsearched(finding: Finding) -> Told:
+def _unsearched(finding: DoctorFinding) -> Told:
     headline = (
         f"the loss goes wrong in {finding.evidence['dtype']} and not in float32; time was up before the cause was known"
     )
     return Told(headline=headline, evidence=_shown(finding), change="give the doctor more time (doctor.max_seconds)")
 
 
-SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
+SENTENCES: Final[dict[str, Callable[[DoctorFinding], Told]]] = {
     **dict.fromkeys(_KEPT, _kept),
     **dict.fromkeys(_OF_THE_MODE, _mode),
     "mask_overflow": _mask,
@@ -167,7 +167,7 @@ SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
 }
 
 
-def _shown(finding: Finding) -> list[str]:
+def _shown(finding: DoctorFinding) -> list[str]:
     """Tell how the fault shows."""
     facts: dict[str, Any] = finding.evidence
     step, own, base = facts["step"], _number(facts["loss"]), _number(facts.get("baseline_loss"))
@@ -185,7 +185,7 @@ def _shown(finding: Finding) -> list[str]:
     return [f"{gap}; errors in the weights as large as rounding explain {_number(facts['allowed_gap'])}"]
 
 
-def _origin(finding: Finding) -> list[str]:
+def _origin(finding: DoctorFinding) -> list[str]:
     """The operator that made inf or NaN, and of what."""
     facts = finding.evidence
     if "phase" not in facts or facts.get("input_max_abs") is None:
@@ -196,7 +196,7 @@ def _origin(finding: Finding) -> list[str]:
     return [f"{gets}; its result would reach {_number(wide)} in float32"]
 
 
-def _switches(finding: Finding) -> list[str]:
+def _switches(finding: DoctorFinding) -> list[str]:
     """Tell what switching a part of the precision off by itself does."""
     facts, told = finding.evidence, []
     for key, what in (
@@ -209,7 +209,7 @@ def _switches(finding: Finding) -> list[str]:
     return ["; ".join(told)] if told else []
 
 
-def _set(finding: Finding) -> list[str]:
+def _set(finding: DoctorFinding) -> list[str]:
     """The smallest set, and the replays that it took."""
     facts: dict[str, Any] = finding.evidence
     if "num_replays" not in facts:
@@ -230,11 +230,11 @@ def _set(finding: Finding) -> list[str]:
     return told
 
 
-def _told(finding: Finding, headline: str, evidence: list[str], change: str | None) -> Told:
+def _told(finding: DoctorFinding, headline: str, evidence: list[str], change: str | None) -> Told:
     return Told(headline=headline, evidence=evidence, change=change, proof=_proof(finding))
 
 
-def _proof(finding: Finding) -> str | None:
+def _proof(finding: DoctorFinding) -> str | None:
     proof = finding.proof
     if not proof:
         return None
@@ -250,7 +250,7 @@ def _proof(finding: Finding) -> str | None:
     return f"{told}, at {' and '.join(price)}" if price else told
 
 
-def _at(finding: Finding) -> str:
+def _at(finding: DoctorFinding) -> str:
     """Tell the module and the line."""
     inner = [one or "the model itself" for one in finding.modules]
     names = f" in {inner[0]}" if inner else " outside the model"

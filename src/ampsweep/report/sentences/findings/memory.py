@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings.told import Told
 from ampsweep.text import listed, num_bytes, percent, plural
 
 _MOST_MODULES: Final = 4
 
 
-def _cast(finding: Finding) -> Told:
+def _cast(finding: DoctorFinding) -> Told:
     headline = f"{_where(finding)} casts to float32, and what follows stays there: {_wide(finding)}"
     return _told(finding, headline, "leave the cast out, or cast only what needs it")
 
 
-def _autocast_off(finding: Finding) -> Told:
+def _autocast_off(finding: DoctorFinding) -> Told:
     if finding.change.overrides:
         headline = f"precision.fp32_modules keeps {_modules(finding)} in float32: {_wide(finding)}"
         return _told(finding, headline, "keep fewer modules in float32, if the loss allows it")
@@ -23,7 +23,7 @@ def _autocast_off(finding: Finding) -> Told:
     return _told(finding, headline, "leave autocast on there")
 
 
-def _promoted(finding: Finding) -> Told:
+def _promoted(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     named = f" {facts['partner_name']}" if facts["partner_name"] else ""
     partner = {"constant": "a constant", "operator": "a constant"}.get(
@@ -33,7 +33,7 @@ def _promoted(finding: Finding) -> Told:
     return _told(finding, headline, "cast the result back to the dtype of the activations, or the constant to it")
 
 
-def _policy(finding: Finding) -> Told:
+def _policy(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline = f"autocast computes {facts['function']} in float32 in {_modules(finding)}: {_wide(finding)}"
     change = "switch autocast off around it, if its input fits into half precision"
@@ -42,7 +42,7 @@ def _policy(finding: Finding) -> Told:
     return _told(finding, headline, change)
 
 
-def _again(finding: Finding) -> Told:
+def _again(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     what = "the weight" if facts["source_by"] == "parameter" else "the same tensor"
     copies = (
@@ -56,7 +56,7 @@ def _again(finding: Finding) -> Told:
     return Told(headline=headline, evidence=evidence, change=change, proof=_proof(finding))
 
 
-def _grows(finding: Finding) -> Told:
+def _grows(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     holder = f"{facts['attribute']} keeps" if facts["attribute"] else "something keeps"
     headline = f"memory grows by {num_bytes(facts['growth_bytes'])} a step: {holder} tensors of every step"
@@ -72,13 +72,13 @@ def _grows(finding: Finding) -> Told:
     )
 
 
-def _kept(finding: Finding) -> Told:
+def _kept(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     headline = f"{facts['attribute']} keeps {num_bytes(facts['kept_bytes'])} that the step itself needs no more"
     return Told(headline=headline, change="drop them once they are used", proof=_proof(finding))
 
 
-def _loss(finding: Finding) -> Told:
+def _loss(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     headline = (
         f"the loss takes {num_bytes(facts['loss_bytes'])} in {plural(facts['num_tensors'], 'large tensor')}: "
@@ -87,7 +87,7 @@ def _loss(finding: Finding) -> Told:
     return _told(finding, headline, "take smaller micro-batches and add up their gradients: the same effective batch")
 
 
-def _update(finding: Finding) -> Told:
+def _update(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     headline = (
         f"the peak is in the optimizer's step: {plural(facts['num_tensors'], 'temporary tensor')}, "
@@ -96,13 +96,13 @@ def _update(finding: Finding) -> Told:
     return _told(finding, headline, "choose an implementation that needs no copies of all parameters")
 
 
-def _data(finding: Finding) -> Told:
+def _data(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     headline = f"the data set is resident on the device: {num_bytes(facts['data_bytes'])}, which no precision shrinks"
     return Told(headline=headline, change="keep it in host memory and copy batches ahead")
 
 
-def _state(finding: Finding) -> Told:
+def _state(finding: DoctorFinding) -> Told:
     facts: dict[str, Any] = finding.evidence
     kept = ", ".join(
         f"{name} {num_bytes(facts[f'{key}_bytes'])}"
@@ -128,7 +128,7 @@ def _state(finding: Finding) -> Told:
     return Told(headline=headline, evidence=evidence, change=change, proof=_proof(finding))
 
 
-SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
+SENTENCES: Final[dict[str, Callable[[DoctorFinding], Told]]] = {
     "float32_cast": _cast,
     "float32_autocast_off": _autocast_off,
     "float32_promoted": _promoted,
@@ -144,11 +144,11 @@ SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
 }
 
 
-def _told(finding: Finding, headline: str, change: str) -> Told:
+def _told(finding: DoctorFinding, headline: str, change: str) -> Told:
     return Told(headline=headline, change=change, proof=_proof(finding))
 
 
-def _wide(finding: Finding) -> str:
+def _wide(finding: DoctorFinding) -> str:
     facts: dict[str, Any] = finding.evidence
     return (
         f"{num_bytes(facts['float32_bytes'])} of activations in float32 at a peak of {num_bytes(facts['peak_bytes'])}"
@@ -159,16 +159,16 @@ def _named(module: str) -> str:
     return module or "the model itself"
 
 
-def _modules(finding: Finding) -> str:
+def _modules(finding: DoctorFinding) -> str:
     return listed(map(_named, finding.modules), _MOST_MODULES)
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: DoctorFinding) -> str:
     function = finding.evidence["function"]
     return f"{function} in {_modules(finding)}" + (f" ({finding.place})" if finding.place else "")
 
 
-def _proof(finding: Finding) -> str | None:
+def _proof(finding: DoctorFinding) -> str | None:
     proof: dict[str, Any] = finding.proof
     if "peak_bytes_after" not in proof:
         return None
@@ -176,7 +176,7 @@ def _proof(finding: Finding) -> str | None:
     return f"traced again with that, the peak is {after} in place of {before}"
 
 
-def _growth_proof(finding: Finding) -> str | None:
+def _growth_proof(finding: DoctorFinding) -> str | None:
     proof: dict[str, Any] = finding.proof
     if "growth_bytes" not in proof:
         return None

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings.told import Told
 from ampsweep.text import number
 
 
-def _unexplained(finding: Finding) -> Told:
+def _unexplained(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     told = (
         f"{_where(finding)} has an error of {_pct(facts['error'])} in {facts['dtype']}, where its inputs and the dtype"
@@ -24,7 +24,7 @@ def _unexplained(finding: Finding) -> Told:
     return _with_proof(finding, headline, evidence)
 
 
-def _no_digits(finding: Finding) -> Told:
+def _no_digits(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline = f"no digit of what {_where(finding)} returns is right in {facts['dtype']}"
     if not isinstance(facts["error"], float | int):
@@ -39,13 +39,13 @@ def _no_digits(finding: Finding) -> Told:
     return _with_proof(finding, headline, evidence)
 
 
-SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
+SENTENCES: Final[dict[str, Callable[[DoctorFinding], Told]]] = {
     "unexplained_error": _unexplained,
     "no_digits_left": _no_digits,
 }
 
 
-def _with_proof(finding: Finding, headline: str, evidence: list[str]) -> Told:
+def _with_proof(finding: DoctorFinding, headline: str, evidence: list[str]) -> Told:
     change = "compute it in float32"
     proof = finding.proof
     if not proof:
@@ -61,7 +61,7 @@ def _with_proof(finding: Finding, headline: str, evidence: list[str]) -> Told:
     return Told(headline=headline, evidence=evidence, change=change, proof=tried)
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: DoctorFinding) -> str:
     where = f"{finding.operator}"
     if finding.modules:
         where += f" of {finding.modules[0]}" if finding.modules[0] else " of the model itself"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings.told import Told
 from ampsweep.text import milliseconds, number, percent, plural, ratio
 
@@ -139,7 +139,7 @@ _WORDS: Final = {
 }
 
 
-def _told(finding: Finding) -> Told:
+def _told(finding: DoctorFinding) -> Told:
     words, values = _WORDS[finding.kind], _values(finding)
     return Told(
         headline=words.headline.format_map(values),
@@ -148,7 +148,7 @@ def _told(finding: Finding) -> Told:
     )
 
 
-def _more_evidence(finding: Finding) -> list[str]:
+def _more_evidence(finding: DoctorFinding) -> list[str]:
     """The sentences that findings of a kind do not always have."""
     facts: dict[str, Any] = finding.evidence
     match finding.kind:
@@ -161,7 +161,7 @@ def _more_evidence(finding: Finding) -> list[str]:
     return []
 
 
-def _values(finding: Finding) -> dict[str, str]:
+def _values(finding: DoctorFinding) -> dict[str, str]:
     """The words of a finding that sentences name."""
     facts: dict[str, Any] = finding.evidence
     values = {name: _written(name, value) for name, value in facts.items()}
@@ -199,7 +199,7 @@ def _name(module: str) -> str:
     return module or "the model's own forward"
 
 
-def _in(finding: Finding) -> str:
+def _in(finding: DoctorFinding) -> str:
     """The modules that a finding is about, as the part of a sentence."""
     if not finding.modules:
         return ""
@@ -207,8 +207,8 @@ def _in(finding: Finding) -> str:
     return f" in {_name(finding.modules[0])}" + (f" and {more} like it" if more else "")
 
 
-def _at(finding: Finding) -> str:
+def _at(finding: DoctorFinding) -> str:
     return "" if finding.place is None else f" ({finding.place})"
 
 
-SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = dict.fromkeys(_WORDS, _told)
+SENTENCES: Final[dict[str, Callable[[DoctorFinding], Told]]] = dict.fromkeys(_WORDS, _told)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ampsweep.record.diagnosis import Finding
+from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.report.sentences.findings.told import Told
 from ampsweep.text import number
 
 
-def _mixed(finding: Finding) -> Told:
+def _mixed(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline = (
         f"{_call(finding)} gets {facts['first_argument']} in {facts['first_dtype']} and {facts['second_argument']} in "
@@ -17,19 +17,19 @@ def _mixed(finding: Finding) -> Told:
     return _told(finding, headline, f"cast {_cast(facts)} to {facts['cast_to']}")
 
 
-def _not_implemented(finding: Finding) -> Told:
+def _not_implemented(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline = f"{_call(finding)} takes no {facts['first_dtype']} on this device"
     return _told(finding, headline, f"let it compute in {facts['cast_to']}: cast {_cast(facts)}")
 
 
-def _too_large(finding: Finding) -> Told:
+def _too_large(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     headline = f"{_call(finding)} is given {facts['number']:g}, which {facts['first_dtype']} cannot hold"
     return _told(finding, headline, "give it the limit of the tensor's own dtype, which means the same to a softmax")
 
 
-def _stops(finding: Finding) -> Told:
+def _stops(finding: DoctorFinding) -> Told:
     facts = finding.evidence
     where = f" in {_call(finding)}" if finding.operator or finding.modules or finding.place else ""
     headline = f"the {facts['stage']} stops{where} with an error that float32 does not raise: {facts['error']}"
@@ -40,7 +40,7 @@ def _stops(finding: Finding) -> Told:
     return Told(headline=headline, evidence=evidence, change=change)
 
 
-SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
+SENTENCES: Final[dict[str, Callable[[DoctorFinding], Told]]] = {
     "mixed_dtypes": _mixed,
     "not_implemented": _not_implemented,
     "number_too_large": _too_large,
@@ -48,7 +48,7 @@ SENTENCES: Final[dict[str, Callable[[Finding], Told]]] = {
 }
 
 
-def _told(finding: Finding, headline: str, cast: str) -> Told:
+def _told(finding: DoctorFinding, headline: str, cast: str) -> Told:
     facts = finding.evidence
     phase = {"forward": "the forward pass", "backward": "the backward pass", "update": "the update"}[
         str(facts["phase"])
@@ -129,7 +129,7 @@ def _where(own: dict[str, Any], prefix: str) -> str:
     return inside + (f" ({place})" if place else "")
 
 
-def _call(finding: Finding) -> str:
+def _call(finding: DoctorFinding) -> str:
     module = finding.modules[0] if finding.modules else ""
     called = " in ".join(one for one in (finding.operator, module) if one) or "the code"
     return called + (f" ({finding.place})" if finding.place else "")
@@ -143,7 +143,7 @@ def _joined(names: object) -> str:
     return " and ".join(str(one) for one in names) if isinstance(names, list) else str(names)
 
 
-def _proof(finding: Finding) -> str:
+def _proof(finding: DoctorFinding) -> str:
     proof = finding.proof
     if not proof["mends"]:
         return f"with that the training goes on, to the next error: {proof['next_error']}"

@@ -1,0 +1,94 @@
+"""The method behind the figures of a comparison; columns of tables have explanations of their own."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ampsweep.analysis.comparison import Comparison
+
+_WITHIN_RUN: Final = (
+    "interquartile range and 95th percentile of the times of a run's steps after warm-up, medians over the arm's runs; "
+    "shown while there are fewer than 3. Two runs may differ by far more than the steps of either, so no verdict rests "
+    "on it."
+)
+_TIME_TO_LOSS: Final = (
+    "time in steps until the loss (validation loss if evaluated five times or more, else training loss averaged over a "
+    "tenth of the run) is first as low as the baseline's at the end of its run of the same seed and the margin; "
+    "evaluation and checkpoints are outside, steps of the warm-up count as later ones do. Energy is the device's since "
+    "the run began."
+)
+_FRONT: Final = (
+    "the arms that no other beats: better in time (or energy), peak memory or final loss, and worse in none of them. "
+    "In time and memory 2% count, where the pairs of both resolve it (95% interval of their ratio); in loss a gap "
+    "beyond the margin (90% interval). Where an arm may be worse, it beats none."
+)
+_DTYPE_STEPS: Final = (
+    "arms in the order of their narrowest dtype, then of the bits of all five; each is held against the arm before it "
+    "that differs in fewest of the five dtypes, in the pairs of runs of one seed that both have: step time before over "
+    "after (above 1x is faster), peak before minus after, final validation loss after minus before (positive is "
+    "worse), with 95% t-intervals."
+)
+_RANKS: Final = (
+    "a rank is a process with a device of its own. Peak memory is that of the fullest rank, step time that of the "
+    "slowest, and losses are means over ranks. The peak by category is that of the traced step; waiting for ranks is "
+    "the time of a step in which a rank's device waits for the others. Figures are medians over runs, times those of "
+    "uncontaminated ones."
+)
+_SIDE_BY_SIDE: Final = (
+    "each arm under one strategy against the same arm under the first one, by pairs of runs of one seed: samples a "
+    "second by each run's median step time, geometric mean; peak memory of the fullest rank and final validation loss, "
+    "mean differences [95% t-interval]. The verdict of a strategy compares its own arms only."
+)
+_LARGEST_BATCH: Final = (
+    "each batch was tried by a short training in a process of its own, until two steps were applied, with an "
+    "evaluation; the largest trains while the next one does not, and the throughput is that of a training with it. "
+    "Batches are micro-batches. Under trainer.memory_limit_gib the bytes of all live tensors count on a CPU, checked "
+    "after each operator, and on CUDA what the allocator reserves. The predicted batch was known before any was "
+    "tried, from a step and an evaluation traced without values; the predicted peak is that of a step with the largest "
+    "batch (with its error against the measured one)."
+)
+_SEAM: Final = (
+    "an uninterrupted run of each precision evaluates in the middle and keeps its checkpoint there; another process "
+    "loads it in each precision (parameters and optimizer state in its dtype), evaluates and trains on. The jump of "
+    "the training loss is that of its first step minus the uninterrupted run's same step, on the same batch; the "
+    "jump of the validation loss is that of the two evaluations of one checkpoint; the gap at the end is that of the "
+    "final evaluations, closed if its 90% t-interval over seeds lies within the margin."
+)
+_CONTAMINATED: Final = (
+    "anything else may have changed the run's speed (other processes, heat): its memory and its loss count, its speed "
+    "does not."
+)
+_RECOMMENDATION: Final = (
+    "the arm that takes least time (or energy) to the loss that the baseline ends at, or where that is not known of "
+    "every arm in question, least of a step (by 2% or more, resolved by its pairs), that is not refused, has 3 "
+    "completed pairs and is not worse by the margin (90% interval); of arms as fast the one with the smallest peak "
+    "memory, then the nearest to the baseline. An arm is refused if it is unsupported, disproved, mostly fails, "
+    "diverges where the baseline does not, is worse, or needs more than the memory given. Nothing is recommended while "
+    "an undecided arm might be better, or of a workload too small to judge speed by."
+)
+
+
+def method(of: Comparison) -> Iterator[tuple[str, str]]:
+    """Each figure that is shown beside the tables' columns and how it was taken; then what words about runs mean."""
+    arms = [arm for workload in of.workloads for arm in workload.arms]
+    verdicts = [workload.verdict for workload in of.workloads]
+    parity = (
+        f"the gap of the final validation loss, pair by pair, against a margin of {of.margin_pct:g}% of the baseline's "
+        "mean loss: equivalent if the gap's 90% t-interval lies inside the margin (two one-sided tests at 5%), worse "
+        "or better if it lies wholly beyond it, else inconclusive. Fewer than 3 pairs decide nothing."
+    )
+    for is_shown, name, text in (
+        (bool(of.workloads), "parity", parity),
+        (bool(of.workloads), "recommendation", _RECOMMENDATION),
+        (any(arm.within_run for arm in arms), "within-run", _WITHIN_RUN),
+        (any(arm.time_to_loss for one in verdicts for arm in one.arms), "time to loss", _TIME_TO_LOSS),
+        (any(one.front for one in verdicts), "front", _FRONT),
+        (any(one.steps for one in verdicts), "steps away from float32", _DTYPE_STEPS),
+        (any(arm.ranks is not None for arm in arms), "ranks", _RANKS),
+        (any(series.steps for series in of.series), "side by side", _SIDE_BY_SIDE),
+        (bool(of.searches), "largest batch", _LARGEST_BATCH),
+        (bool(of.seams), "jump at a seam", _SEAM),
+        (True, "contaminated", _CONTAMINATED),
+        (True, "disproved", "what the run computed contradicts its precision mode: nothing of it counts."),
+    ):
+        if is_shown:
+            yield name, text

@@ -1,0 +1,238 @@
+"""Series of workloads that differ in one swept key: a number, such as the batch size, or a word, such as the strategy.
+
+Of words each arm is held against the same arm at the first one, by pairs of runs of one seed.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS, Run, Scalar
+from ampsweep.analysis.statistics import Estimate, in_brackets, mean_difference, mean_ratio
+from ampsweep.analysis.workloads import DERIVED, Facts, Workload, follows
+from ampsweep.config.modes import report_order
+from ampsweep.finding import Finding
+from ampsweep.text import GIB, num_bytes, percent
+
+_NOT_SWEPT: Final = frozenset({"experiment", "model", "task", "data", "device", "device_name", *DERIVED})
+"""Facts that name a training and its device, or follow from others."""
+_STRATEGIES: Final = ("single", "ddp", "fsdp2")
+_NAMES: Final = {
+    "batch_size": "batch size",
+    "seq_len": "sequence length",
+    "grad_accum_steps": "micro-batches a step",
+    "world_size": "number of ranks",
+    "parallel": "strategy",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstFirst(Finding):
+    """One arm at one word of a series against the same arm at the first; pairs are runs of one seed."""
+
+    arm: str
+    value: str
+    first: str
+    first_arm: str
+    """The arm there: itself, or where a strategy has no choice of what casts, its own kind of that."""
+    throughput: Estimate | None
+    """Samples a second over those at the first, by the runs' median step times; None without uncontaminated runs."""
+    memory_saved_bytes: Estimate | None
+    """Peak at the first minus that here, of the fullest rank."""
+    memory_saved_pct: Estimate | None
+    loss_gap: Estimate | None
+    """Final validation loss here minus that at the first; None where a step has another number of samples, which is
+    another training."""
+    same_samples: bool
+    """True if a step has as many samples as at the first."""
+
+    @property
+    def sentence(self) -> str:
+        """The samples a second, memory of the fullest rank and final loss that the arm gains and loses there."""
+        saved, pct, gap = self.memory_saved_bytes, self.memory_saved_pct, self.loss_gap
+        told = [] if self.throughput is None else [f"{self.throughput.ratio_text} the samples a second"]
+        if saved is not None and pct is not None:
+            kind = "less" if saved.value > 0 else "more"
+            more = f"{num_bytes(abs(saved.value))} {kind} on the fullest rank ({percent(abs(pct.value))})"
+            told.append(more if saved.value else "the same peak of the fullest rank")
+        if gap is not None:
+            value, ends = gap.text(digits=2, sign=True)
+            told.append(f"val loss gap {value}{in_brackets(ends)}")
+        n = max((of.n for of in (self.throughput, saved, gap) if of is not None), default=0)
+        first = self.first if self.first_arm == self.arm else f"{self.first_arm} of {self.first}"
+        other = "" if self.same_samples else "; its steps have another number of samples, so losses are not compared"
+        return f"{self.arm}: {self.value} against {first}, {', '.join(told) or 'no figures to compare'} (n={n}){other}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Workloads that differ in one swept key only, with what tells this series from others of the same key."""
+
+    key: str
+    """A fact of the identity, or a config key."""
+    values: tuple[Scalar, ...]
+    """From the smallest; words in their usual order."""
+    workloads: tuple[int, ...]
+    """The places of their workloads among those of the comparison."""
+    facts: Facts
+    """The facts that its workloads share."""
+    varied: Facts
+    """Those in which other series of the same key differ."""
+    along: tuple[str, ...]
+    """Config keys, and the number of ranks, that change with the key, to other values than it has."""
+    steps: tuple[AgainstFirst, ...]
+    """Each arm at each word against the first one; none where the values are numbers."""
+
+    @property
+    def in_words(self) -> bool:
+        """True if what varies is no number."""
+        return not all(map(_is_number, self.values))
+
+    @property
+    def name(self) -> str:
+        """The key in words, or as it stands in a config."""
+        return _NAMES.get(self.key, self.key)
+
+    @property
+    def heading(self) -> str:
+        """The key, and the facts that tell the series from others of it."""
+        told = ", ".join(f"{key} {value}" for key, value in self.varied.items() if value is not None)
+        kind = f"Each {self.name} beside the others" if self.in_words else f"Against {self.name}"
+        return kind + (f" ({told})" if told else "")
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines on the changes of each arm with another word, and on the keys that change along."""
+        verb = "changes" if len(self.along) == 1 else "change"
+        also = [f"With {self.name} {', '.join(self.along)} {verb}, too"] if self.along else []
+        return [*(one.sentence for one in self.steps), *also]
+
+
+def value_text(value: Scalar) -> str:
+    """A value as it stands in a config."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def swept_series(workloads: Sequence[Workload]) -> tuple[Series, ...]:
+    """The series of two values or more among `workloads`; a workload is in one for each key that was swept."""
+    keys = dict.fromkeys(key for one in workloads for key in one.facts if key not in _NOT_SWEPT)
+    return tuple(one for key in keys for one in _told_apart([*_series_of(key, workloads)]))
+
+
+def _series_of(key: str, workloads: Sequence[Workload]) -> Iterator[Series]:
+    # Where each strategy has its own number of ranks, the two are one.
+    is_alone = key == "parallel" and follows("world_size", key, [one.facts for one in workloads])
+    beside = (key, *DERIVED, *(("world_size",) if is_alone else ()))
+    groups: dict[object, list[int]] = defaultdict(list)
+    for place, one in enumerate(workloads):
+        if one.facts.get(key) is not None:
+            groups[tuple((name, value) for name, value in one.facts.items() if name not in beside)].append(place)
+    for places in groups.values():
+        there = sorted(places, key=lambda place: _order(workloads[place].facts[key]))
+        values = tuple(workloads[place].facts[key] for place in there)
+        if 1 < len(values) == len(set(values)):
+            found = [workloads[place] for place in there]
+            facts = [{name: one.facts.get(name) for name in beside[1 + len(DERIVED) :]} for one in found]
+            series = Series(
+                key=key,
+                values=values,
+                workloads=tuple(there),
+                facts={name: value for name, value in found[0].facts.items() if name not in beside},
+                varied={},
+                along=(*_along(key, values, [one.settings for one in found]), *_along(key, values, facts)),
+                steps=(),
+            )
+            yield replace(series, steps=tuple(_against_first(values, found))) if series.in_words else series
+
+
+def _order(value: Scalar) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, value, ""
+    return 1, _STRATEGIES.index(value) if value in _STRATEGIES else len(_STRATEGIES), str(value)
+
+
+def _along(key: str, values: Sequence[Scalar], found: Sequence[Facts]) -> tuple[str, ...]:
+    of_name = {name: [one.get(name) for one in found] for name in dict.fromkeys(name for one in found for name in one)}
+    return tuple(
+        name
+        for name, of in of_name.items()
+        if len(set(of)) > 1 and of != list(values) and not name.startswith(f"{key}.")
+    )
+
+
+def _told_apart(series: Sequence[Series]) -> list[Series]:
+    keys = dict.fromkeys(key for one in series for key in one.facts)
+    varied = [key for key in keys if len({one.facts.get(key) for one in series}) > 1]
+    return [replace(one, varied={key: one.facts.get(key) for key in varied}) for one in series]
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _against_first(values: Sequence[Scalar], workloads: Sequence[Workload]) -> Iterator[AgainstFirst]:
+    """Hold each arm at each of `values` but the first against the same arm there."""
+    (first, reference), *others = zip(map(value_text, values), workloads, strict=True)
+    for value, workload in others:
+        for arm in sorted({run.arm for run in workload.runs if run.measured}, key=report_order):
+            first_arm = arm if any(run.arm == arm for run in reference.runs) else without_choice_of_cast(arm)
+            there, here = _alike(first_arm, reference), _alike(arm, workload)
+            pairs = [(there[key], runs) for key, runs in here.items() if key in there]
+            if pairs:
+                yield _step(arm, first_arm, value, first, pairs)
+
+
+def without_choice_of_cast(arm: str) -> str:
+    """The arm's label without what casts: DDP's `amp_bf16` casts as FSDP2's `amp_bf16+mixed_precision=autocast` does.
+
+    >>> without_choice_of_cast("amp_bf16+reduce_dtype=bfloat16+mixed_precision=autocast")
+    'amp_bf16+reduce_dtype=bfloat16'
+    """
+    return "+".join(part for part in arm.split("+") if not part.startswith("mixed_precision="))
+
+
+_Runs = Sequence[Run]
+
+
+def _step(arm: str, first_arm: str, value: str, first: str, pairs: Sequence[tuple[_Runs, _Runs]]) -> AgainstFirst:
+    samples = [{run.record.identity.global_batch_size for run in runs} for runs in pairs[0]]
+    rates = [(b, a) for a, b in ((_rate(a), _rate(b)) for a, b in pairs) if a and b]
+    peaks = [
+        (a, b) for a, b in ((_mean(a, PEAK_MEMORY), _mean(b, PEAK_MEMORY)) for a, b in pairs) if a and b is not None
+    ]
+    finished = [([run for run in a if run.finished], [run for run in b if run.finished]) for a, b in pairs]
+    losses = [(_mean(a, VAL_LOSS), _mean(b, VAL_LOSS)) for a, b in finished]
+    gaps = [b - a for a, b in losses if a is not None and b is not None]
+    return AgainstFirst(
+        arm=arm,
+        value=value,
+        first=first,
+        first_arm=first_arm,
+        throughput=mean_ratio(rates) if rates else None,
+        memory_saved_bytes=mean_difference([(a - b) * GIB for a, b in peaks]) if peaks else None,
+        memory_saved_pct=mean_difference([100 * (a - b) / a for a, b in peaks]) if peaks else None,
+        loss_gap=mean_difference(gaps) if gaps and samples[0] == samples[1] else None,
+        same_samples=samples[0] == samples[1],
+    )
+
+
+def _alike(arm: str, workload: Workload) -> dict[object, list[Run]]:
+    """The arm's runs by seed and conditions; a rank has the threads of its share of the cores, and so that differs."""
+    found: dict[object, list[Run]] = defaultdict(list)
+    for run in workload.runs:
+        if run.arm == arm and run.measured:
+            conditions = {key: value for key, value in run.conditions.items() if key != "num_threads"}
+            found[run.seed, tuple(conditions.items())].append(run)
+    return found
+
+
+def _rate(runs: _Runs) -> float | None:
+    times = [(run, time) for run in runs if run.contamination is None and (time := run.figure(STEP_MS))]
+    rates = [(run.record.identity.global_batch_size or 1) / time for run, time in times]
+    return sum(rates) / len(rates) if rates else None
+
+
+def _mean(runs: _Runs, key: str) -> float | None:
+    values = [value for run in runs if (value := run.figure(key)) is not None]
+    return sum(values) / len(values) if values else None

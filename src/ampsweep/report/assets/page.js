@@ -1,0 +1,225 @@
+"use strict";
+// Draws the figures when they come into view, and keeps them in step with theme, filters and paper.
+
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const plots = [...document.querySelectorAll("[data-figure]")];
+const form = document.getElementById("filters");
+const config = {
+  displaylogo: false,
+  responsive: true,
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+  toImageButtonOptions: { format: "svg" },
+};
+let printing = false;
+
+// --- theme ---------------------------------------------------------------------------------------------------------
+
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+const themeButton = document.getElementById("theme");
+
+function isDark() {
+  if (printing) return false;
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : systemIsDark.matches;
+}
+
+function nameTheme() {
+  themeButton.textContent = isDark() ? "Light theme" : "Dark theme";
+}
+
+themeButton?.addEventListener("click", () => {
+  const theme = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  try { localStorage.setItem("ampsweep-theme", theme); } catch (error) { /* not remembered */ }
+  nameTheme();
+  redraw();
+});
+systemIsDark.addEventListener("change", () => { nameTheme(); redraw(); });
+
+function themed(layout) {
+  const dark = isDark();
+  const ink = dark ? "#e8e6e3" : "#1d1d1f";
+  const grid = dark ? "#3a3d42" : "#e3e3e6";
+  const copy = structuredClone(layout);
+  Object.assign(copy, {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    autosize: true,
+    font: { family: "system-ui, sans-serif", size: 13, color: ink },
+    margin: { l: 64, r: 24, t: 26, b: 52, pad: 4, ...layout.margin },
+    legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", ...layout.legend },
+    hoverlabel: { bgcolor: dark ? "#26292e" : "#ffffff", bordercolor: grid, font: { color: ink } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: dark ? "#8b8f96" : "#9a9aa0", activecolor: ink },
+  });
+  for (const key of Object.keys(copy).filter((name) => /^[xy]axis/.test(name))) {
+    Object.assign(copy[key], { gridcolor: grid, linecolor: grid, tickcolor: grid });
+  }
+  for (const shape of copy.shapes ?? []) {
+    if (shape.type === "line") shape.line = { color: ink, width: 1.5, ...shape.line };
+  }
+  return copy;
+}
+
+// --- filters -------------------------------------------------------------------------------------------------------
+
+function chosen() {
+  const facts = {};
+  for (const select of form?.querySelectorAll("select") ?? []) {
+    if (select.value !== "") facts[select.name] = select.value;
+  }
+  const seed = facts.seed;
+  delete facts.seed;
+  const buttons = [...(form?.querySelectorAll("[data-arm]") ?? [])];
+  const hidden = buttons.filter((button) => button.getAttribute("aria-pressed") === "false");
+  return { facts, seed, hiddenArms: new Set(hidden.map((button) => button.dataset.arm)) };
+}
+
+// A trace, or its points, belong to arms and seeds; what is left of it under the filters, or null.
+function narrowed(trace, filter) {
+  const { arm, seed, arms, seeds, over_seeds: overSeeds, only_alone: onlyAlone } = trace.meta ?? {};
+  if (arm !== undefined && filter.hiddenArms.has(arm)) return null;
+  if (onlyAlone && filter.seed === undefined) return null;
+  if (filter.seed !== undefined && (overSeeds || (seed !== undefined && String(seed) !== filter.seed))) return null;
+  const copy = structuredClone(trace);
+  if (filter.seed !== undefined && seed !== undefined) {
+    copy.opacity = 1;
+    copy.showlegend = true;
+    copy.line = { ...copy.line, width: 2 };
+  }
+  const length = (arms ?? seeds ?? []).length;
+  if (length === 0) return copy;
+  const kept = [...Array(length).keys()].filter(
+    (index) =>
+      !(arms && filter.hiddenArms.has(arms[index])) &&
+      !(seeds && filter.seed !== undefined && String(seeds[index]) !== filter.seed)
+  );
+  if (kept.length === length) return copy;
+  const pick = (values) => kept.map((index) => values[index]);
+  for (const key of ["x", "y", "text", "hovertext"]) {
+    if (Array.isArray(copy[key]) && copy[key].length === length) copy[key] = pick(copy[key]);
+  }
+  if (Array.isArray(copy.marker?.pattern?.shape)) copy.marker.pattern.shape = pick(copy.marker.pattern.shape);
+  return copy;
+}
+
+function applyFilters() {
+  const filter = chosen();
+  for (const element of document.querySelectorAll("[data-facts], [data-arm], [data-seed]")) {
+    if (form.contains(element)) continue;
+    const facts = JSON.parse(element.dataset.facts ?? "{}");
+    const differs = Object.entries(filter.facts).some(([key, value]) => key in facts && facts[key] !== value);
+    const { arm, seed } = element.dataset;
+    const armHidden = arm !== undefined && filter.hiddenArms.has(arm);
+    const seedHidden = seed !== undefined && filter.seed !== undefined && seed !== filter.seed;
+    element.hidden = differs || armHidden || seedHidden;
+  }
+  const parts = Object.entries(filter.facts).map(([key, value]) => `${key} ${value}`);
+  if (filter.seed !== undefined) parts.push(`seed ${filter.seed} (its runs, dots and lines; bars, the verdict and the tables of figures are of all seeds)`);
+  if (filter.hiddenArms.size) parts.push(`without ${[...filter.hiddenArms].join(", ")}`);
+  document.getElementById("filter-state").textContent = parts.length ? `Showing ${parts.join(", ")}` : "";
+  document.getElementById("show-all").hidden = parts.length === 0;
+  redraw();
+}
+
+form?.addEventListener("submit", (event) => event.preventDefault());
+form?.addEventListener("change", applyFilters);
+form?.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-arm]");
+  if (!button) return;
+  button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") === "false"));
+  applyFilters();
+});
+form?.addEventListener("reset", () => {
+  for (const button of form.querySelectorAll("[data-arm]")) button.setAttribute("aria-pressed", "true");
+  setTimeout(applyFilters); // after the browser has reset the fields
+});
+
+// --- drawing -------------------------------------------------------------------------------------------------------
+
+const phone = matchMedia("(max-width: 500px)"); // its axes take their titles in several lines
+phone.addEventListener("change", redraw);
+
+// What is near the window is drawn, and again as soon as it changes; what is far from it, when it comes near.
+const near = new Set();
+
+function draw(plot) {
+  const figure = figures[Number(plot.dataset.figure)];
+  const filter = chosen();
+  const traces = figure.traces.map((trace) => narrowed(trace, filter)).filter((trace) => trace !== null);
+  for (const { marker } of traces) {
+    if (isDark() && marker?.line?.color === "#333333") marker.line.color = "#e8e6e3";
+  }
+  for (const trace of traces) if (trace.type === "heatmap") trace.reversescale = !isDark(); // the least is near the ground
+  plot.dataset.drawn = "";
+  const layout = themed(figure.layout);
+  if (phone.matches && !printing) {
+    const broken = (text) => text.replace(", ", ",<br>").replace(" (", "<br>(");
+    for (const { title } of [layout.xaxis, layout.yaxis]) if (title) title.text = broken(title.text);
+    if (traces.some((trace) => trace.type === "heatmap")) narrow(traces, layout);
+  }
+  if (printing) Object.assign(layout, { autosize: false, width: 680 });
+  // The table below says the same in words; what Plotly draws is for the eye.
+  return Plotly.react(plot, traces, layout, config);
+}
+
+// A heat map on a phone: the ends of the layers' names, every other tick, and no scale of colours.
+function narrow(traces, { xaxis, yaxis }) {
+  yaxis.ticktext = yaxis.ticktext.map((text) => (text.length > 17 ? `…${text.slice(-16)}` : text));
+  for (const key of ["tickvals", "ticktext"]) xaxis[key] = xaxis[key].filter((_, index) => index % 2 === 0);
+  for (const trace of traces) trace.showscale = false;
+}
+
+function redraw() {
+  for (const plot of plots) delete plot.dataset.drawn;
+  for (const plot of near) draw(plot);
+}
+
+const observer = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) near.delete(entry.target);
+      else {
+        near.add(entry.target);
+        if (!("drawn" in entry.target.dataset)) draw(entry.target);
+      }
+    }
+  },
+  { rootMargin: "800px" }
+);
+for (const plot of plots) observer.observe(plot);
+
+let unfolded = [];
+
+addEventListener("beforeprint", () => {
+  printing = true;
+  unfolded = [...document.querySelectorAll(".verdict details:not([open])")];
+  for (const details of unfolded) details.open = true;
+  for (const plot of plots) {
+    if (plot.closest("details:not([open])") === null) draw(plot);
+  }
+});
+addEventListener("afterprint", () => {
+  printing = false;
+  for (const details of unfolded) details.open = false;
+  redraw();
+});
+
+// --- copying -------------------------------------------------------------------------------------------------------
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const code = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch (error) { // the browser does not let a page do it: chosen, it takes one key
+      getSelection().selectAllChildren(code);
+      button.textContent = "Chosen";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+}
+
+nameTheme();
+if (form) applyFilters(); // browsers restore fields on reload

@@ -1,0 +1,304 @@
+"""The comparison of runs as a document."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.method import method
+from ampsweep.analysis.run_findings import RunFinding, statuses_text
+from ampsweep.analysis.verdict import ArmVerdict
+from ampsweep.finding import as_data
+from ampsweep.record import write_atomically
+from ampsweep.report.arm_table import arms_table, methods
+from ampsweep.report.compare import Compared
+from ampsweep.report.dashboard import Dashboard, SeriesPanels, arrange
+from ampsweep.report.data_formats import as_json
+from ampsweep.report.document import Document, Item, Items, Prose, Section
+from ampsweep.report.extent import JSON_NAME
+from ampsweep.report.html import html
+from ampsweep.report.markdown import markdown
+from ampsweep.report.panels import PANELS, SECTIONS, Panel
+from ampsweep.report.rank_tables import dtype_steps_table, ranks_table, strategies_table
+from ampsweep.report.run_tables import (
+    arm_settings_table,
+    dtypes_table,
+    environment_tables,
+    problems_table,
+    runs_table,
+)
+from ampsweep.report.seam_section import seam_section
+from ampsweep.report.search_section import largest_batches_table, search_section
+from ampsweep.report.tables import Cell, Column, Row, Scalar, Table
+from ampsweep.text import as_sentence, percent, plural
+
+SCHEMA: Final = 4
+MARKDOWN_NAME: Final = "comparison.md"
+HTML_NAME: Final = "comparison.html"
+_MAX_OPEN: Final = 4
+"""With more workloads only the first one's panels are unfolded."""
+_MAX_ON_SCREEN: Final = 50
+"""Workloads that a terminal shows."""
+_MAX_IN_OVERVIEW: Final = 500
+
+
+def comparison_document(compared: Compared, directory: Path | None, panels: Sequence[Panel] = PANELS) -> Document:
+    """The comparison with its panels and runs.
+
+    Args:
+        directory: from where the runs' directories are named; None: as they were given.
+    """
+    shown = arrange(compared.comparison, compared.records, compared.histories, directory, panels)
+    comparison = shown.comparison
+    sections = [
+        _verdicts(shown),
+        _section("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
+        _section(
+            "Saved in one precision, resumed in another", "seams", [seam_section(one.found) for one in shown.seams]
+        ),
+        _section("Notes", "", _notes(comparison)),
+        _section("What went wrong", "problems", _tables(problems_table(comparison))),
+        _section("Against each other", "series", [_series(one, shown) for one in shown.series]),
+        _section("Panels", "panels", _panels(shown), on_screen=False),
+        _section("Numerics", "numerics", _numerics(shown), on_screen=False),
+        _section(
+            "Runs",
+            "runs",
+            _tables(arm_settings_table(shown), dtypes_table(comparison), runs_table(shown)),
+            on_screen=False,
+        ),
+        _section("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
+        _section("How each figure was taken", "method", _method(comparison), on_screen=False),
+    ]
+    if not comparison.compared:
+        sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
+    return Document(
+        title=f"Precision compared with {comparison.baseline}",
+        subtitle=_counts(shown),
+        sections=tuple(one for one in sections if one is not None),
+        arms=shown.styles,
+        seeds=tuple(seed for seed in shown.seeds if shown.extent.has(seed)),
+        summary=_summary(comparison),
+        data={"schema": SCHEMA, **as_data(comparison)},
+    )
+
+
+def write_comparison(document: Document, directory: Path) -> None:
+    """Write `comparison.json`, `comparison.md` and `comparison.html` into `directory`, each atomically.
+
+    Raises:
+        OSError: `directory` does not exist or cannot be written.
+    """
+    for name, text in ((JSON_NAME, as_json), (MARKDOWN_NAME, markdown), (HTML_NAME, html)):
+        write_atomically(directory / name, text(document))
+
+
+def _section(title: str, key: str, blocks: Iterable[Any], *, on_screen: bool = True) -> Section | None:
+    """A section of what there is; None without anything."""
+    found = tuple(blocks)
+    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
+
+
+def _tables(*tables: Table | None) -> list[Table]:
+    return [one for one in tables if one is not None and one.rows]
+
+
+def _counts(shown: Dashboard) -> str:
+    num_runs = sum(len(data.runs) for data in shown.compared)
+    return f"{plural(num_runs, 'run')}, {plural(len(shown.styles), 'arm')}, {plural(len(shown.compared), 'workload')}"
+
+
+def _verdicts(shown: Dashboard) -> Section | None:
+    """The overview of several workloads, then a card for each that is drawn."""
+    cards: list[Section | Prose | Table] = []
+    if len(shown.workloads) > 1:
+        cards.append(_overview([one.data.workload for one in shown.workloads]))
+    cards += [_card(one.data.workload, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
+    num_left = len(shown.workloads) - len(shown.drawn)
+    if num_left:
+        cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
+    if len(shown.drawn) > _MAX_ON_SCREEN:
+        cards.append(Prose(f"A terminal shows the first {_MAX_ON_SCREEN} workloads; comparison.md has more.", "note"))
+    return _section("Verdict", "verdict", cards)
+
+
+def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
+    """The verdict on one workload: the answer, the arms, then the grounds."""
+    verdict = workload.verdict
+    blocks: list[Any] = [*_answer(workload), arms_table(workload)]
+    blocks += _items("", _findings(workload))
+    blocks += _items("What would decide it", [_said(one) for one in verdict.to_decide])
+    blocks += _items("Why", [_said(one.sentence, arm=one.arm) for one in verdict.reasons])
+    if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
+        lines = [_said(of.sentence, arm=arm) for arm, of in ranks]
+        blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
+    if verdict.steps:
+        blocks.append(
+            Section(title="Each next step away from float32", blocks=(dtype_steps_table(verdict.steps),), folded=True)
+        )
+    blocks.append(Section(title="In words", blocks=tuple(_in_words(workload)), folded=True))
+    return Section(title=workload.title, kind="card", blocks=tuple(blocks), facts=workload.facts, on_screen=on_screen)
+
+
+def _answer(workload: WorkloadComparison) -> list[Prose]:
+    """The recommendation: its first words as the headline, its grounds after it."""
+    verdict = workload.verdict
+    headline, _, grounds = verdict.sentence.partition(": ")
+    said = [Prose(as_sentence(headline), "headline", arm=verdict.recommendation.arm)]
+    return [*said, Prose(as_sentence(grounds))] if grounds else said
+
+
+def _findings(workload: WorkloadComparison) -> Iterator[Item]:
+    """Lines on each arm beside the table, topic by topic."""
+    verdict = workload.verdict
+    for arm in verdict.arms:
+        for one in arm.parities:
+            yield _said(one.sentence, "parity", arm.arm)
+    for arm in verdict.arms:
+        if arm.time_to_loss is not None:
+            yield _said(arm.time_to_loss.sentence, "time to loss", arm.arm)
+    for figures in workload.arms:
+        if figures.within_run is not None:
+            yield _said(figures.within_run.sentence, "within a run", figures.arm)
+    for arm in verdict.arms:
+        if arm.waterfall is not None:
+            yield _said(arm.waterfall.sentence, "bytes", arm.arm)
+    if (predicted := workload.predicted_peaks) is not None:
+        yield _said(predicted, "predicted")
+    for found in verdict.pitfalls:
+        yield _said(found.sentence, "pitfall", ", ".join(found.arms))
+    unsupported = {one.arm for one in workload.arms if list(one.statuses) == ["unsupported"]}  # a problem says why
+    for standing in verdict.recommendation.standings:
+        if standing.standing == "undecided" or (standing.refusal is not None and standing.arm not in unsupported):
+            yield _said(standing.reason, standing.standing, standing.arm)
+    for figures in workload.arms:
+        for note in figures.notes:
+            if not (isinstance(note, RunFinding) and note.consequence):  # a problem says it
+                yield _said(note.sentence, "note", figures.arm)
+
+
+def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
+    verdict = workload.verdict
+    yield Prose(as_sentence(workload.conclusion))
+    if (ranked := verdict.recommendation.goes_by) is not None:
+        yield Prose(as_sentence(f"The recommendation goes by {ranked}"))
+    if verdict.front is not None:
+        yield Prose(as_sentence(verdict.front.sentence))
+
+
+def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
+    arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.verdict.arms))
+    rows = []
+    for one in workloads[:_MAX_IN_OVERVIEW]:
+        figures = {arm.arm: arm for arm in one.arms}
+        verdicts = {arm.arm: arm for arm in one.verdict.arms}
+        cells = [Cell(one.title), Cell(one.verdict.recommendation.arm or "not decidable yet")]
+        cells += [_in_short(verdicts[arm], figures[arm]) if arm in verdicts else Cell() for arm in arms]
+        rows.append(Row(tuple(cells), facts=one.facts))
+    more = len(workloads) - len(rows)
+    return Table(
+        key="overview",
+        title="All workloads: speed, peak memory and parity of each arm",
+        columns=(Column("workload"), Column("train in"), *(Column(arm, rank=1) for arm in arms)),
+        rows=tuple(rows),
+        more=f"{plural(more, 'more workload')} in {JSON_NAME}." if more else "",
+    )
+
+
+def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Cell:
+    judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
+    said = [
+        "" if speed is None else f"{speed.ratio_parts[0]}x {judged.speed}",
+        "" if saved is None else f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'} memory",
+        "" if judged.parity == "not measured" else judged.parity,
+    ]
+    known = [one for one in said if one]
+    return Cell(", ".join(known)) if known else Cell(statuses_text(figures.statuses))
+
+
+def _notes(comparison: Comparison) -> list[Items]:
+    return _items("", [_said(note.sentence) for note in comparison.notes])
+
+
+def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
+    """A line of a list: a sentence, or a clause after what it is about."""
+    text = as_sentence(clause)
+    return Item(text, label, arm) if not (label or arm) else Item(clause[:1] + text[1:], label, arm)
+
+
+def _items(title: str, items: Iterable[Item]) -> list[Items]:
+    found = tuple(items)
+    return [Items(found, title)] if found else []
+
+
+def _series(one: SeriesPanels, shown: Dashboard) -> Section:
+    """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
+    series = one.data.series
+    blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
+    blocks += _items("", [_said(line) for line in series.lines])
+    blocks += [figure for _, figure in one.shown]
+    return Section(title=series.heading, blocks=(*blocks, *_absent(one.absent)), facts=series.facts)
+
+
+def _panels(shown: Dashboard) -> Iterator[Section]:
+    """The panels of each workload that is drawn, by section; of many workloads the first one's are unfolded."""
+    is_folded = len(shown.workloads) > _MAX_OPEN
+    for place, one in enumerate(shown.drawn):
+        blocks = [
+            Section(title=heading, blocks=tuple(figures))
+            for section, heading in SECTIONS.items()
+            if (figures := [figure for panel, figure in one.shown if panel.section == section])
+        ]
+        workload = one.data.workload
+        folded = is_folded and place > 0
+        yield Section(title=workload.title, blocks=(*blocks, *_absent(one.absent)), facts=workload.facts, folded=folded)
+
+
+def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
+    if not panels:
+        return []
+    items = tuple(_said(reason, f"{panel.title}:") for panel, reason in panels)
+    title = f"Not shown: {plural(len(panels), 'panel')} without figures"
+    return [Section(title=title, blocks=(Items(items),), folded=True)]
+
+
+def _numerics(shown: Dashboard) -> Iterator[Section]:
+    """The headroom of each arm that looked at its numerics, with its heat maps."""
+    for of in shown.numerics:
+        for arm, seed, one in of.arms:
+            yield Section(
+                title=f"{of.data.workload.title}: {arm}, seed {seed}",
+                blocks=one,
+                arm=arm,
+                facts=of.data.workload.facts,
+                folded=True,
+            )
+
+
+def _method(comparison: Comparison) -> list[Items]:
+    figures = [*methods(comparison.workloads), *method(comparison)]
+    return _items("", [Item(how, f"{figure}:") for figure, how in figures])
+
+
+def _summary(comparison: Comparison) -> dict[str, Scalar]:
+    """The verdict; figures of arms only of a single workload or search: those of several have no name of their own."""
+    workloads = comparison.workloads
+    answers = [one.verdict.sentence for one in workloads]
+    answers += [one.sentence for one in comparison.searches] + [one.sentence for one in comparison.seams]
+    summary: dict[str, Scalar] = {
+        "status": "completed",
+        "verdict": "\n".join(answers),
+        "num_workloads": len(comparison.compared),
+        "num_runs": sum(len(one.runs) for one in comparison.compared),
+    }
+    if workloads:
+        summary["conclusion"] = "\n".join(one.conclusion for one in workloads)
+        summary["recommended_arm"] = ", ".join(one.verdict.recommendation.arm or "undecided" for one in workloads)
+    if len(comparison.compared) == 1 and not comparison.seams:
+        table = arms_table(workloads[0]) if workloads else largest_batches_table(comparison.searches[0])
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if column.numeric and isinstance(cell.value, int | float):
+                    summary[f"{row.arm}/{column.key}"] = cell.value
+    return summary

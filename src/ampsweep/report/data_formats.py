@@ -1,0 +1,107 @@
+"""A document as data: JSON of what it was made from, its tables as CSV and as LaTeX."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Final
+
+from ampsweep.finding import as_data
+from ampsweep.report.document import Document, tables
+from ampsweep.report.markdown import markdown
+from ampsweep.report.tables import Cell, Column, Scalar, Table
+
+_LATEX: Final = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
+_ENDS: Final[dict[str, Callable[[Cell], Scalar]]] = {
+    "": lambda cell: cell.data,
+    "_low": lambda cell: cell.low,
+    "_high": lambda cell: cell.high,
+}
+
+
+def as_json(document: Document) -> str:
+    """The data of the document as strict JSON (no NaN); a figure that was not measured is null."""
+    return json.dumps(as_data(document.data), indent=1, allow_nan=False, default=str) + "\n"
+
+
+def as_csv(document: Document) -> str:
+    """The tables one after another, each after a line `# key` and before an empty one; units end the columns' names.
+
+    A figure has all of its digits; one that was not measured is empty. Intervals have columns of their own.
+    """
+    out = io.StringIO()
+    for table in tables(document):
+        out.write(f"# {table.key}\n")
+        writer = csv.DictWriter(out, list(_data_columns(table)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(as_rows(table))
+        out.write("\n")
+    return out.getvalue()
+
+
+def as_rows(table: Table) -> list[dict[str, Scalar]]:
+    """The table as data: for each row its values by the columns' names, those of intervals with `_low` and `_high`."""
+    columns = _data_columns(table)
+    return [{name: read(row.cells[place]) for name, (place, read) in columns.items()} for row in table.rows]
+
+
+def _data_columns(table: Table) -> dict[str, tuple[int, Callable[[Cell], Scalar]]]:
+    """By name the place in a row and what is read of its cell."""
+    found: dict[str, tuple[int, Callable[[Cell], Scalar]]] = {}
+    for place, column in enumerate(table.columns):
+        has_ends = any(row.cells[place].low is not None for row in table.rows)
+        name = column.key or column.title
+        found |= {name + end: (place, read) for end, read in _ENDS.items() if not end or has_ends}
+    return found
+
+
+def as_latex(document: Document) -> str:
+    """The tables as people read them, for a paper: `tabular` with the rules of the package booktabs."""
+    return "\n".join(_tabular(table.shown()) for table in tables(document))
+
+
+def _tabular(table: Table) -> str:
+    def line(cells: list[str]) -> str:
+        return f"{' & '.join(cells)} \\\\"
+
+    return "\n".join(
+        [
+            f"% {table.key}",
+            f"\\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}",
+            "\\toprule",
+            line([_escaped(column.title) for column in table.columns]),
+            "\\midrule",
+            *(
+                line([_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)])
+                for row in table.rows
+            ),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    detail = f" {{\\footnotesize {_escaped(cell.detail)}}}" if cell.detail else ""
+    return (_escaped(cell.text) if cell.text != "-" else "--") + detail
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\&%$#_{}~^±]", lambda found: _LATEX[found[0]], " ".join(text.split()))
+
+
+FORMATS: Final[dict[str, Callable[[Document], str]]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "latex": as_latex,
+    "markdown": markdown,
+}
+"""The formats that a command prints instead of what a person reads on a terminal; each takes any document."""

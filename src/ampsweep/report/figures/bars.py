@@ -1,0 +1,312 @@
+"""Kinds of panels with bars: a metric of each arm, metrics that contain each other, parts of a whole, and changes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ampsweep.analysis.runs import PEAK_MEMORY, Run
+from ampsweep.analysis.waterfall import UNATTRIBUTED, Waterfall
+from ampsweep.memory_categories import memory_key
+from ampsweep.report.figure import Axis, Bars, Figure, Mark, NoFigure, Owner, Rule, Scatter
+from ampsweep.report.figures.drawing import (
+    Remarks,
+    Style,
+    axis_title,
+    metric_name,
+    not_measured,
+    panel_figure,
+    rows_height,
+)
+from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
+from ampsweep.report.panels import Panel
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.units import axis_unit, quantity
+from ampsweep.report.workload_data import ArmRuns, WorkloadData
+from ampsweep.text import GIB, num_bytes
+
+_SPARE: Final = 0.06
+"""Share of the values' range that is left free on either side of an axis that does not begin at zero."""
+_LINKS: Final = {
+    "memory/peak_allocated_gib": "allocated",
+    "memory/peak_reserved_gib": "reserved",
+    "memory/process_gib": "process",
+}
+_REST: Final = memory_key(UNATTRIBUTED)
+_WHAT_THE_REST_IS: Final = (
+    "unattributed: what the run's peak has besides the tensors of the traced step, such as workspaces of kernels and "
+    "the rounding of allocations"
+)
+_ROOM_FOR_LABELS: Final = 0.2
+"""Share of the axis on either side for the figures at the ends of bars."""
+_PEAK: Final = "whole peak"
+
+
+def by_arm(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+    """An arm a row: its figure, that of the comparison's table where that has one, else the median, and a dot a run."""
+    (key,) = panel.metrics
+    measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
+    remarks = Remarks()
+    remarks.of_speed(data, data.measured_arms, key, measured)
+    if not measured:
+        is_disturbed = any(data.contaminated(arm, key) for arm in data.names)
+        return NoFigure(f"every run that measured {key} is contaminated") if is_disturbed else not_measured(panel)
+    figures, name = _figures(data, key, measured)
+    every = [*figures.values(), *(value for values in measured.values() for _, value in values)]
+    unit = axis_unit([max(map(abs, every))], panel.unit)
+    low, high = (unit.factor * end for end in (min(every), max(every)))
+    if panel.from_zero:
+        ends = min(0.0, 1.05 * low), max(0.0, 1.05 * high)
+        ends = ends if any(ends) else (0.0, 1.0)
+    else:
+        spare = _SPARE * (high - low) or _SPARE * abs(high) or 1.0
+        ends = low - spare, high + spare
+    marks: list[Mark] = []
+    rows = []
+    for arm, values in measured.items():
+        look, figure = style.arms[arm], figures[arm]
+        said = [f"{name} {quantity(figure, panel.unit)}"]
+        place = [figure * unit.factor]
+        if panel.from_zero:
+            bar = Bars(name=arm, rows=[arm], values=place, hover=said, colour=look.colour, patterns=[look.pattern])
+            marks.append(replace(bar, owner=Owner(arm=arm)))
+        else:
+            line = Scatter(
+                name=arm, x=place, y=[arm], colour=look.colour, symbols=["line-ns-open"], size=26, hover=said
+            )
+            marks.append(replace(line, outlined=True, owner=Owner(arm=arm)))
+        marks.append(_dots(arm, [(run.seed, value) for run, value in values], unit.factor, panel.unit, style))
+        texts = [quantity(figure, panel.unit)]
+        marks.append(Scatter(name="", x=[ends[1]], y=[arm], colour=look.colour, texts=texts, owner=Owner(arm=arm)))
+        runs = [value for _, value in values]
+        cells = [Cell(quantity(value, panel.unit), value) for value in (figure, min(runs), max(runs))]
+        rows.append(Row((Cell(arm), *cells, Cell(str(len(runs)), len(runs))), arm=arm))
+    remarks.of_dots(max(map(len, measured.values())), style)
+    columns = (Column(name, numeric=True), Column("lowest", numeric=True), Column("highest", numeric=True))
+    return panel_figure(
+        panel,
+        remarks,
+        marks=marks,
+        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=(ends[0], ends[1])),
+        y=Axis(rows=tuple(measured)),
+        height=rows_height(len(measured)),
+        table=Table(key=panel.key, columns=(Column("arm"), *columns, Column("runs", numeric=True)), rows=tuple(rows)),
+    )
+
+
+def _figures(data: ArmRuns, key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
+    """The figure of each arm, and what it is of its runs: that of the comparison's table, if it has all of them."""
+    of_table = {one.arm: one.figure(key) for one in data.arms} if isinstance(data, WorkloadData) else {}
+    found = {arm: value for arm in arms if (value := of_table.get(arm)) is not None}
+    if len(found) == len(arms):
+        return found, "mean over pairs" if len(data.names) > 1 else "mean"
+    return {arm: value for arm in arms if (value := data.median_of(arm, key)) is not None}, "median of runs"
+
+
+def _dots(arm: str, values: Sequence[tuple[int, float]], factor: float, unit: str, style: Style) -> Scatter:
+    drawn = style.extent.dots(values)
+    return Scatter(
+        name=arm,
+        x=[value * factor for _, value in drawn],
+        y=[arm] * len(drawn),
+        colour=style.arms[arm].colour,
+        symbols=[style.arms[arm].symbol],
+        outlined=True,
+        hover=[f"seed {seed}: {quantity(value, unit)}" for seed, value in drawn],
+        owner=Owner(arm=arm, seeds=tuple(seed for seed, _ in drawn)),
+    )
+
+
+def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+    """For each metric a bar an arm; each metric contains the one before."""
+    medians = {
+        key: {one.arm: value for one in data.arms if (value := data.figure_of(one.arm, key)) is not None}
+        for key in panel.metrics
+    }
+    present = [key for key in panel.metrics if medians[key]]
+    if not present:
+        return not_measured(panel)
+    remarks = Remarks()
+    missing = [key for key in panel.metrics if key not in present]
+    if missing:
+        remarks.clauses.append(f"not measured: {', '.join(missing)}")
+    arms = [one.arm for one in data.arms if any(one.arm in medians[key] for key in present)]
+    remarks.without([arm for arm in data.measured_arms if arm not in arms])
+    values = {arm: {_LINKS.get(key, key): medians[key].get(arm) for key in present} for arm in arms}
+    return _grouped(panel, remarks, values, "peak", "arm", style)
+
+
+def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+    """For each category of memory a bar an arm, left of zero what it saves; below them the change of the whole peak."""
+    found = {one.arm: one.waterfall for one in data.workload.verdict.arms if one.waterfall is not None}
+    if not found:
+        return NoFigure("no pair of runs has its memory by category")
+    remarks = Remarks()
+    for arm, one in found.items():
+        if not one.same_in_all_pairs:
+            remarks.clauses.append(f"{arm}: pairs differ; shown is that of seed {one.seed}, with the median change")
+    of_arms = {arm: _changes(one) for arm, one in found.items()}
+    used = [name for name in dict.fromkeys(name for of in of_arms.values() for name in of) if name != _PEAK]
+    names = [name for name in used if any(of.get(name) for of in of_arms.values())] + [_PEAK]
+    values = {arm: {name: of.get(name, 0.0) for name in names} for arm, of in of_arms.items()}
+    return _grouped(panel, remarks, values, "peak memory, arm minus baseline", "category", style)
+
+
+def _changes(of: Waterfall) -> dict[str, float]:
+    by_category = {step.category.replace("_", " "): step.change_bytes / GIB for step in of.steps}
+    return {**by_category, _PEAK: (of.arm_bytes - of.baseline_bytes) / GIB}
+
+
+def _grouped(
+    panel: Panel,
+    remarks: Remarks,
+    values: Mapping[str, Mapping[str, float | None]],
+    title: str,
+    first: str,
+    style: Style,
+) -> Figure:
+    """Bars of several arms in each row: by arm, and in it by row, GiB."""
+    rows = list(next(iter(values.values())))
+    known = [value for of in values.values() for value in of.values() if value is not None]
+    unit, is_change = axis_unit(known, "GiB"), min(known) < 0 or first == "category"
+    low, high = min(0.0, *known) * unit.factor, max(0.0, *known) * unit.factor
+    spare = _ROOM_FOR_LABELS * ((high - low) or 1.0)
+
+    def written(value: float | None) -> str:
+        plus = "+" if is_change and value is not None and value > 0 else ""
+        return "-" if value is None else plus + num_bytes(value * GIB)
+
+    marks = [
+        Bars(
+            name=arm,
+            rows=rows,
+            values=[None if value is None else value * unit.factor for value in of.values()],
+            texts=[written(value) if value or not is_change else "" for value in of.values()],
+            colour=style.arms[arm].colour,
+            patterns=[style.arms[arm].pattern] * len(rows),
+            owner=Owner(arm=arm),
+        )
+        for arm, of in values.items()
+    ]
+    by_row = [(row, [of[row] for of in values.values()]) for row in rows]
+    by_arm = [(arm, list(of.values())) for arm, of in values.items()]
+    return panel_figure(
+        panel,
+        remarks,
+        marks=marks,
+        x=Axis(title=axis_title(title, unit.unit), range=(low - spare * is_change, high + spare)),
+        y=Axis(rows=tuple(rows)),
+        rules=[Rule(at=0.0)] if is_change else [],
+        height=rows_height(len(rows) * len(values), 26, legend=True),
+        legend=True,
+        table=Table(
+            key=panel.key,
+            columns=(Column(first), *(Column(one, numeric=True) for one in (values if first == "category" else rows))),
+            rows=tuple(
+                Row(
+                    (Cell(name), *(Cell(written(value), value) for value in of)),
+                    arm=None if first == "category" else name,
+                )
+                for name, of in (by_row if first == "category" else by_arm)
+            ),
+        ),
+    )
+
+
+_Bar = tuple[str, bool]
+"""An arm, and True if the bar shows its prediction."""
+_Parts = Mapping[str, float]
+"""Metric key -> value, of those that are known; and what they lack of the whole."""
+
+
+def stack(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+    """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
+    bars: dict[_Bar, _Parts] = {}
+    for arm in data.names:
+        runs = data.runs_of(arm)
+        if measured := _middle([_measured(panel, run) for run in runs if run.measured]):
+            bars[arm, False] = measured
+        if predicted := _middle([_predicted(panel, run) for run in runs]):
+            bars[arm, True] = predicted
+    if not bars:
+        return not_measured(panel)
+    remarks = Remarks()
+    remarks.without([arm for arm in data.measured_arms if (arm, False) not in bars])
+    unit = axis_unit((sum(parts.values()) for parts in bars.values()), panel.unit)
+    used = [key for key in (*panel.metrics, _REST) if any(parts.get(key) for parts in bars.values())]
+    if _REST in used:
+        remarks.clauses.append(_WHAT_THE_REST_IS)
+    labels = [f"{arm} (predicted)" if is_predicted else arm for arm, is_predicted in bars]
+    marks = [
+        Bars(
+            name=_category(key).replace("_", " "),
+            rows=labels,
+            values=[None if key not in parts else parts[key] * unit.factor for parts in bars.values()],
+            texts=[quantity(parts[key], panel.unit) if key in parts else "" for parts in bars.values()],
+            colour=CATEGORY_COLOURS.get(_category(key), OTHER_COLOUR),
+            patterns=["/" if is_predicted else "" for _, is_predicted in bars],
+            inside=True,
+            owner=Owner(arms=tuple(arm for arm, _ in bars)),
+        )
+        for key in used
+    ]
+    rows = tuple(
+        Row(
+            (
+                *(Cell(label), _whole(bar, bars, panel.unit)),
+                *(Cell(quantity(parts[key], panel.unit), parts[key]) if key in parts else Cell() for key in used),
+            ),
+            arm=bar[0],
+        )
+        for label, (bar, parts) in zip(labels, bars.items(), strict=True)
+    )
+    columns = (Column("arm"), Column("all", numeric=True))
+    parts_of = (Column(_category(key).replace("_", " "), key, numeric=True) for key in used)
+    return panel_figure(
+        panel,
+        remarks,
+        marks=marks,
+        stacked=True,
+        x=Axis(title=axis_title("memory at the peak", unit.unit)),
+        y=Axis(rows=tuple(labels)),
+        height=rows_height(len(bars), 44, legend=True),
+        legend=True,
+        table=Table(key=panel.key, columns=(*columns, *parts_of), rows=rows),
+    )
+
+
+def _middle(of_runs: Sequence[_Parts]) -> _Parts:
+    """The parts of the run with the median whole, so that they add up; of two in the middle the smaller."""
+    known = sorted((parts for parts in of_runs if parts), key=lambda parts: sum(parts.values()))
+    return known[(len(known) - 1) // 2] if known else {}
+
+
+def _measured(panel: Panel, run: Run) -> _Parts:
+    parts = {key: value for key in panel.metrics if (value := run.figure(key)) is not None}
+    return _with_rest(parts, run.figure(panel.whole) if panel.whole else None)
+
+
+def _predicted(panel: Panel, run: Run) -> _Parts:
+    prediction = run.record.prediction
+    if prediction is None or prediction.peak is None:
+        return {}
+    of_keys = {memory_key(category): size / GIB for category, size in prediction.peak.items()}
+    parts = {key: of_keys[key] for key in panel.metrics if key in of_keys}
+    whole = run.predicted_bytes if panel.whole == PEAK_MEMORY else None
+    return _with_rest(parts, None if whole is None else whole / GIB)
+
+
+def _with_rest(parts: _Parts, whole: float | None) -> _Parts:
+    """The parts, with what they lack of the whole."""
+    rest = 0.0 if whole is None else round((whole - sum(parts.values())) * GIB) / GIB
+    return {**parts, _REST: rest} if parts and rest > 0 else parts
+
+
+def _whole(bar: _Bar, bars: Mapping[_Bar, _Parts], unit: str) -> Cell:
+    """The whole of a bar; of a predicted one also by how much it misses the measured one."""
+    total, measured = sum(bars[bar].values()), sum(bars.get((bar[0], False), {}).values())
+    miss = f" ({100 * (total - measured) / measured:+.1f}%)" if bar[1] and measured else ""
+    return Cell(quantity(total, unit) + miss, total)
+
+
+def _category(key: str) -> str:
+    return key.partition("/")[2].removesuffix("_gib")

@@ -1,0 +1,308 @@
+"""Kinds of panels of pairs: the effect of an arm in each of its pairs, and the Pareto front of all arms."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ampsweep.analysis.costs import COST_NAMES, CostKind
+from ampsweep.analysis.front import Front, FrontArm, Relation
+from ampsweep.analysis.judgements import Parity
+from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
+from ampsweep.report.cells import estimate_cell
+from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
+from ampsweep.report.figures.drawing import Remarks, Style, axis_title, metric_name, panel_figure, rows_height
+from ampsweep.report.panels import Effect, Panel
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.units import axis_unit, quantity
+from ampsweep.report.workload_data import WorkloadData
+from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
+
+NULL: Final[dict[Effect, float]] = {"ratio": 1.0, "saved": 0.0, "saved_pct": 0.0, "gap": 0.0}
+"""The value of an effect where there is none."""
+_EFFECTS: Final[dict[Effect, Callable[[float, float], float]]] = {
+    "ratio": lambda baseline, arm: baseline / arm,
+    "saved": lambda baseline, arm: baseline - arm,
+    "saved_pct": lambda baseline, arm: 100 * (baseline - arm) / baseline,
+    "gap": lambda baseline, arm: arm - baseline,
+}
+_TITLES: Final[dict[Effect, str]] = {
+    "ratio": ", baseline over arm",
+    "saved": ", baseline minus arm",
+    "saved_pct": " saved",
+    "gap": ", arm minus baseline",
+}
+
+
+@dataclass(frozen=True)
+class Effects:
+    """One arm's effect in each of its pairs, and their mean."""
+
+    arm: str
+    by_seed: Sequence[tuple[int, float]]
+    mean: Estimate
+
+
+def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
+    """The effects on the panel's metric; None of an arm without a pair that measured it."""
+    (key,) = panel.metrics
+    found = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := _figures(pair, key))]
+    if panel.effect in ("ratio", "saved_pct"):  # neither is of nothing
+        found = [(seed, both) for seed, both in found if both[0] > 0 and (panel.effect == "saved_pct" or both[1] > 0)]
+    if not found:
+        return None
+    by_seed = [(seed, _EFFECTS[panel.effect](*both)) for seed, both in found]
+    is_ratio = panel.effect == "ratio"
+    mean = mean_ratio([both for _, both in found]) if is_ratio else mean_difference([one for _, one in by_seed])
+    return Effects(arm, by_seed, mean)
+
+
+def _figures(pair: Pair, key: str) -> tuple[float, float] | None:
+    """The pair's figures as the comparison takes them: time of undisturbed runs, losses of finished ones."""
+    if key.startswith("perf/"):
+        return pair.speed_figures(key)
+    return pair.final_figures(key) if key.startswith(("train/", "val/")) else pair.figures(key)
+
+
+def effect_title(panel: Panel, unit: str) -> str:
+    """Title of the effect's axis."""
+    return axis_title(f"{metric_name(panel)}{_TITLES[panel.effect]}", unit)
+
+
+def effect_unit(panel: Panel) -> str:
+    return {"ratio": "x", "saved_pct": "%"}.get(panel.effect, panel.unit)
+
+
+def effect_text(effect: float, panel: Panel) -> str:
+    """One effect with its unit."""
+    return (
+        ratio(effect) if panel.effect == "ratio" else quantity(effect, effect_unit(panel), sign=panel.effect == "gap")
+    )
+
+
+def mean_cell(of: Estimate, panel: Panel) -> Cell:
+    """The mean with its interval, both in the digits that the interval asks for."""
+    if panel.effect == "ratio" or effect_unit(panel) == "":
+        return estimate_cell(of, "ratio" if panel.effect == "ratio" else "difference")
+    ends = (
+        "exact"
+        if of.exact
+        else ""
+        if of.interval is None
+        else f"[{', '.join(effect_text(e, panel) for e in of.interval)}]"
+    )
+    return Cell(effect_text(of.value, panel), of.value, of.low, of.high, ends)
+
+
+def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+    """An arm a row: a dot a pair, a diamond at their mean with its 95% interval, a line where there is no effect."""
+    others = [one.arm for one in data.arms if not one.is_baseline]
+    found = [of_arm for arm in others if (of_arm := effects(panel, data, arm)) is not None]
+    if not found:
+        return NoFigure(f"no arm has a pair of runs with the baseline that measured {panel.metrics[0]}")
+    remarks = Remarks()
+    shown = {one.arm for one in found}
+    remarks.without([arm for arm in data.measured_arms if arm in others and arm not in shown], "no pair to compare")
+    remarks.of_dots(max(len(one.by_seed) for one in found), style)
+    unit = axis_unit((effect for one in found for _, effect in one.by_seed), effect_unit(panel))
+    parities = [_parity(panel, data, one.arm) for one in found]
+    marks: list[Mark] = [
+        _decisive(one.arm, parity, style) for one, parity in zip(found, parities, strict=True) if parity
+    ]
+    marks += [mark for one in found for mark in _arm(one, panel, unit.factor, style)]  # dots over intervals
+    has_parity = any(parities)
+    columns = [Column("arm"), Column("mean", numeric=True), Column("pairs", numeric=True)]
+    columns += [
+        Column("margin", numeric=True),
+        Column("gap (90% interval)", numeric=True),
+        Column("parity"),
+    ] * has_parity
+    rows = [
+        Row(
+            (Cell(one.arm), mean_cell(one.mean, panel), Cell(str(one.mean.n), one.mean.n), *_held(parity, has_parity)),
+            arm=one.arm,
+        )
+        for one, parity in zip(found, parities, strict=True)
+    ]
+    return panel_figure(
+        panel,
+        remarks,
+        marks=marks,
+        x=Axis(title=effect_title(panel, unit.unit)),
+        y=Axis(rows=tuple(one.arm for one in found)),
+        rules=[Rule(at=NULL[panel.effect])],
+        margins=[
+            Margin(row=row, low=-one.margin, high=one.margin) for row, one in enumerate(parities) if one is not None
+        ],
+        height=rows_height(len(found)),
+        table=Table(key=panel.key, columns=tuple(columns), rows=tuple(rows)),
+    )
+
+
+def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
+    look, mean = style.arms[of.arm], of.mean
+    drawn = style.extent.dots(of.by_seed)
+    cell = mean_cell(mean, panel)
+    middle = Scatter(
+        name=of.arm,
+        x=[mean.value * factor],
+        y=[of.arm],
+        colour=look.colour,
+        symbols=["diamond-tall"],
+        hollow=True,  # else it would hide the dots
+        size=22,
+        hover=[f"mean {cell.text} {cell.detail}".strip()],
+        interval=None if mean.interval is None else "x",
+        ends=[] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)],
+        owner=Owner(arm=of.arm, over_seeds=True),
+    )
+    dots = Scatter(
+        name=of.arm,
+        x=[effect * factor for _, effect in drawn],
+        y=[of.arm] * len(drawn),
+        colour=look.colour,
+        symbols=[look.symbol],
+        outlined=True,
+        hover=[f"seed {seed}: {effect_text(effect, panel)}" for seed, effect in drawn],
+        owner=Owner(arm=of.arm, seeds=tuple(seed for seed, _ in drawn)),
+    )
+    return [middle, dots]
+
+
+def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
+    """The parity of the metric, where the comparison judges it."""
+    verdict = next((one for one in data.workload.verdict.arms if one.arm == arm), None)
+    return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
+
+
+def _decisive(arm: str, of: Parity, style: Style) -> Scatter:
+    """The interval that decides parity, thick over the thin one."""
+    ends = [end for end in (of.low, of.high) if end is not None]
+    owner = Owner(arm=arm, over_seeds=True)
+    return Scatter(
+        name="", x=ends, y=[arm] * len(ends), colour=style.arms[arm].colour, line=7, opacity=0.6, owner=owner
+    )
+
+
+def _held(of: Parity | None, has_parity: bool) -> tuple[Cell, ...]:
+    """The margin, the 90% interval that decides parity, and the verdict."""
+    if of is None:
+        return (Cell(),) * (3 * has_parity)
+    gap = Estimate(value=of.gap, n=of.n, exact=of.low is not None and of.low == of.high)
+    if of.low != of.high:
+        gap = Estimate(value=of.gap, n=of.n, low=of.low, high=of.high)
+    return Cell(f"±{number(of.margin, 2)}", of.margin), estimate_cell(gap, "difference"), Cell(of.verdict)
+
+
+_SYMBOLS: Final[dict[Relation, str]] = {
+    "same": "circle",
+    "worse": "triangle-up",
+    "better": "triangle-down",
+    "open": "diamond",
+    "not measured": "square",
+}
+"""The marker of a final loss against the baseline's."""
+_COST_UNITS: Final[dict[CostKind, str]] = {
+    "time to loss": "s",
+    "energy to loss": "J",
+    "step time": "ms",
+    "energy of a sample": "J",
+}
+
+
+def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
+    """An arm a marker: cost to the right, peak memory up, the final loss by its symbol, hollow where it is beaten."""
+    of = data.workload.verdict.front
+    if of is None:
+        return NoFigure("fewer than two arms have a speed and a peak memory in their pairs with the baseline")
+    limit = data.workload.verdict.recommendation.goal.memory_bytes
+    unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
+    points = {one.arm: (one.cost, one.peak_bytes / GIB * unit.factor) for one in of.arms}
+    remarks = Remarks()
+    remarks.without(of.without, f"no {COST_NAMES[of.cost]} or no peak memory")
+    if limit is not None:
+        remarks.clauses.append(f"the dotted line is the memory given, {num_bytes(limit)}")
+    return panel_figure(
+        panel,
+        remarks,
+        marks=[_through(of, points), *(_marker(one, points[one.arm], of, style) for one in of.arms)],
+        x=Axis(title=axis_title(COST_NAMES[of.cost], _COST_UNITS[of.cost])),
+        y=Axis(title=axis_title("peak memory", unit.unit)),
+        rules=[] if limit is None else [Rule(at=limit / GIB * unit.factor, axis="y")],
+        height=420,
+        legend=True,
+        table=_front_table(panel, of),
+    )
+
+
+def _marker(one: FrontArm, point: tuple[float, float], of: Front, style: Style) -> Scatter:
+    interval = None if one.cost_ratio is None else one.cost_ratio.interval
+    scale = 1.0 if one.cost_ratio is None else one.cost / one.cost_ratio.value
+    said = [_cost(one.cost, of.cost), num_bytes(one.peak_bytes), _place(one, of)]
+    return Scatter(
+        name=one.arm,
+        x=[point[0]],
+        y=[point[1]],
+        colour=style.arms[one.arm].colour,
+        symbols=[_SYMBOLS[one.loss]],
+        size=15,
+        hollow=one.beaten is not None,
+        outlined=True,
+        hover=["; ".join(said)],
+        interval=None if interval is None else "x",
+        ends=[] if interval is None else [(interval[0] * scale, interval[1] * scale)],
+        owner=Owner(arm=one.arm, over_seeds=True),
+    )
+
+
+def _through(of: Front, points: dict[str, tuple[float, float]]) -> Scatter:
+    """The line through the arms of the front whose loss is not worse, as far as none of them beats them otherwise."""
+    on_front = sorted((points[one.arm], one.arm) for one in of.unbeaten if one.loss != "worse")
+    line: list[tuple[tuple[float, float], str]] = []
+    for point, arm in on_front:
+        if not line or point[1] < line[-1][0][1]:
+            line.append((point, arm))
+    return Scatter(
+        name="",
+        x=[point[0] for point, _ in line],
+        y=[point[1] for point, _ in line],
+        colour="#888888",
+        line=1.5,
+        dash="dash",
+        legend=False,
+        owner=Owner(arms=tuple(arm for _, arm in line), over_seeds=True),
+    )
+
+
+def _front_table(panel: Panel, of: Front) -> Table:
+    columns = (
+        *(
+            Column("arm"),
+            Column(COST_NAMES[of.cost], numeric=True),
+            Column("over the baseline's", "cost_ratio", numeric=True),
+        ),
+        *(Column("peak memory", "peak_bytes", numeric=True), Column("loss gap", "loss_gap", numeric=True)),
+        *(Column("loss"), Column("front")),
+    )
+    rows = [
+        Row(
+            (
+                *(Cell(one.arm), Cell(_cost(one.cost, of.cost), one.cost), estimate_cell(one.cost_ratio, "ratio")),
+                *(Cell(num_bytes(one.peak_bytes), one.peak_bytes), estimate_cell(one.loss_gap, "difference")),
+                *(Cell(one.loss), Cell(_place(one, of))),
+            ),
+            arm=one.arm,
+        )
+        for one in of.arms
+    ]
+    return Table(key=panel.key, columns=columns, rows=tuple(rows))
+
+
+def _place(one: FrontArm, of: Front) -> str:
+    return "on the front" if one.beaten is None else f"beaten by {one.beaten.text(of.cost)}"
+
+
+def _cost(value: float, kind: CostKind) -> str:
+    if kind == "step time":
+        return milliseconds(value)
+    return duration(value) if kind == "time to loss" else f"{number(value)} J"

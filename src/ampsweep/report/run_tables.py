@@ -1,0 +1,202 @@
+"""The runs behind a comparison as tables: what went wrong, what tells them apart, where they are, on what they ran."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from ampsweep.analysis.comparison import Comparison, Problem
+from ampsweep.analysis.recorded import compiled, compiled_remarks
+from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.report.dashboard import Dashboard
+from ampsweep.report.extent import JSON_NAME, first_rows
+from ampsweep.report.tables import ABSENT, Cell, Column, Row, Table, text_table
+from ampsweep.report.units import quantity
+from ampsweep.text import listed, plural
+
+_MAX_PROBLEMS: Final = 500
+_FIGURES: Final = (
+    Column("step time", "perf/step_ms", numeric=True),
+    Column("peak memory", "memory/peak_allocated_gib", numeric=True),
+    Column("val loss", "val/loss", numeric=True),
+)
+_UNITS: Final = {"perf/step_ms": "ms", "memory/peak_allocated_gib": "GiB"}
+
+
+def problems_table(comparison: Comparison) -> Table:
+    """Everything that keeps a run's figures from counting in full, the gravest first; alike ones of arms in one row."""
+    arms: dict[Problem, list[str]] = defaultdict(list)
+    for one in comparison.problems:
+        arms[replace(one, arm=None)] += [] if one.arm is None else [one.arm]
+    facts = {one.title: one.facts for one in comparison.compared}
+    rows = [_problem(one, of, facts.get(one.compared or "", {})) for one, of in arms.items()]
+    more = len(rows) - _MAX_PROBLEMS
+    table = Table(
+        key="problems",
+        columns=tuple(map(Column, ("problem", "arm", "why", "consequence", "seeds", "workload"))),
+        rows=tuple(rows[:_MAX_PROBLEMS]),
+        more=f"{more:,} more are in {JSON_NAME}." if more > 0 else "",
+    )
+    return table if len(facts) > 1 else table.of(range(5))
+
+
+def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> Row:
+    texts = (one.name, ", ".join(arms), one.why, one.consequence, listed(map(str, one.seeds)), one.compared)
+    return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None, facts=facts)
+
+
+def runs_table(shown: Dashboard) -> Table:
+    """A run a row, with its main figures, the settings in which it differs from others, and links to its files."""
+    listed_runs = [(place, *item) for place, data in enumerate(shown.compared) for item in data.listed]
+    differing = _differences([run for _, run, _ in listed_runs])
+    every = [(*item, settings) for item, settings in zip(listed_runs, differing, strict=True)]
+    kept = first_rows(every, lambda item: (item[0], item[1].arm))
+    rows = tuple(
+        Row(
+            (
+                *(Cell(run.arm), Cell(str(run.seed), run.seed)),
+                Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
+                *(_figure(run, column.key) for column in _FIGURES),
+                *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
+                Cell(_compiled(run)),
+            ),
+            arm=run.arm,
+            seed=run.seed,
+            facts=shown.compared[place].compared.facts,
+        )
+        for place, run, entry, settings in kept
+    )
+    more = len(every) - len(kept)
+    return Table(
+        key="runs",
+        title="The first runs of each arm" if more else "All runs",
+        columns=(
+            *(Column("arm"), Column("seed", numeric=True), Column("status"), *_FIGURES),
+            *(Column("differs in", optional=True), Column("directory"), Column("W&B", optional=True)),
+            Column("compiled", optional=True),
+        ),
+        rows=rows,
+        more=f"{more:,} more runs are in {JSON_NAME}." if more else "",
+    )
+
+
+def _compiled(run: Run) -> str:
+    found = run.record.compilation
+    return "; ".join([compiled(found), *compiled_remarks(found)]) if run.is_compiled and run.measured else ABSENT
+
+
+def _figure(run: Run, key: str) -> Cell:
+    value = run.figure(key)
+    if value is None:
+        return Cell()
+    return Cell(f"{value:.4f}" if key == "val/loss" else quantity(value, _UNITS[key]), value)
+
+
+def _directory(path: str) -> Cell:
+    """A link that works if the page lies beside the runs; otherwise the plain path."""
+    return Cell(path, link=None if path.startswith("/") else f"./{quote(path, errors='surrogateescape')}/")
+
+
+def _tracked(place: str | None) -> Cell:
+    if place is None:
+        return Cell()
+    return Cell(place, link=place if place.startswith(("https://", "http://")) else None)
+
+
+def arm_settings_table(shown: Dashboard) -> Table:
+    """An arm a row: the parts of its precision in which the arms differ, and what its traced step computed in."""
+    first: dict[str, Run] = {}
+    runs = _all_runs(shown)
+    for run in runs:
+        first.setdefault(run.arm, run)
+    precision = {arm: flat(run.record.config.get("precision", {})) for arm, run in first.items()}
+    varied = [key for key in _varied(list(precision.values())) if key != "mode"]
+    headers = ["arm", *varied, "matrix arithmetic of the traced step"]
+    rows = [[arm, *(_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
+    return text_table("settings", headers, rows, numeric=[False] * len(headers), title="What the arms are")
+
+
+def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
+    """Facts about machine and software: those that differ, with the runs of each value, and those of all runs."""
+    environments = [(run, flat(run.record.environment)) for run in _all_runs(shown) if run.record.environment]
+    varied = set(_varied([facts for _, facts in environments]))
+    keys = dict.fromkeys(key for _, facts in environments for key in facts)
+    common = [(key, _text(environments[0][1].get(key))) for key in keys if key not in varied]
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for run, facts in environments:
+        for key in varied:
+            owners[key, _text(facts.get(key))].append(run.arm)
+    differing = [
+        (key, value, f"{plural(len(arms), 'run')}: {', '.join(dict.fromkeys(arms))}")
+        for (key, value), arms in sorted(owners.items())
+    ]
+    return (
+        text_table(
+            "environment_differing",
+            ("fact", "value", "runs"),
+            differing,
+            numeric=[False] * 3,
+            title="What differs between runs",
+        ),
+        text_table("environment", ("fact", "value"), common, numeric=[False] * 2, title="The same for all runs"),
+    )
+
+
+def dtypes_table(comparison: Comparison) -> Table:
+    """The five dtypes of each arm under each strategy, and what casts."""
+    known = [
+        (arm.arm, str(workload.facts.get("parallel") or ABSENT), arm.casts or ABSENT, arm.dtypes)
+        for workload in comparison.workloads
+        for arm in workload.arms
+        if arm.dtypes
+    ]
+    kinds = list(dict.fromkeys(kind for *_, dtypes in known for kind in dtypes))
+    rows = [(*named, *(dtypes.get(kind, ABSENT) for kind in kinds)) for *named, dtypes in known]
+    headers = ("arm", "parallel", "cast by", *(kind.replace("_", " ") for kind in kinds))
+    return text_table(
+        "dtypes", headers, dict.fromkeys(rows), numeric=[False] * len(headers), title="The dtypes of a step"
+    )
+
+
+def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """The leaves of nested mappings by dotted key; lists as JSON."""
+    leaves: dict[str, Scalar] = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, f"{prefix}{key}.")
+        else:
+            is_scalar = value is None or isinstance(value, str | int | float | bool)
+            leaves[f"{prefix}{key}"] = value if is_scalar else json.dumps(value, default=str)
+    return leaves
+
+
+def _all_runs(shown: Dashboard) -> list[Run]:
+    return [run for data in shown.compared for run, _ in data.listed]
+
+
+def _differences(runs: Sequence[Run]) -> list[str]:
+    """For each run the settings in which the runs differ, arm and seed apart: `data.batch_size=16 optimizer.lr=0.1`."""
+    settings = [run.settings for run in runs]
+    varied = _varied(settings)
+    return [" ".join(f"{key}={_text(one[key])}" for key in varied if key in one) for one in settings]
+
+
+def _varied(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len({_text(one.get(key)) for one in settings}) > 1]
+
+
+def _arithmetic(runs: Iterable[Run], arm: str) -> str:
+    """Shares of the traced step's matrix FLOPs by dtype, of the arm's first run that was traced."""
+    for run in runs:
+        flops = run.record.proof.flops
+        if run.arm == arm and flops:
+            total = sum(flops.values())
+            return ", ".join(f"{dtype} {100 * count / total:.1f}%" for dtype, count in flops.items() if count)
+    return ABSENT
+
+
+def _text(value: Scalar) -> str:
+    return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)

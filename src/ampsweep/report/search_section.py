@@ -1,0 +1,102 @@
+"""A search for the largest batch that trains, as a section of a comparison."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ampsweep.analysis.run_findings import statuses_text
+from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
+from ampsweep.report.cells import estimate_cell, value_cell
+from ampsweep.report.dashboard import SearchPanels
+from ampsweep.report.document import Item, Items, Prose, Section
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
+
+
+def search_section(one: SearchPanels) -> Section:
+    """The answer of every arm, why it takes no larger batch, the panels, and every batch that was tried."""
+    found = one.data.found
+    lines = tuple(Item(as_sentence(line)) for line in found.lines)
+    return Section(
+        title=found.heading,
+        kind="card",
+        blocks=(
+            Prose(found.sentence, "headline"),
+            largest_batches_table(found),
+            Items(lines),
+            *(figure for _, figure in one.shown),
+            Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
+        ),
+        facts=found.facts,
+    )
+
+
+def largest_batches_table(found: SearchComparison) -> Table:
+    """The answer of every arm."""
+    rows = tuple(Row(tuple(cell(arm) for _, cell in _COLUMNS), arm=arm.arm) for arm in found.arms)
+    return Table(key="largest_batches", columns=tuple(column for column, _ in _COLUMNS), rows=rows)
+
+
+def _probes(arms: tuple[ArmSearch, ...]) -> Table:
+    """Every batch that was tried, as far as the first search of each arm went."""
+    rows = [
+        Row(
+            (
+                *(Cell(arm.arm), Cell(str(probe.batch_size), probe.batch_size)),
+                Cell("out of memory" if probe.outcome == "oom" else probe.outcome),
+                value_cell(probe.peak_bytes, num_bytes),
+                Cell(probe.error or "-"),
+            ),
+            arm=arm.arm,
+        )
+        for arm in arms
+        for probe in arm.probes
+    ]
+    columns = (
+        *(Column("arm"), Column("batch", numeric=True), Column("outcome")),
+        *(Column("peak memory", "peak_bytes", numeric=True), Column("why", optional=True)),
+    )
+    return Table(key="batches_tried", columns=columns, rows=tuple(rows))
+
+
+def _batch(size: float) -> str:
+    return f"{size:.0f}" if size else "not even 1"
+
+
+def _largest(arm: ArmSearch) -> Cell:
+    more = "+" if arm.bound == "limit" else ""
+    return value_cell(arm.batch_size, lambda size: _batch(size) + more)
+
+
+_COLUMNS: Final[tuple[tuple[Column, Callable[[ArmSearch], Cell]], ...]] = (
+    (Column("arm"), lambda arm: Cell(arm.arm)),
+    (Column("largest batch", "batch_size", numeric=True), _largest),
+    (
+        Column("predicted batch", "predicted_batch_size", numeric=True, optional=True, rank=3),
+        lambda arm: value_cell(arm.predicted_batch_size, _batch),
+    ),
+    (Column("batch over baseline", "times_baseline", numeric=True), lambda arm: value_cell(arm.times_baseline, ratio)),
+    (
+        Column("samples/s there", "samples_per_sec", numeric=True, rank=2),
+        lambda arm: value_cell(arm.samples_per_sec, number),
+    ),
+    (
+        Column("samples/s over baseline", "throughput_ratio", numeric=True),
+        lambda arm: estimate_cell(arm.throughput_ratio, "ratio"),
+    ),
+    (
+        Column("peak memory", "peak_memory_bytes", numeric=True, rank=4),
+        lambda arm: value_cell(arm.peak_memory_bytes, num_bytes),
+    ),
+    (
+        Column("predicted peak", "predicted_memory_bytes", numeric=True, optional=True, rank=5),
+        lambda arm: value_cell(
+            arm.predicted_memory_bytes, lambda value: predicted_bytes(value, arm.prediction_error_pct)
+        ),
+    ),
+    (
+        Column("prediction error (%)", "prediction_error_pct", numeric=True, data_only=True),
+        lambda arm: value_cell(arm.prediction_error_pct, percent),
+    ),
+    (Column("n", "runs", numeric=True), lambda arm: Cell(str(arm.num_runs), arm.num_runs)),
+    (Column("status", rank=1), lambda arm: Cell(statuses_text(arm.statuses))),
+)

@@ -1,0 +1,213 @@
+"""`ampsweep report --publish`: a new report and a new workspace on W&B, by the optional package wandb-workspaces.
+
+W&B knows no pairs of runs: its own panels show values of runs, and what an arm saves, gains or loses against the
+baseline are tables and figures of the comparison's own run.
+"""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # wandb-workspaces 0.4 uses pydantic's older validators
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
+from ampsweep.config.errors import UserError
+from ampsweep.metrics import STEP
+from ampsweep.record import write_atomically
+from ampsweep.report.compare import Compared
+from ampsweep.report.comparison_document import HTML_NAME
+from ampsweep.report.document import Document
+from ampsweep.report.html import html
+from ampsweep.report.markdown import blocks_as_markdown
+from ampsweep.report.palette import OTHER_COLOUR, arm_colour
+from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
+from ampsweep.report.wandb.send_comparison import page_of
+from ampsweep.tracking.wandb.api import WandbError, wandb_api
+from ampsweep.tracking.wandb.comparison_run import ComparisonPage, publish
+from ampsweep.tracking.wandb.core import CoreLimit
+from ampsweep.tracking.wandb.outage import COMMAND_PATIENCE
+from ampsweep.tracking.wandb.run_settings import WandbPlace
+from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
+
+_SAVING_S: Final = 120.0
+_MODE: Final = "precision_mode"
+_RUNS: Final = "By precision mode"
+_COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
+_DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "seams")
+"""The tables of a comparison that set arms against each other."""
+_TITLES: Final = {f"panels/{panel.key}": panel.title for panel in (*PANELS, *SEARCH_PANELS)}
+
+
+def save_views(compared: Compared, document: Document, address: str | None) -> list[str]:
+    """Save the comparison of the runs at `address`, or of those that were compared; returns a line for each page.
+
+    Raises:
+        UserError: it cannot be told which runs of which project are meant, or the server is at fault.
+    """
+    selection = _tracked(compared) if address is None else Selection.parse(address)
+    group = selection.groups[0] if len(selection.groups) == 1 else None
+    with TemporaryDirectory() as scratch:
+        shown = Path(scratch) / HTML_NAME
+        write_atomically(shown, html(document))
+        page = page_of(document, compared.records, group or selection.project, shown)
+        if group is None:  # not the comparison of the one sweep that the oldest run is of
+            page = replace(page, id=f"comparison-{hashlib.sha256(str(selection).encode()).hexdigest()[:8]}")
+        try:
+            with wandb_api(selection):
+                publish(page, WandbPlace(selection.project, selection.entity, group), Path(scratch), COMMAND_PATIENCE)
+                with CoreLimit(_SAVING_S):
+                    return _saved(selection, page, blocks_as_markdown(document.sections[:1]), compared)
+        except WandbError as error:
+            raise UserError(str(error)) from error
+
+
+def _tracked(compared: Compared) -> Selection:
+    """The runs of the groups on W&B that those compared are in which were tracked there."""
+    facts = [record.wandb for _, record in compared.records]
+    places = [one for one in facts if one.mode == "online" and one.project is not None]
+    if not places:
+        raise UserError("--publish: none of the runs is on a W&B server; `ampsweep sync DIR` sends them there")
+    projects = sorted({(str(place.entity), str(place.project)) for place in places})
+    if len(projects) > 1:
+        names = ", ".join(f"{entity}/{project}" for entity, project in projects)
+        raise UserError(f"--publish: the runs are in several projects ({names}); publish the runs of one")
+    selection = Selection(*projects[0], groups=tuple(sorted({place.group or "" for place in places})))
+    if "" in selection.groups:
+        raise UserError(f"--publish: some of the runs are in no group; name all runs of their project, {SCHEME}...")
+    return selection
+
+
+def _saved(selection: Selection, page: ComparisonPage, verdict: str, compared: Compared) -> list[str]:
+    """Save the report and the workspace, with the panels that have something to show."""
+    runs = ", ".join(selection.groups) or selection.sweep or selection.project
+    # W&B takes neither emojis nor signs such as a plus.
+    title = re.sub(r"[^\w .,:()-]", "_", f"Precision of {runs}")[:100] + f" {datetime.now():%Y-%m-%d %H:%M:%S}"
+    modes = dict.fromkeys(record.identity.precision_mode for _, record in compared.records)
+    colours = {mode: arm_colour(mode) or OTHER_COLOUR for mode in modes}
+    report = wr.Report(
+        entity=selection.entity,
+        project=selection.project,
+        title=title,
+        blocks=[
+            wr.MarkdownBlock(verdict),
+            wr.MarkdownBlock("## Against the baseline"),
+            _differences(selection, page),
+            *_live_blocks(selection, _by_section(page, compared), colours),
+            wr.MarkdownBlock(f"Made by `ampsweep report` from {selection}. The panels by precision mode are live."),
+        ],
+    ).save()
+    about = wr.MarkdownPanel(
+        f"Live panels of {selection}, by precision mode; the verdict is in [a report]({report.url})."
+    )
+    workspace = ws.Workspace(
+        entity=selection.entity,
+        project=selection.project,
+        name=title,
+        sections=[
+            ws.Section(name=name, panels=panels, is_open=True)
+            for name, panels in {"About": [about], **_by_section(page, compared)}.items()
+        ],
+        runset_settings=ws.RunsetSettings(
+            filters=_chosen(selection),
+            groupby=[expr.Config(_MODE)],
+            group_colors=colours,
+            pinned_columns=list(_COLUMNS),
+        ),
+    ).save()
+    return [f"report: {report.url}", f"workspace: {workspace.url}"]
+
+
+def _differences(selection: Selection, page: ComparisonPage) -> Any:
+    """The figures of the comparison's run that no live panel shows, and its tables of the arms."""
+    live = {panel.key for panel in PANELS if panel.kind in _LIVE}
+    figures = [
+        wr.MediaBrowser(title=_TITLES.get(key), media_keys=[key])
+        for key in page.figures
+        if key.rpartition("/")[2] not in live
+    ]
+    tables = [wr.WeavePanelSummaryTable(table_name=name) for name in _DIFFERENCES if name in page.tables]
+    runs = wr.Runset(
+        entity=selection.entity,
+        project=selection.project,
+        name="Comparison",
+        filters=f'Metric("ID") == {_literal(page.id)}',
+    )
+    return wr.PanelGrid(runsets=[runs], panels=[*figures, *tables])
+
+
+def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: dict[str, str]) -> Iterator[Any]:
+    of_groups = {
+        wr.RunsetGroup(_RUNS, (wr.RunsetGroupKey(wr.Config(_MODE), mode),)): colour for mode, colour in colours.items()
+    }
+    for heading, panels in sections.items():
+        runs = wr.Runset(
+            entity=selection.entity,
+            project=selection.project,
+            name=_RUNS,
+            filters=_chosen(selection),
+            groupby=[f"config.{_MODE}"],
+        )
+        yield wr.MarkdownBlock(f"## {heading}")
+        yield wr.PanelGrid(runsets=[runs], panels=panels, custom_run_colors=of_groups)
+
+
+def _by_section(page: ComparisonPage, compared: Compared) -> dict[str, list[Any]]:
+    """New live panels under each heading that has any."""
+    series = next(iter(compared.comparison.series), None)
+    # The identity is flat in W&B's config; the resolved config is one value of it.
+    size = "batch_size" if series is None else f"config.{series.key}" if "." in series.key else series.key
+    shown = {key.rpartition("/")[2] for key in page.figures}
+    panels = [panel for panel in PANELS if panel.key in shown and panel.kind in _LIVE]
+    found = {
+        heading: [_LIVE[panel.kind](panel, size) for panel in panels if panel.section == section]
+        for section, heading in SECTIONS.items()
+    }
+    return {heading: of_section for heading, of_section in found.items() if of_section}
+
+
+def _curves(panel: Panel, size: str) -> Any:
+    metrics, unit = list(panel.metrics), panel.unit or None
+    return wr.LinePlot(title=panel.title, x=STEP, y=metrics, log_y=panel.log or None, title_y=unit)
+
+
+def _bars(panel: Panel, size: str) -> Any:
+    return wr.BarPlot(title=panel.title, metrics=list(panel.metrics), title_x=panel.unit or None)
+
+
+def _against(panel: Panel, size: str) -> Any:
+    value = wr.SummaryMetric(panel.metrics[0])
+    return wr.ScatterPlot(title=panel.title, x=wr.Config(size), y=value, log_y=panel.log or None)
+
+
+_LIVE: Final[Mapping[Kind, Callable[[Panel, str], Any]]] = {
+    "curves": _curves,
+    "by_arm": _bars,
+    "stack": _bars,
+    "chain": _bars,
+    "against": _against,
+}
+"""The kinds that show values of runs, made for the size at a key of W&B's config."""
+
+
+def _chosen(selection: Selection) -> str:
+    """The runs, those that hold a comparison left out, in wandb-workspaces' own language of filters."""
+    wanted = [f'Metric("JobType") != {_literal(COMPARISON)}']
+    if selection.sweep is not None:
+        wanted.append(f'Metric("Sweep") == {_literal(selection.sweep)}')
+    if selection.groups:
+        wanted.append(f'Metric("Group") in [{", ".join(map(_literal, selection.groups))}]')
+    return " and ".join(wanted)
+
+
+def _literal(text: str) -> str:
+    """A string with every sign escaped: wandb-workspaces 0.4 replaces `=`, `<` and `>` even within strings."""
+    return '"' + "".join(sign if sign.isascii() and sign.isalnum() else f"\\U{ord(sign):08x}" for sign in text) + '"'

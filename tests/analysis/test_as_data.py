@@ -1,0 +1,46 @@
+"""A comparison as data: all of it is strict JSON, and findings say what they are."""
+
+import json
+
+from synthetic_records import contaminated, failed, out_of_memory, searched, sweep
+from ways_to_loss import ways
+
+from ampsweep.analysis.comparison import compare
+from ampsweep.finding import as_data
+
+STEPS, TIMES = [100.0, 101.0, 99.0], [10.0, 10.1, 9.9]
+
+
+def test_a_comparison_is_data_with_the_sentences_of_its_findings():
+    (entries, curves), (arm, more) = ways("fp32", STEPS, seconds=TIMES), ways("amp_bf16", STEPS, seconds=TIMES)
+    lost = [failed("tf32", 0, "unsupported", "no TF32 here"), contaminated("amp_fp16", 0, "the GPU was hot")]
+    search = [searched("fp32", 4, out_of_memory(5))]
+    comparison = compare([*entries, *arm, *lost, *search], baseline="fp32", margin_pct=1.0, curves={**curves, **more})
+    data = as_data(comparison)
+    assert json.loads(json.dumps(data, allow_nan=False)) is not None
+    (workload,) = data["workloads"]
+    notes = {arm["arm"]: arm["notes"] for arm in workload["arms"]}
+    assert notes["tf32"] == [
+        {
+            "kind": "not_completed",
+            "seeds": [0],
+            "cause": "no TF32 here",
+            "status": "unsupported",
+            "sentence": "unsupported: no TF32 here (seed 0)",
+        }
+    ]
+    to_loss = next(arm["time_to_loss"] for arm in workload["verdict"]["arms"] if arm["arm"] == "amp_bf16")
+    assert to_loss["n"] == 3
+    assert "seconds" not in to_loss, "figures by pair key are no data of a report"
+
+
+def test_problems_are_told_the_gravest_first():
+    hot = [contaminated("amp_bf16", seed, f"others kept {seed}.5 cores busy") for seed in range(2)]
+    entries = [*sweep("fp32", [100.0] * 3), *hot, failed("amp_bf16", 2, "oom", "no memory")]
+    found = compare(entries, baseline="fp32", margin_pct=1.0).problems
+    assert [(one.name, one.severity, one.arm, one.seeds, one.why) for one in found] == [
+        ("oom", "fault", "amp_bf16", (2,), "no memory"),
+        ("not paired", "warning", "fp32", (2,), "no other arm has a completed run with its pair key"),
+        ("contaminated", "warning", "amp_bf16", (0, 1), "others kept 0.5 to 1.5 cores busy"),
+    ]
+    assert found[2].consequence == "its speed does not count"

@@ -1,0 +1,92 @@
+import math
+
+import pytest
+
+from ampsweep.analysis.headroom import Headroom, Obstacle, headroom_lines
+
+COMMON = {"format": "float16", "scale": 65536.0, "best_scale": 65536.0, "min_scale": 0.01, "max_scale": 250_000.0}
+
+
+def room(**more):
+    return Headroom(**{**COMMON, "verdict": "works", **more})
+
+
+def blocked(*obstacles, **more):
+    return room(verdict="does_not_work", obstacles=obstacles, **more)
+
+
+def obstacle(kind, layer, tensor="activation", *, max_abs=1e6, lost_pct=40.0):
+    return Obstacle(kind=kind, layer=layer, tensor=tensor, max_abs=max_abs, lost_pct=lost_pct)
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (
+            room(fullest_layer="head", fullest_pct=12.5),
+            "float16 works with scales from 0.0100 to 250,000, of which 65,536 is one; the largest value, in head, is "
+            "12.5% of its limit",
+        ),
+        (room(min_scale=0.0, max_scale=math.inf), "float16 works"),
+        (room(format="bfloat16", scale=1.0), "bfloat16 works: its range is that of float32"),
+        (
+            room(verdict="works_below", max_scale=5000.0, max_scale_layer="", best_scale=4096.0),
+            "float16 works with scales up to 5,000, where gradients of the model end: from 65,536 the scaler skips "
+            "4 steps until it is there, from precision.init_scale=4096 none",
+        ),
+        (
+            room(verdict="works_above", min_scale=2e6, max_scale=9e12, min_scale_layer="a", best_scale=2.0**43),
+            "float16 works with scales from 2,000,000 to 9.0e+12: with 65,536 gradients of a become zero, with "
+            "precision.init_scale=8.79609e+12 they do not",
+        ),
+        (
+            blocked(obstacle("too_large", "a"), obstacle("too_large", "b"), obstacle("vanishes", "c", "weight")),
+            "float16 does not work: activations of a reach 1,000,000, above its largest number, 65504, and 2 more "
+            "layers in its way",
+        ),
+        (
+            blocked(obstacle("too_large", "a", max_abs=math.inf)),
+            "float16 does not work: activations of a reach inf, above its largest number, 65504",
+        ),
+        (
+            blocked(obstacle("vanishes", "c", "weight")),
+            "float16 does not work: weights of c are so small that 40.0% of the sum of their magnitudes (above 5%) "
+            "becomes zero",
+        ),
+        (
+            blocked(obstacle("too_wide", "a", "gradient"), max_scale_layer="b", best_scale=16.0),
+            "float16 does not work: with a scale of 16.0, the largest for gradients of b, 40.0% of the sum of their "
+            "magnitudes (above 5%) of gradients of parameters of a becomes zero",
+        ),
+        (
+            room(format="float8_e5m2", verdict="works_with_tensor_scales"),
+            "float8_e5m2 for gradients of activations works if each tensor has a scale of its own",
+        ),
+    ],
+)
+def test_a_format_is_told_in_one_sentence(of, told):
+    assert of.sentence == told
+    assert not told.endswith(".")
+
+
+def test_a_summary_has_two_lines():
+    found = {
+        "float16": room(min_scale=0.0, max_scale=math.inf),
+        "bfloat16": room(format="bfloat16"),
+        "float8_e4m3fn": blocked(obstacle("too_wide", "a"), format="float8_e4m3fn"),
+        "float8_e5m2": room(format="float8_e5m2", verdict="works_with_tensor_scales"),
+    }
+    assert headroom_lines(found) == [
+        "float16 works",
+        "bfloat16: works, float8_e4m3fn: does not work (a), float8_e5m2: works with a scale for each tensor",
+    ]
+    assert headroom_lines({}) == []
+
+
+def test_a_format_that_a_finding_is_at_fault_in_does_not_work():
+    free = room(min_scale=0.0, max_scale=math.inf)
+    assert free.unless_mended(2) == (
+        "float16 does not work until finding 2 is mended; by what layers return, it then works"
+    )
+    obstructed = blocked(obstacle("too_large", "a"))
+    assert obstructed.unless_mended(2) == obstructed.sentence

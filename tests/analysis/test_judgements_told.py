@@ -1,0 +1,292 @@
+"""What is said of an arm's speed, memory and learning."""
+
+from dataclasses import replace
+
+import pytest
+
+from ampsweep.analysis.arms import WithinRun
+from ampsweep.analysis.judgements import Judgements, Parity
+from ampsweep.analysis.run_findings import statuses_text
+from ampsweep.analysis.statistics import Estimate
+from ampsweep.analysis.step_limits import IdleDevice, SmallStep, WaitForData
+from ampsweep.analysis.time_to_loss import TimeToLoss
+
+MIB = 2**20
+FASTER = Estimate(value=1.4941, n=3, low=1.4552, high=1.5340)
+SAVED = Estimate(value=400.0 * MIB, n=3, exact=True)
+NOTHING = Estimate(value=0.0, n=3, exact=True)
+ONE_PAIR = Estimate(value=0.0, n=1)
+SHARE = Estimate(value=40.0, n=3, exact=True)
+LOSS = Parity(
+    metric="val/loss",
+    verdict="equivalent",
+    n=3,
+    gap=0.0027,
+    low=0.0011,
+    high=0.0043,
+    margin=0.02,
+    margin_pct=1.0,
+    gap_sd=0.0012,
+    power=0.99,
+    further_seeds=0,
+    not_worse=True,
+    is_share=False,
+    scale=2.0,
+)
+OPEN = replace(LOSS, verdict="inconclusive", low=-0.03, high=0.04, not_worse=False, power=0.07, further_seeds=21)
+UNTESTED = replace(OPEN, n=2, low=None, high=None, power=None, further_seeds=1)
+ACCURACY = replace(LOSS, metric="val/accuracy", is_share=True, scale=1.0, margin=0.01)
+FOUND = Judgements(
+    speed="faster",
+    speedup=FASTER,
+    memory="saves",
+    memory_saved_bytes=SAVED,
+    memory_saved_pct=SHARE,
+    parity="equivalent",
+    parities=(LOSS,),
+    num_completed_pairs=3,
+    contaminated=(),
+)
+HOT = (("amp_bf16", 1), ("fp32", 2))
+LAUNCHING = SmallStep(num_operators=95, step_ms=0.76, us_per_operator=8.0, min_us_per_operator=20.0)
+WAITING = WaitForData(wait_ms=30.0, step_ms=100.0)
+IDLE = IdleDevice(idle_pct=40.0)
+LIMITED = "limited by launching operators, 8.0 us each"
+NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
+
+
+@pytest.mark.parametrize(
+    ("judged", "text"),
+    [
+        (FOUND, "1.49x [1.46, 1.53] the speed, n=3"),
+        (replace(FOUND, speed="too few pairs", speedup=Estimate(value=1.5, n=2)), "1.50x the speed, n=2"),
+        (replace(FOUND, speed="same"), "the same speed, n=3"),
+        (replace(FOUND, speed="unresolved"), "no resolved speed difference, 1.49x [1.46, 1.53], n=3"),
+        (
+            replace(FOUND, contaminated=HOT),
+            "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run and 2 contaminated fp32 runs)",
+        ),
+        (replace(FOUND, limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
+        (
+            replace(FOUND, limits=(LAUNCHING, WAITING)),
+            f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average, 30% of it)",
+        ),
+        (
+            replace(FOUND, limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
+            "1.49x [1.46, 1.53] the speed, n=3 (limited by launching operators, 0.740 ms of a step of 0.760 ms)",
+        ),
+        (
+            replace(FOUND, limits=(IDLE,)),
+            "1.49x [1.46, 1.53] the speed, n=3 (limited by the host, as no kernel ran in 40% of the time)",
+        ),
+        (
+            replace(FOUND, num_timed=6, num_unchecked=6),
+            "1.49x [1.46, 1.53] the speed, n=3 (contamination unknown)",
+        ),
+        (
+            replace(FOUND, contaminated=HOT[:1], limits=(LAUNCHING,), num_timed=6, num_unchecked=1),
+            "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run; "
+            f"{LIMITED}; contamination of 1 of 6 runs unknown)",
+        ),
+        (NO_SPEED, "speed not measured"),
+        (
+            replace(NO_SPEED, contaminated=HOT[:1]),
+            "speed not compared (1 contaminated amp_bf16 run)",
+        ),
+    ],
+    ids=[
+        *(
+            "faster",
+            "two pairs",
+            "same",
+            "unresolved",
+            "contaminated",
+            "launching",
+            "launching and data",
+            "measured",
+            "host",
+        ),
+        *("unchecked", "much to say", "not measured", "all contaminated"),
+    ],
+)
+def test_the_speed_of_an_arm(judged, text):
+    assert judged.speed_text == text
+
+
+def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
+    judged = replace(FOUND, limits=(LAUNCHING,), num_timed=6, num_unchecked=6)
+    remarks = f"({LIMITED}; contamination unknown)"
+    assert judged.summary.startswith(f"1.49x [1.46, 1.53] the speed {remarks}, saves")
+    assert judged.brief.startswith(f"1.49x the speed {remarks}, 40.0% less")
+
+
+def test_launching_is_said_once_where_all_of_it_is_too_small():
+    judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
+    assert judged.brief.startswith(
+        "1.49x the speed (limited by waiting for data, 30.0 ms a step on average, 30% of it), "
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "saved", "share", "text", "short"),
+    [
+        ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%), n=3", "40.0% less peak memory"),
+        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%), n=3", "40.0% more peak memory"),
+        ("same", NOTHING, NOTHING, "the same peak memory, n=3", "the same peak memory"),
+        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory, n=1", "the same peak memory"),
+        (
+            "unresolved",
+            SAVED,
+            Estimate(value=40.0, n=3, low=-1.0, high=81.0),
+            "no resolved memory difference, saves 400 MiB of peak memory (40.0% [-1, 81]), n=3",
+            "no resolved memory difference",
+        ),
+        ("not measured", None, None, "memory not measured", "memory not measured"),
+    ],
+)
+def test_the_memory_of_an_arm(word, saved, share, text, short):
+    judged = replace(FOUND, memory=word, memory_saved_bytes=saved, memory_saved_pct=share)
+    assert judged.memory_text == text
+    assert judged.brief == f"1.49x the speed, {short}, val loss equivalent"
+
+
+@pytest.mark.parametrize(
+    ("held", "grounds", "short"),
+    [
+        (LOSS, "gap +0.0027 [+0.0011, +0.0043] inside ±0.020 (1%), n=3", "+0.0027 (+0.14%), equivalent within 1%"),
+        (
+            replace(LOSS, verdict="worse"),
+            "gap +0.0027 [+0.0011, +0.0043] above ±0.020 (1%), n=3",
+            "+0.0027 (+0.14%), worse by more than 1%",
+        ),
+        (
+            replace(LOSS, verdict="better", gap=-0.0027, low=-0.0043, high=-0.0011),
+            "gap -0.0027 [-0.0043, -0.0011] below ±0.020 (1%), n=3",
+            "-0.0027 (-0.14%), better by more than 1%",
+        ),
+        (OPEN, "gap +0.003 [-0.030, +0.040] crosses ±0.020 (1%), n=3", "+0.0027 (+0.14%), parity inconclusive"),
+        (UNTESTED, "gap +0.0027 in 2 pairs, at least 3 are needed", "+0.0027 (+0.14%), parity inconclusive"),
+        (
+            replace(LOSS, gap_sd=0.0),
+            "gap +0.00270 in every pair, inside ±0.020 (1%), n=3",
+            "+0.0027 (+0.14%), equivalent within 1%",
+        ),
+        (
+            ACCURACY,
+            "gap +0.27 pp [+0.11, +0.43] inside ±1.0 pp, n=3",
+            "+0.27 pp, equivalent within 1 pp",
+        ),
+        (
+            replace(ACCURACY, verdict="worse", gap=-0.05, low=-0.052, high=-0.048),
+            "gap -5.0 pp [-5.2, -4.8] below ±1.0 pp, n=3",
+            "-5.0 pp, worse by more than 1 pp",
+        ),
+    ],
+    ids=["equivalent", "worse", "better", "open", "two pairs", "constant", "accuracy", "worse accuracy"],
+)
+def test_what_parity_stands_on(held, grounds, short):
+    assert held.grounds == grounds
+    name = "val accuracy" if held.is_share else "val loss"
+    assert held.short == f"{name} gap {short}"
+
+
+def test_identical_losses_have_no_gap():
+    same = replace(LOSS, gap=0.0, gap_sd=0.0, low=0.0, high=0.0)
+    assert same.grounds == "gap of 0 in every pair, inside ±0.020 (1%), n=3"
+    assert same.short == "no val loss gap"
+
+
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        (LOSS, ""),
+        (UNTESTED, ""),
+        (
+            OPEN,
+            "about 21 more seeds would settle it (with 3 and this spread, 7% of equal arms would be found equivalent)",
+        ),
+        (
+            replace(OPEN, further_seeds=None, power=None),
+            "more than 100 more seeds would settle it (with 3 and this spread, 0% of equal arms would be found "
+            "equivalent)",
+        ),
+    ],
+    ids=["settled", "two pairs", "open", "hopeless"],
+)
+def test_what_would_settle_parity(held, text):
+    assert held.settled_by == text
+
+
+def test_the_parity_of_an_arm_names_every_metric():
+    both = replace(FOUND, parities=(LOSS, replace(UNTESTED, metric="val/accuracy", is_share=True)))
+    assert both.parity_text == (
+        "val loss equivalent: gap +0.0027 [+0.0011, +0.0043] inside ±0.020 (1%), n=3; "
+        "val accuracy inconclusive: gap +0.27 pp in 2 pairs, at least 3 are needed"
+    )
+    assert replace(FOUND, parities=(OPEN,)).parity_text.endswith("found equivalent)")
+    assert replace(FOUND, parities=()).parity_text == "no final loss to compare"
+
+
+def test_the_summary_tells_another_n_where_it_is_one():
+    assert FOUND.summary == (
+        "1.49x [1.46, 1.53] the speed, saves 400 MiB of peak memory (40.0%), "
+        "val loss gap +0.0027 (+0.14%), equivalent within 1%"
+    )
+    fewer = replace(FOUND, num_completed_pairs=4, parities=())
+    assert fewer.summary == (
+        "1.49x [1.46, 1.53] the speed (n=3), saves 400 MiB of peak memory (40.0%) (n=3), no final loss to compare"
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "word"),
+    [
+        (LOSS, "val loss equivalent"),
+        (OPEN, "parity of val loss open"),
+        (replace(OPEN, not_worse=True), "val loss not worse"),
+        (None, "no final loss to compare"),
+    ],
+    ids=["equivalent", "open", "not worse", "none"],
+)
+def test_learning_in_brief(held, word):
+    judged = replace(FOUND, parities=() if held is None else (held,))
+    assert judged.brief == f"1.49x the speed, 40.0% less peak memory, {word}"
+
+
+@pytest.mark.parametrize(("word", "text"), [("same", "the same speed"), ("unresolved", "no resolved speed difference")])
+def test_speed_in_brief(word, text):
+    assert replace(FOUND, speed=word).brief.startswith(f"{text}, ")
+
+
+def test_how_runs_ended():
+    assert statuses_text({"completed": 3}) == "completed"
+    assert statuses_text({"completed": 2, "diverged": 1}) == "2 completed, 1 diverged"
+
+
+def test_the_time_to_the_loss_of_the_baseline():
+    reached = TimeToLoss(
+        metric="train/loss",
+        target=1.0,
+        margin_pct=1.0,
+        n=3,
+        num_reached=3,
+        baseline_s=2.0,
+        arm_s=1.0,
+        speedup=Estimate(value=2.0, n=3, exact=True),
+        baseline_j=None,
+        arm_j=None,
+        energy_ratio=None,
+    )
+    assert reached.sentence == "reached the baseline's final train loss (within 1%) 2.00x as fast (n=3)"
+    energy = Estimate(value=0.75, n=3, exact=True)
+    assert replace(reached, energy_ratio=energy).sentence == (
+        "reached the baseline's final train loss (within 1%) 2.00x as fast, with 0.750x of its energy (n=3)"
+    )
+    missed = replace(reached, num_reached=0, speedup=None)
+    assert missed.sentence == "reached the baseline's final train loss (within 1%) in 0 of 3 pairs"
+
+
+@pytest.mark.parametrize(("num_runs", "runs"), [(1, "1 run"), (2, "2 runs")])
+def test_the_spread_within_runs(num_runs, runs):
+    spread = WithinRun(num_runs=num_runs, step_ms=50.0, step_ms_iqr=0.5, step_ms_p95=51.0)
+    assert spread.sentence == (f"step time within {runs}: IQR 0.500 ms (1.0%), p95 51.0 ms; it supports no verdict")
