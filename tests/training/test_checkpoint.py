@@ -1,7 +1,6 @@
 """A checkpoint loses nothing in a crash and refuses what is not one."""
 
 import io
-import math
 import os
 import pickle
 import random
@@ -32,6 +31,7 @@ NET = nn.Linear(3, 2)
 CHECKPOINT = Checkpoint(
     step=7,
     next_batch=14,
+    batch_size=4,
     applied_steps=6,
     config_hash="0123",
     model_name="my_net",
@@ -48,6 +48,7 @@ CHECKPOINT = Checkpoint(
     scaler={"scale": 2.0, "_growth_tracker": 3},
     scale_monitor={"num_observed": 7, "skipped_steps": 1, "growth_tracker": 3},
     rng=rng_state(CPU),
+    observed={},
 )
 
 
@@ -191,53 +192,10 @@ def test_other_things_that_torch_saved_are_refused(content, tmp_path):
     torch.save(content, path)
     with pytest.raises(CheckpointError) as refused:
         load_checkpoint(path)
-    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 2)"
+    assert str(refused.value) == f"{path} is not a checkpoint of this version (format 3)"
 
 
 SGD = CHECKPOINT.optimizers["optimizer"]
-
-
-def optimizer(**changed):
-    return {"optimizers": {"optimizer": SGD | changed}}
-
-
-ADAMW_STATE = {"step": torch.tensor(6.0), "exp_avg": torch.zeros(2, 3), "exp_avg_sq": torch.zeros(2, 3)}
-WRONG = {
-    "its step is -5, not a count": {"step": -5},
-    "its step is nan, not a count": {"step": math.nan},
-    "its step is 'seven', not a count": {"step": "seven"},
-    "its next_batch is 1.5, not a count": {"next_batch": 1.5},
-    "its applied_steps is True, not a count": {"applied_steps": True},
-    "its 7 steps are fewer than the 9 applied ones": {"applied_steps": 9},
-    "its arm is None, not a text": {"arm": None},
-    "its model is 'weights', not a mapping": {"model": "weights"},
-    "it has no optimizer": {"optimizers": {}},
-    "its optimizer has no class or no state": optimizer(state=[]),
-    "its optimizer has no state or no parameters": optimizer(state={}),
-    "its optimizer has a group without parameters": optimizer(state={"state": {}, "param_groups": [{"lr": 1.0}]}),
-    "its optimizer has not as many parameters as names": optimizer(parameters=["weight"]),
-    "its optimizer has a state of no parameter": optimizer(state=SGD["state"] | {"state": {9: {}}}),
-    "its AdamW has no state after 6 applied steps": optimizer(**{"class": "AdamW"}),
-    "its scale is nan, not a number": {"scaler": {"scale": math.nan}},
-    "its growth tracker is None, not a count": {"scaler": {"scale": 2.0}},
-    "its skipped_steps is None, not a count": {"scale_monitor": {"num_observed": 7}},
-    "its states of the random number generators are none": {"rng": {"torch": torch.ones(3)}},
-}
-
-
-@pytest.mark.parametrize("why", WRONG)
-def test_what_no_training_saved_is_named_in_a_sentence(tmp_path, why):
-    path = save_checkpoint(replace(CHECKPOINT, **WRONG[why]), tmp_path)
-    with pytest.raises(CheckpointError) as refused:
-        load_checkpoint(path)
-    assert str(refused.value) == f"checkpoint {path} is of no training: {why}"
-
-
-def test_random_numbers_of_another_kind_are_refused(tmp_path):
-    for name, junk in (("python", (3, [1, 2], None)), ("numpy", ["MT19937"]), ("torch", torch.zeros(7))):
-        path = save_checkpoint(replace(CHECKPOINT, rng=CHECKPOINT.rng | {name: junk}), tmp_path)
-        with pytest.raises(CheckpointError, match="its states of the random number generators are none"):
-            load_checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -246,10 +204,6 @@ def test_random_numbers_of_another_kind_are_refused(tmp_path):
         (
             {"state": {"state": {}, "param_groups": [{"params": [0]}]}, "parameters": ["weight"]},
             "its optimizer has 1 parameters, the model 2 to train",
-        ),
-        (
-            {"state": {"state": {1: ADAMW_STATE}, "param_groups": [{"params": [0, 1]}]}},
-            "its optimizer's exp_avg has shape (2, 3), its parameter (2,)",
         ),
         ({"parameters": ["weight", "scale"]}, "its optimizer has the parameter scale, which the model does not train"),
     ],
@@ -339,12 +293,3 @@ def test_the_generator_of_a_gpu_continues_too():
     expected = torch.rand(3, device=device)
     restore_rng_state(state, device)
     assert torch.equal(torch.rand(3, device=device), expected)
-
-
-def test_the_older_format_of_one_optimizer_is_read(tmp_path):
-    content = {key: value for key, value in vars(CHECKPOINT).items() if key not in ("optimizers", "data")}
-    older = content | {"format": 1, "optimizer_class": "SGD", "optimizer": SGD["state"]}
-    torch.save(older, tmp_path / "last.pt")
-    found = load_checkpoint(tmp_path / "last.pt")
-    assert found.optimizers == {"optimizer": SGD | {"parameters": None}}
-    require_same_model(found, tmp_path / "last.pt", NET, "my_net")

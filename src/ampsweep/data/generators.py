@@ -1,23 +1,21 @@
-"""The generators from which an augmentation may draw: torch's on the CPU, that of `random`, and NumPy's global one."""
+"""Reading of data with random numbers that depend on a key alone, whichever generator an augmentation draws from.
 
-import _random
+The generators are torch's on the CPU, that of `random`, and NumPy's global one.
+"""
+
+import pickle
 import random
-import sys
-from ctypes import memmove, string_at
-from typing import Any, Final, Protocol, Self
+from collections.abc import Callable, Sequence
+from ctypes import string_at
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-_HIDDEN: Final[Any] = random.random.__self__  # type: ignore[attr-defined]
-"""The generator behind the functions of `random`."""
-_ADDRESS: Final = id(_HIDDEN) + object.__basicsize__
-_SIZE: Final = _random.Random.__basicsize__ - object.__basicsize__
-_NUMPY_SIZE: Final = 4 * 625
-"""A Mersenne Twister is 624 words and the position in them."""
-_IS_READABLE: Final = sys.implementation.name == "cpython"
-"""An object's `id` is its address, and behind its head lie its own fields."""
+from ampsweep.data.seeding import seed_of, seeds_of
+
+Read = TypeVar("Read")
 
 
 class Marked(Protocol):
@@ -53,67 +51,37 @@ class OfTorch:
 
 
 class OfRandom:
-    """The generator of `random`.
+    """The generator of `random`."""
 
-    Its bytes are compared where they lie: `random.getstate` takes 10 microseconds. Where they cannot be, it counts as
-    moved.
-    """
-
-    __slots__ = ("_normal", "_state")
+    __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        self._state: Any = string_at(_ADDRESS, _SIZE) if _IS_READABLE else random.getstate()
-        self._normal = _HIDDEN.gauss_next
+        self._state = random.getstate()
 
     def has_moved(self) -> bool:
-        return not _IS_READABLE or string_at(_ADDRESS, _SIZE) != self._state or _HIDDEN.gauss_next != self._normal
+        return random.getstate() != self._state
 
     def restore(self) -> None:
-        if _IS_READABLE:
-            memmove(_ADDRESS, self._state, _SIZE)
-            _HIDDEN.gauss_next = self._normal
-        else:
-            random.setstate(self._state)
+        random.setstate(self._state)
 
     def seed(self, seed: int) -> None:
         random.seed(seed)
 
 
 class OfNumPy:
-    """NumPy's global generator.
+    """NumPy's global generator, which may be of any kind."""
 
-    Its bytes are compared where they lie, too: `np.random.get_state` takes 40 microseconds. Where they cannot be, and
-    where it is of another kind than usual, it counts as moved.
+    __slots__ = ("_generator", "_state")
 
-    Args:
-        whole: keep also a normal number that is left over for the next call; else that is gone where `restore` is
-            needed.
-    """
-
-    __slots__ = ("_address", "_generator", "_state")
-
-    def __init__(self, *, whole: bool) -> None:
-        self._generator = get_bit_generator()
-        is_usual = _IS_READABLE and type(self._generator) is np.random.MT19937
-        self._address = self._generator.ctypes.state_address if is_usual and not whole else 0
-        """Address of the state; 0 where all is kept."""
-        self._state: Any = string_at(self._address, _NUMPY_SIZE) if self._address else np.random.get_state(legacy=False)
+    def __init__(self) -> None:
+        self._generator, self._state = get_bit_generator(), _numpy_state()
 
     def has_moved(self) -> bool:
-        return (
-            self._address == 0
-            or string_at(self._address, _NUMPY_SIZE) != self._state
-            or get_bit_generator() is not self._generator
-        )
+        return get_bit_generator() is not self._generator or _numpy_state() != self._state
 
     def restore(self) -> None:
-        if not self.has_moved():
-            return  # with what it has left over
-        set_bit_generator(self._generator)  # without what a draw has left over
-        if self._address == 0:
-            np.random.set_state(self._state)
-        else:
-            memmove(self._address, self._state, _NUMPY_SIZE)
+        set_bit_generator(self._generator)
+        np.random.set_state(pickle.loads(self._state))
 
     def seed(self, seed: int) -> None:
         if type(get_bit_generator()) is not np.random.MT19937:  # the only kind that takes a seed
@@ -121,9 +89,117 @@ class OfNumPy:
         np.random.seed(seed)
 
 
+def _numpy_state() -> bytes:
+    return pickle.dumps(np.random.get_state(legacy=False))
+
+
 def marked() -> tuple[Marked, ...]:
-    """All generators as they are now, nothing left out."""
-    return OfTorch(), OfRandom(), OfNumPy(whole=True)
+    """All generators as they are now."""
+    return OfTorch(), OfRandom(), OfNumPy()
+
+
+_KINDS = frozenset(range(3))
+"""Numbers of the generators, in the order of `marked`."""
+
+
+def seeded(read: Callable[[], Read], *key: str | int) -> Read:
+    """Call `read` with all generators seeded by `key`, and return its result; afterwards they are as they were."""
+    before, seed = marked(), seed_of(*key)
+    try:
+        for generator in before:
+            generator.seed(seed)
+        return read()
+    finally:
+        _restore(before)
+
+
+class ItemReading:
+    """Reads batches of items with the generators seeded for each item, so that it is the same one in any batch.
+
+    Afterwards the generators are as they were: the model's own random numbers, as those of dropout, do not depend on
+    who reads. What `collate` draws depends on the batch.
+
+    To seed all of them takes 10 microseconds an item, as long as a small item takes to read. So a generator is only
+    watched until something has drawn from it; the first batch that does is read a second time.
+
+    Args:
+        fetch: reads items by their numbers, into a list. What it returns instead of a list is one thing, and seeded by
+            its first item.
+        collate: makes a batch of what `fetch` returns.
+    """
+
+    def __init__(self, fetch: Callable[[list[int]], Any], collate: Callable[[Any], Any]) -> None:
+        self._fetch, self._collate = fetch, collate
+        self._by_items: frozenset[int] = frozenset()
+        self._by_collate: frozenset[int] = frozenset()
+        """The generators from which items were drawn, and from which `collate` has drawn."""
+        self._has_items = True
+
+    def __call__(self, items: list[int], key: Sequence[str | int], *, first: int, index: int) -> Any:
+        """Read a batch.
+
+        Args:
+            key, first: seed items, the first of which is at position `first`.
+            index: seeds `collate` together with the key.
+        """
+        before = marked()
+        try:
+            if not (self._by_items or self._by_collate):
+                fetched = self._fetch(items)
+                self._has_items = isinstance(fetched, list)
+                batch = self._collate(fetched)
+                if not any(generator.has_moved() for generator in before):
+                    before = ()
+                    return batch
+                del fetched, batch
+                _restore(before)
+            return self._seeded(before, items, key, first, index)
+        finally:
+            _restore(before)
+
+    def _seeded(
+        self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int, index: int
+    ) -> Any:
+        while True:
+            fetched = self._fetched(before, items, key, first)
+            if moved := self._moved(before, but=self._by_items):
+                self._by_items |= moved
+            else:
+                known = self._by_items | self._by_collate
+                _seed(before, known, *key, index)
+                batch = self._collate(fetched)
+                if not (moved := self._moved(before, but=known)):
+                    return batch
+                self._by_collate |= moved
+            _restore(before)  # and read again, since `collate` may have changed the items
+
+    def _fetched(self, before: tuple[Marked, ...], items: list[int], key: Sequence[str | int], first: int) -> Any:
+        if not self._by_items:
+            return self._fetch(items)
+        if not self._has_items:
+            _seed(before, self._by_items, *key, "item", first)
+            return self._fetch(items)
+        fetched: list[Any] = []
+        generators = [before[kind] for kind in self._by_items]
+        for item, seed in zip(items, seeds_of(*key, "item", first=first, number=len(items)), strict=True):
+            for generator in generators:
+                generator.seed(seed)
+            fetched += self._fetch([item])
+        return fetched
+
+    def _moved(self, before: tuple[Marked, ...], *, but: frozenset[int]) -> frozenset[int]:
+        return frozenset(kind for kind in _KINDS - but if before[kind].has_moved())
+
+
+def _seed(generators: tuple[Marked, ...], kinds: frozenset[int], *key: str | int) -> None:
+    seed = seed_of(*key)
+    for kind in kinds:
+        generators[kind].seed(seed)
+
+
+def _restore(generators: tuple[Marked, ...]) -> None:
+    for generator in generators:
+        generator.restore()
 
 
 class OwnGenerators:
@@ -164,7 +240,7 @@ class OwnGenerators:
     def begin(self, seed: int) -> None:
         """Seed all of them, while they are entered, to go on from there."""
         self.seed(seed)
-        self._seeded = OfTorch(), OfRandom(), OfNumPy(whole=False)
+        self._seeded = marked()
 
     def state(self) -> dict[str, Any] | None:
         """Their state, while they are entered, as plain values and a tensor; None: as they were begun."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from ampsweep.data.seeded_reading import ItemReading, seeded
+from ampsweep.data.generators import ItemReading, seeded
 from ampsweep.data.seeding import Shuffle
 
 Collate = Callable[[list[Any]], Any]

@@ -13,9 +13,8 @@ from ampsweep.argument_checks import require_positive
 from ampsweep.data.base import batch_to_device
 from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
-from ampsweep.data.generators import OwnGenerators
+from ampsweep.data.generators import OwnGenerators, seeded
 from ampsweep.data.item_batches import Collate
-from ampsweep.data.seeded_reading import seeded
 from ampsweep.data.seeding import seed_of
 from ampsweep.data.share import WHOLE, Share
 from ampsweep.data.stream_reader import StreamReader

@@ -4,18 +4,18 @@ import pickle
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, replacing
-from ampsweep.training.checkpoint_faults import fault_for, fault_of
 
-FORMAT: Final = 2
-_OF_ONE_OPTIMIZER: Final = 1
-"""The format of checkpoints in which there is one optimizer."""
+FORMAT: Final = 3
 
 _DAMAGED: Final = (
     zipfile.BadZipFile,
@@ -42,48 +42,23 @@ class Checkpoint:
     step: int
     next_batch: int
     """Index of the next micro-batch."""
+    batch_size: int
+    """Samples of a micro-batch of one rank."""
     applied_steps: int
     config_hash: str
     model_name: str
     arm: str
     model: dict[str, Any]
     optimizers: dict[str, dict[str, Any]]
-    """By name the `class` (its name), `state` and `parameters` (their names, in the state's order) of each optimizer.
-
-    In a checkpoint of before there were several the `parameters` are None: they are all of the model's.
-    """
+    """By name the class name, the state and the parameters (their names, in the state's order) of each optimizer."""
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
     data: dict[str, Any]
     """State of the data; empty for data without any."""
-    observed: dict[str, Any] = field(default_factory=dict)
-    """The state of the instruments after the steps so far; empty in older checkpoints."""
+    observed: dict[str, Any]
+    """The state of the instruments after the steps so far."""
     format: int = FORMAT
-
-
-class Storage(Protocol):
-    """The form in which a training keeps its checkpoints; chosen once for a run."""
-
-    def save(
-        self, checkpoint: Checkpoint, run_directory: Path, *, model: torch.nn.Module, batch_size: int, file_name: str
-    ) -> Path:
-        """Write a checkpoint under a name of `checkpoints/`, such as `last.pt`; return its path.
-
-        Args:
-            model: the model, by whose names the state is.
-            batch_size: samples of a micro-batch of this process.
-        """
-
-
-class OneFile:
-    """The storage of a process that trains alone."""
-
-    def save(
-        self, checkpoint: Checkpoint, run_directory: Path, *, model: torch.nn.Module, batch_size: int, file_name: str
-    ) -> Path:
-        """Write the file."""
-        return save_checkpoint(checkpoint, run_directory, file_name=file_name)
 
 
 def save_checkpoint(checkpoint: Checkpoint, run_directory: Path, *, file_name: str = LAST) -> Path:
@@ -127,21 +102,10 @@ def checkpoint_of(content: Any, path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is something else.
     """
-    if isinstance(content, dict) and content.get("format") == _OF_ONE_OPTIMIZER:
-        content = _with_several(content)
-    content = {"observed": {}} | content if isinstance(content, dict) else {}
-    if content.keys() != {f.name for f in fields(Checkpoint)} or content["format"] != FORMAT:
+    known = {one.name for one in fields(Checkpoint)}
+    if not isinstance(content, dict) or content.keys() != known or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
-    if (fault := fault_of(content)) is not None:
-        raise CheckpointError(f"checkpoint {path} is of no training: {fault}")
     return Checkpoint(**content)
-
-
-def _with_several(content: dict[Any, Any]) -> dict[Any, Any]:
-    """Write the content of an older checkpoint as it is written now."""
-    kept = {key: value for key, value in content.items() if key not in ("optimizer_class", "optimizer")}
-    optimizer = {"class": content.get("optimizer_class"), "state": content.get("optimizer"), "parameters": None}
-    return kept | {"optimizers": {"optimizer": optimizer}, "data": {}, "format": FORMAT}
 
 
 def _verify(path: Path) -> None:
@@ -165,6 +129,50 @@ def require_same_model(checkpoint: Checkpoint, path: Path, model: torch.nn.Modul
                 f"checkpoint {path} is of another model ({checkpoint.model_name}): {name} has shape "
                 f"{saved.get(name, 'absent')} there and {own.get(name, 'absent')} in {model_name}"
             )
-    trained = {name: tuple(one.shape) for name, one in model.named_parameters() if one.requires_grad}
-    if (fault := fault_for(checkpoint.optimizers, trained)) is not None:
-        raise CheckpointError(f"checkpoint {path} does not fit {model_name}: {fault}")
+    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    known = [name for optimizer in checkpoint.optimizers.values() for name in optimizer["parameters"]]
+    fault = next((f"the parameter {name}, which the model does not train" for name in known if name not in trained), "")
+    if len(known) != len(trained):
+        fault = f"{len(known)} parameters, the model {len(trained)} to train"
+    if fault:
+        raise CheckpointError(f"checkpoint {path} does not fit {model_name}: its optimizer has {fault}")
+
+
+def by_parameter(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that an optimizer keeps for each parameter, by its name; `optimizer` is one of `Checkpoint`'s."""
+    ids = [one for group in optimizer["state"]["param_groups"] for one in group["params"]]
+    states = optimizer["state"]["state"]
+    return {name: states[one] for name, one in zip(optimizer["parameters"], ids, strict=True) if one in states}
+
+
+Put = Callable[[str, str, Tensor], Tensor]
+
+
+def with_tensors(checkpoint: Checkpoint, put: Put) -> Checkpoint:
+    """Return the checkpoint with `put(name, owner, tensor)` in place of each tensor.
+
+    Names are like `model.0.weight` and `optimizers.optimizer.0.weight.exp_avg`; the owner of both is `0.weight`. What
+    an optimizer keeps otherwise, in its groups or for all parameters, stays as it is.
+    """
+    model = copy(checkpoint.model)  # of its own class, with the versions of its modules
+    for key, value in checkpoint.model.items():
+        model[key] = _mapped(value, f"model.{key}", key, put)
+    optimizers = {}
+    for name, one in checkpoint.optimizers.items():
+        ids = [number for group in one["state"]["param_groups"] for number in group["params"]]
+        states = dict(one["state"]["state"])
+        for number, parameter in zip(ids, one["parameters"], strict=True):
+            if number in states:
+                states[number] = _mapped(states[number], f"optimizers.{name}.{parameter}", parameter, put)
+        optimizers[name] = one | {"state": one["state"] | {"state": states}}
+    return replace(checkpoint, model=model, optimizers=optimizers)
+
+
+def _mapped(value: Any, name: str, owner: str, put: Put) -> Any:
+    if isinstance(value, Tensor):
+        return put(name, owner, value)
+    if isinstance(value, dict):
+        return {key: _mapped(one, f"{name}.{key}", owner, put) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(one, f"{name}.{number}", owner, put) for number, one in enumerate(value))
+    return value

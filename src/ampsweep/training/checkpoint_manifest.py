@@ -3,20 +3,19 @@
 torch writes the latter as a pickle (`.metadata`), which could run any code; nothing here reads that.
 """
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from ampsweep.record import MANIFEST, replacing
 from ampsweep.record.digests import DIGEST, is_as_sealed, sealed
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 STATE: Final = "state.pt"
 """The file with everything but the large tensors, as rank 0 has it."""
 _DIGEST_BYTES: Final = 16
@@ -26,8 +25,7 @@ class DamagedError(ValueError):
     """Raised for a directory that is no whole checkpoint; a clause that follows its path."""
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """A part of a tensor: its offsets and sizes in that, and its place in a file, in bytes."""
 
     offsets: tuple[int, ...]
@@ -37,17 +35,20 @@ class Chunk:
     length: int
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
     """A tensor of which each rank has written parts."""
 
-    dtype: torch.dtype
+    dtype_name: str
     shape: tuple[int, ...]
     chunks: tuple[Chunk, ...]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.dtype_name)
+        return found
 
-@dataclass(frozen=True)
-class StoredFile:
+
+class StoredFile(msgspec.Struct, frozen=True, array_like=True):
     """A file as its rank has left it."""
 
     num_bytes: int
@@ -55,42 +56,23 @@ class StoredFile:
     """Digest of 16 bytes, in hex."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a checkpoint of several ranks."""
 
     world_size: int
-    batch_size: int
-    """Samples of a micro-batch of one rank."""
     files: dict[str, StoredFile]
     tensors: dict[str, StoredTensor]
     sharded: frozenset[str]
     """Names of the tensors that were sharded over the ranks, or replicated by the same means (DTensor)."""
     aliases: dict[str, str]
     """Names of parameters that are another one, which is stored (tied weights), and the name of that."""
+    format: int = FORMAT
 
     def write(self, directory: Path) -> None:
         """Write the manifest, synced."""
-        parts = {
-            "format": FORMAT,
-            "world_size": self.world_size,
-            "batch_size": self.batch_size,
-            "aliases": self.aliases,
-            "sharded": sorted(self.sharded),
-            "files": {name: [file.num_bytes, file.blake2b] for name, file in sorted(self.files.items())},
-            "tensors": {
-                name: [
-                    str(one.dtype).removeprefix("torch."),
-                    one.shape,
-                    [[c.offsets, c.sizes, c.file, c.begin, c.length] for c in one.chunks],
-                ]
-                for name, one in sorted(self.tensors.items())
-            },
-        }
-        # A line for each part, and no more spaces: it has a line for each tensor's part of each rank.
-        lines = [f" {json.dumps(key)}: {_compact(value)}" for key, value in parts.items()]
+        text = msgspec.json.encode(self, order="deterministic").decode()
         with replacing(directory / MANIFEST) as stream:
-            stream.write(sealed("{\n" + ",\n".join(lines) + "\n}\n").encode())
+            stream.write(sealed(text.removesuffix("}") + "\n}\n").encode())
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
@@ -101,17 +83,15 @@ class Manifest:
         """
         try:
             content = (directory / MANIFEST).read_bytes()
-            parts = json.loads(content)
-            if not isinstance(parts, dict) or DIGEST not in parts or not is_as_sealed(content, parts):
+            parts: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
+            if DIGEST not in parts or not is_as_sealed(content, parts):
                 raise DamagedError(f"{MANIFEST} is damaged")
-            if parts["format"] != FORMAT:
+            if parts.get("format") != FORMAT:
                 raise DamagedError(f"it is not a checkpoint of this version (format {FORMAT})")
-            manifest = _of(cls, parts)
+            manifest = msgspec.convert(parts, cls)
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
-        except DamagedError:
-            raise
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (OSError, UnicodeError, msgspec.MsgspecError) as error:
             raise DamagedError(f"{MANIFEST} is damaged") from error
         if (fault := manifest._fault()) is not None:
             raise DamagedError(f"{MANIFEST} is damaged: {fault}")
@@ -137,6 +117,8 @@ class Manifest:
             if Path(name).name != name:
                 return f"{name} is no name of a file"
         for name, tensor in self.tensors.items():
+            if not isinstance(getattr(torch, tensor.dtype_name, None), torch.dtype):
+                return f"{name} has no dtype"
             if not all(_lies_within(chunk, tensor.shape) and chunk.file in self.files for chunk in tensor.chunks):
                 return f"{name} has parts that are not its own"
             if sum(prod(chunk.sizes) for chunk in tensor.chunks) != prod(tensor.shape):
@@ -158,40 +140,8 @@ def stored_file(path: Path) -> StoredFile:
         return StoredFile(stream.tell(), digest.hexdigest())
 
 
-def _of(kind: type[Manifest], parts: dict[str, Any]) -> Manifest:
-    return kind(
-        world_size=int(parts["world_size"]),
-        batch_size=int(parts["batch_size"]),
-        aliases=dict(parts["aliases"]),
-        sharded=frozenset(parts["sharded"]),
-        files={name: StoredFile(*one) for name, one in parts["files"].items()},
-        tensors={
-            name: StoredTensor(
-                _dtype(dtype),
-                tuple(shape),
-                tuple(
-                    Chunk(tuple(offsets), tuple(sizes), file, begin, length)
-                    for offsets, sizes, file, begin, length in chunks
-                ),
-            )
-            for name, (dtype, shape, chunks) in parts["tensors"].items()
-        },
-    )
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(name)
-    return found
-
-
 def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
     return len(chunk.offsets) == len(chunk.sizes) == len(shape) and all(
         min(offset, size) >= 0 and offset + size <= whole
         for offset, size, whole in zip(chunk.offsets, chunk.sizes, shape, strict=True)
     )
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.parallel.base import SINGLE, Parallel
-from ampsweep.record import RecordError, RunRecord, is_checkpoint, kept_checkpoints
+from ampsweep.record import is_checkpoint, kept_checkpoints
 from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,
     checkpoint_of,
     load_checkpoint,
     read_content,
+    with_tensors,
 )
 from ampsweep.training.checkpoint_manifest import STATE, DamagedError, Manifest, own_file
-from ampsweep.training.checkpoint_tensors import with_tensors
 from ampsweep.training.random_state import fresh_rng_state
 
 _DAMAGED: Final = ".damaged"
@@ -44,8 +44,11 @@ class FoundCheckpoint:
         """The number of ranks that saved it."""
         return 1 if self.manifest is None else self.manifest.world_size
 
-    def restored(self, model: nn.Module, batch_size: int, ranks: Parallel, device: torch.device) -> "Restored":
-        """Give the whole of it as this rank of a training goes on from it; each rank calls it.
+    def restored(
+        self, model: nn.Module, batch_size: int, ranks: Parallel, device: torch.device
+    ) -> tuple[Checkpoint, list[str]]:
+        """Give the whole of it as this rank of a training goes on from it, with sentences for the user on what did not
+        carry over; each rank calls it.
 
         Args:
             model: the model to train, with the names that the checkpoint has.
@@ -54,32 +57,24 @@ class FoundCheckpoint:
         Raises:
             CheckpointError: its place in the data is none of this training's.
         """
-        next_batch, notes = self.next_batch(batch_size, ranks.world_size)
-        checkpoint = replace(self.checkpoint, next_batch=next_batch)
+        checkpoint, notes = replace(self.checkpoint, next_batch=self.next_batch(batch_size, ranks.world_size)), []
         if self.world_size != ranks.world_size:
             checkpoint = replace(checkpoint, rng=fresh_rng_state(checkpoint.rng, ranks.rank, ranks.world_size, device))
             notes.append(
                 f"the checkpoint is of {_ranks(self.world_size)}, this run has {_ranks(ranks.world_size)}: the random "
                 "numbers of each are derived afresh"
             )
-        return Restored(self._filled(checkpoint, model, ranks), notes)
+        return self._filled(checkpoint, model, ranks), notes
 
-    def next_batch(self, batch_size: int, world_size: int) -> tuple[int, list[str]]:
+    def next_batch(self, batch_size: int, world_size: int) -> int:
         """Find the index of the next micro-batch of each rank: the global order of samples goes on where it was.
-
-        Returns also sentences for the user on what had to be assumed.
 
         Raises:
             CheckpointError: that place lies within a micro-batch of this training.
         """
-        before = self.checkpoint.next_batch
-        notes: list[str] = []
+        before, theirs = self.checkpoint.next_batch, self.checkpoint.batch_size
         if self.world_size == world_size == 1 and self.manifest is None:
-            return before, notes
-        theirs = self._batch_size()
-        if theirs is None:
-            theirs = batch_size
-            notes.append(f"the checkpoint does not tell its batch size, which is taken as this run's, {batch_size}")
+            return before
         samples = before * theirs * self.world_size
         index, rest = divmod(samples, batch_size * world_size)
         if rest:
@@ -88,17 +83,7 @@ class FoundCheckpoint:
                 f"{_ranks(self.world_size)}), not a whole number of micro-batches of {batch_size} on "
                 f"{_ranks(world_size)}; change data.batch_size or parallel.num_processes"
             )
-        return index, notes
-
-    def _batch_size(self) -> int | None:
-        """The samples of a micro-batch of those who saved it; a file's are in the record beside it, if one is there."""
-        if self.manifest is not None:
-            return self.manifest.batch_size
-        try:
-            record = RunRecord.read(self.path.absolute().parents[1])
-        except (FileNotFoundError, RecordError, IndexError):
-            return None
-        return record.identity.batch_size if record.config_hash == self.checkpoint.config_hash else None
+        return index
 
     def _filled(self, checkpoint: Checkpoint, model: nn.Module, ranks: Parallel) -> Checkpoint:
         """Give each tensor the form that it has in this training: whole, or this rank's part of a sharded parameter."""
@@ -107,9 +92,8 @@ class FoundCheckpoint:
             return checkpoint
         from ampsweep.training import sharded_checkpoint as sharded  # a single process does without torch.distributed
 
-        trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if self.manifest is None:
-            return with_tensors(checkpoint, lambda _, owner, one: sharded.placed(one, own.get(owner)), trained)
+            return with_tensors(checkpoint, lambda _, owner, one: sharded.placed(one, own.get(owner)))
         stored = self.manifest.tensors.keys() | self.manifest.aliases.keys()
         wanted: dict[str, Tensor | None] = {}
 
@@ -118,17 +102,9 @@ class FoundCheckpoint:
                 wanted[name] = own.get(owner)
             return tensor
 
-        with_tensors(checkpoint, want, trained)
+        with_tensors(checkpoint, want)
         found = sharded.read_tensors(self.path, self.manifest, wanted, ranks)
-        return with_tensors(checkpoint, lambda name, _, one: found[name] if one.is_meta else one, trained)
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A checkpoint as a training takes it, and sentences for the user on what did not carry over."""
-
-    checkpoint: Checkpoint
-    notes: list[str]
+        return with_tensors(checkpoint, lambda name, _, one: found[name] if one.is_meta else one)
 
 
 def find_checkpoint(path: Path, ranks: Parallel = SINGLE) -> FoundCheckpoint:
@@ -196,7 +172,7 @@ def _load_directory(path: Path, ranks: Parallel) -> FoundCheckpoint:
     if manifest.world_size == ranks.world_size and ranks.rank > 0:
         own = read_content(path / own_file(ranks.rank))
         try:
-            content |= {"rng": own["rng"], "data": own["data"], "observed": own.get("observed", {})}
+            content |= {"rng": own["rng"], "data": own["data"], "observed": own["observed"]}
             content["model"].update(own["buffers"])
         except (LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {path} is of no training: rank {ranks.rank} has no state") from error

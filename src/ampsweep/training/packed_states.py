@@ -15,10 +15,8 @@ from ampsweep.tracing.ledger import plain_tensors_in, tensors_in
 
 _PACKED: Final = "packed"
 """The key that tells the parts of a packed tensor from other containers; its value is `int8` or `float8`."""
-_CODES: Final[Mapping[str, torch.dtype]] = {"int8": torch.uint8, "float8": torch.float8_e4m3fn}
 _CLASSES: Final = {"OptimState8bit": "int8", "OptimStateFp8": "float8"}
 """The names of torchao's tensors."""
-_TABLE_SIZE: Final = 256
 _SIGNED: Final = "exp_avg"
 """The state that can be negative; second moments and their maxima cannot."""
 
@@ -33,23 +31,6 @@ def kind_of(value: Any) -> str | None:
 def in_parts(state: dict[str, Any]) -> dict[str, Any]:
     """Replace the packed tensors of an optimizer's `state_dict()` by their parts."""
     return state | {"state": {key: _each(one, _parts) for key, one in state["state"].items()}}
-
-
-def fault_of_parts(value: Any, shape: tuple[int, ...]) -> str | None:
-    """Find what the parts of a packed tensor of this shape cannot be; a clause, or None."""
-    kind = kind_of(value)
-    if kind is None:
-        return None
-    if kind not in _CODES:
-        return f"is packed as {str(kind)[:40]}"
-    codes, scale, table = value.get("codes"), value.get("scale"), value.get("qmap")
-    if not isinstance(codes, Tensor) or codes.dtype != _CODES[kind] or tuple(codes.shape) != shape:
-        return f"has no {kind} codes of shape {shape}"
-    blocks = scale.numel() if isinstance(scale, Tensor) and scale.ndim == 1 and scale.dtype == torch.float32 else 0
-    if not blocks or codes.numel() % blocks:
-        return "has no scales of its blocks"
-    has_table = isinstance(table, Tensor) and table.dtype == torch.float32 and tuple(table.shape) == (_TABLE_SIZE,)
-    return "has no table of its numbers" if kind == "int8" and not has_table else None
 
 
 def numbers_of(parts: Mapping[str, Any]) -> Tensor:

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from ampsweep.config.modes import EIGHT_BIT_STATES
 from ampsweep.data.base import Stateful
-from ampsweep.parallel.base import SINGLE, Parallel
+from ampsweep.parallel.base import SINGLE
 from ampsweep.precision.float32_update import MASTER_WEIGHT, class_of
 from ampsweep.record import LAST
 from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
-from ampsweep.training.checkpoint import Checkpoint, OneFile, Storage
-from ampsweep.training.checkpoint_faults import names_of
+from ampsweep.training.checkpoint import Checkpoint, by_parameter, save_checkpoint
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
 from ampsweep.training.random_state import restore_rng_state, rng_state
@@ -39,41 +38,32 @@ def take_checkpoint(
     Raises:
         OSError: it could not be written; on all ranks alike.
     """
-    return storage_of(trainer.parallel).save(
-        Checkpoint(
-            step=trainer.step,
-            next_batch=trainer.next_batch,
-            applied_steps=int(trainer.instruments.applied_steps()),
-            config_hash=config_hash,
-            model_name=model_name,
-            arm=arm,
-            model=trainer.model.state_dict(),
-            optimizers={name: _saved(one, trainer.model) for name, one in trainer.optimizers.items()},
-            scaler=trainer.precision.state_dict(),
-            scale_monitor=trainer.instruments.state_dict(),
-            rng=rng_state(trainer.precision.device),
-            data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
-            observed=trainer.instruments.observed(),
-        ),
-        directory,
-        model=trainer.model,
+    checkpoint = Checkpoint(
+        step=trainer.step,
+        next_batch=trainer.next_batch,
         batch_size=trainer.data.batch_size,
-        file_name=file_name,
+        applied_steps=int(trainer.instruments.applied_steps()),
+        config_hash=config_hash,
+        model_name=model_name,
+        arm=arm,
+        model=trainer.model.state_dict(),
+        optimizers={name: _saved(one, trainer.model) for name, one in trainer.optimizers.items()},
+        scaler=trainer.precision.state_dict(),
+        scale_monitor=trainer.instruments.state_dict(),
+        rng=rng_state(trainer.precision.device),
+        data=trainer.data.state_dict() if isinstance(trainer.data, Stateful) else {},
+        observed=trainer.instruments.observed(),
     )
+    if trainer.parallel is SINGLE:
+        return save_checkpoint(checkpoint, directory, file_name=file_name)
+    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
+
+    return Shards(trainer.parallel).save(checkpoint, directory, model=trainer.model, file_name=file_name)
 
 
 def _saved(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     state = in_parts(optimizer.state_dict())
     return {"class": class_name(optimizer), "state": state, "parameters": _names(optimizer, model)}
-
-
-def storage_of(parallel: Parallel) -> Storage:
-    """The form in which a training keeps its checkpoints: a file, or of several ranks a directory."""
-    if parallel is SINGLE:
-        return OneFile()
-    from ampsweep.training.sharded_checkpoint import Shards  # a single process does without torch.distributed
-
-    return Shards(parallel)
 
 
 def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = None) -> list[str]:
@@ -87,10 +77,11 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     Raises:
         CheckpointError: its place in the data is none of this training's.
     """
-    restored = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, trainer.precision.device)
-    checkpoint = _with_master_weights(restored.checkpoint, trainer.model)
+    device = trainer.precision.device
+    checkpoint, notes = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, device)
+    checkpoint = _with_master_weights(checkpoint)
     own = trainer.model.state_dict() | _master_weights(trainer)
-    notes = restored.notes + _converted("parameters", checkpoint.model.values(), own.values())
+    notes += _converted("parameters", checkpoint.model.values(), own.values())
     trainer.model.load_state_dict(checkpoint.model)
     notes += _load_optimizers(trainer, checkpoint.optimizers)
     for name, weight in _master_weights(trainer).items():  # also where the optimizer starts fresh
@@ -100,7 +91,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     trainer.instruments.load_state_dict(checkpoint.scale_monitor, applied_steps=checkpoint.applied_steps)
     is_same = config_hash == checkpoint.config_hash and found.world_size == trainer.parallel.world_size
     trainer.instruments.go_on(checkpoint.observed, checkpoint.step, is_same_run=is_same)
-    restore_rng_state(checkpoint.rng, trainer.precision.device)
+    restore_rng_state(checkpoint.rng, device)
     trainer.step, trainer.next_batch = checkpoint.step, checkpoint.next_batch
     if isinstance(trainer.data, Stateful) and checkpoint.data:
         notes += trainer.data.load_state_dict(checkpoint.data) or []
@@ -109,18 +100,17 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     return notes
 
 
-def _with_master_weights(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
+def _with_master_weights(checkpoint: Checkpoint) -> Checkpoint:
     """The same checkpoint with the master weights in it in place of the parameters that were rounded from them.
 
     No optimizer of it has any then: a training that keeps master weights takes them from the parameters, any other has
     them for its parameters.
     """
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     weights: dict[str, Tensor] = {}
     optimizers = {}
     for name, saved in checkpoint.optimizers.items():
         numbers = [number for group in saved["state"]["param_groups"] for number in group["params"]]
-        names = dict(zip(numbers, names_of(saved, trained), strict=True))
+        names = dict(zip(numbers, saved["parameters"], strict=True))
         states = dict(saved["state"]["state"])
         for number, state in states.items():
             if number in names and MASTER_WEIGHT in state:
@@ -147,7 +137,6 @@ def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
 
 def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Load the optimizers' states; yield a sentence about each that starts fresh."""
-    trained = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
     for name, optimizer in trainer.optimizers.items():
         kind = class_name(optimizer)
         if name not in saved:
@@ -155,8 +144,7 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         elif update_of(saved[name]["class"]) != update_of(kind):
             yield f"the checkpoint's {saved[name]['class']} state is ignored; {kind} starts fresh"
         else:
-            names = names_of(saved[name], trained)
-            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name], names)
+            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name])
             yield from _converted(f"{kind}'s state", _moments(saved[name]["state"]), _moments(optimizer.state_dict()))
 
 
@@ -185,9 +173,7 @@ def _holds(dtype: str, other: str) -> bool:
     return torch.promote_types(torch.float32 if other in EIGHT_BIT_STATES else getattr(torch, other), wide) == wide
 
 
-def _load_optimizer(
-    optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any], names: list[str]
-) -> None:
+def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Mapping[str, Any]) -> None:
     """Load the optimizer's state of each parameter, wherever it is grouped now.
 
     Hyperparameters, which are arguments of the class, stay this run's own, not the checkpoint's. Whatever else is in a
@@ -195,11 +181,9 @@ def _load_optimizer(
     as they were, and by the same class.
 
     Args:
-        own, names: names of the parameters, in the order of the optimizer and of the saved one.
+        own: names of the parameters, in the order of the optimizer.
     """
-    state = saved["state"]
-    ids = [one for group in state["param_groups"] for one in group["params"]]
-    of_parameter = {name: state["state"][one] for name, one in zip(names, ids, strict=True) if one in state["state"]}
+    state, of_parameter = saved["state"], by_parameter(saved)
     groups = optimizer.state_dict()["param_groups"]
     lengths, lengths_before = ([len(group["params"]) for group in one] for one in (groups, state["param_groups"]))
     if saved["class"] == class_name(optimizer) and lengths == lengths_before:

@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.futures import Future
 
-from ampsweep.parallel.base import Parallel
+from ampsweep.parallel.base import Parallel, together
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.record import (
     CHECKPOINTS,
@@ -46,8 +46,7 @@ from ampsweep.record import (
 )
 from ampsweep.record.files import sync_directory, system_error, temporary_beside
 from ampsweep.text import one_line
-from ampsweep.training.agreement import together
-from ampsweep.training.checkpoint import Checkpoint
+from ampsweep.training.checkpoint import Checkpoint, with_tensors
 from ampsweep.training.checkpoint_manifest import (
     STATE,
     Chunk,
@@ -57,7 +56,6 @@ from ampsweep.training.checkpoint_manifest import (
     own_file,
     stored_file,
 )
-from ampsweep.training.checkpoint_tensors import with_tensors
 
 _OF_TORCH: Final = ".metadata"
 
@@ -71,15 +69,12 @@ class Shards:
 
     ranks: Parallel
 
-    def save(
-        self, checkpoint: Checkpoint, run_directory: Path, *, model: nn.Module, batch_size: int, file_name: str = LAST
-    ) -> Path:
+    def save(self, checkpoint: Checkpoint, run_directory: Path, *, model: nn.Module, file_name: str = LAST) -> Path:
         """Write the directory for a file of `checkpoints/`; each rank calls it. The `last` before becomes `previous`.
 
         Args:
             checkpoint: the state as this rank has it.
             model: the model, by whose names the state is.
-            batch_size: samples of a micro-batch of this rank.
 
         Raises:
             OSError: one of the ranks could not write its part; raised on all, and the checkpoint before is there still.
@@ -88,7 +83,7 @@ class Shards:
         temporary = together(self.ranks, lambda: _begin(place) if self.ranks.rank == 0 else None)[0]
         assert temporary is not None, "rank 0 has made it"
         try:
-            self._write(checkpoint, temporary, model, batch_size)
+            self._write(checkpoint, temporary, model)
             together(self.ranks, lambda: _publish(temporary, place) if self.ranks.rank == 0 else None)
         except BaseException as error:
             if self.ranks.rank == 0:
@@ -98,7 +93,7 @@ class Shards:
             raise
         return place
 
-    def _write(self, checkpoint: Checkpoint, directory: Path, model: nn.Module, batch_size: int) -> None:
+    def _write(self, checkpoint: Checkpoint, directory: Path, model: nn.Module) -> None:
         rank = self.ranks.rank
         buffers, aliases = {name for name, _ in model.named_buffers()}, _aliases(model)
         stored: dict[str, Tensor] = {}
@@ -135,12 +130,10 @@ class Shards:
         def describe() -> None:
             """Write the manifest, the last of all files."""
             require_shared(directory, files)
-            tensors = _stored_tensors(metadata)
             Manifest(
                 world_size=self.ranks.world_size,
-                batch_size=batch_size,
                 files=files,
-                tensors=tensors,
+                tensors=_stored_tensors(metadata),
                 sharded=frozenset(sharded),
                 aliases=aliases,
             ).write(directory)
@@ -193,7 +186,7 @@ def read_tensors(
 
 def placed(saved: Tensor, owner: Tensor | None) -> Tensor:
     """Take a whole tensor in the form that a training has it in: of a sharded parameter, this rank's part."""
-    stored = StoredTensor(saved.dtype, tuple(saved.shape), ())
+    stored = StoredTensor(_dtype_name(saved.dtype), tuple(saved.shape), ())
     target = _empty(stored, owner, is_sharded=saved.ndim > 0)
     if not isinstance(target, DTensor):
         return saved
@@ -319,7 +312,7 @@ def _stored_tensors(metadata: Metadata) -> dict[str, StoredTensor]:
             chunks.append(
                 Chunk(tuple(chunk.offsets), tuple(chunk.sizes), place.relative_path, place.offset, place.length)
             )
-        found[name] = StoredTensor(described.properties.dtype, tuple(described.size), tuple(chunks))
+        found[name] = StoredTensor(_dtype_name(described.properties.dtype), tuple(described.size), tuple(chunks))
     return found
 
 
@@ -338,6 +331,10 @@ def _empty(stored: StoredTensor, owner: Tensor | None, *, is_sharded: bool) -> T
         mesh = owner.device_mesh
         return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _aliases(model: nn.Module) -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ampsweep.data.seeded_reading import ItemReading, seeded
+from ampsweep.data.generators import ItemReading, seeded
 
 KEY = ("train", 0)
 
