@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from ampsweep.config.device_names import cores_of
 from ampsweep.config.errors import UserError
 from ampsweep.cores import siblings
 from ampsweep.launch.signals import StopRequest
@@ -36,10 +35,11 @@ def device_lock(device: str, on_wait: Tell | None = None, stop: StopRequest | No
 def device_locks(
     devices: Sequence[str], on_wait: Tell | None = None, stop: StopRequest | None = None
 ) -> Iterator[None]:
-    """Hold `devices` (names such as "cpu", "cpu:0-3" or "cuda:1") among this user's processes on this machine.
+    """Hold `devices` (names such as "cpu" or "cuda:1") among this user's processes on this machine.
 
-    Sets of cores that share a physical one exclude each other, and the whole CPU excludes them all. Locks are taken in
-    one order whatever that of `devices`, so that two processes which want the same ones do not wait for each other.
+    A CPU of which a process may use some cores only is held by these: processes that share no physical core do not
+    exclude each other. Locks are taken in one order whatever that of `devices`, so that two processes which want the
+    same ones do not wait for each other.
 
     While another process holds one of them, this one waits, after one call of `on_wait` with a sentence for the user.
     The operating system releases the locks of a process that dies. Raises KeyboardInterrupt if `stop` is requested
@@ -144,7 +144,7 @@ class DeviceLock:
         return lock.release
 
     def _shared(self) -> Callable[[], None] | None:
-        """As FileLock takes the file on Linux, the one system with sets of cores, but shared."""
+        """As FileLock takes the file on Linux, the one system that keeps processes to cores, but shared."""
         assert sys.platform != "win32"
         from fcntl import LOCK_NB, LOCK_SH, LOCK_UN, flock
 
@@ -171,7 +171,7 @@ def locks_of(devices: Sequence[str], environment: Mapping[str, str] = os.environ
     found: dict[Path, DeviceLock] = {}
     for device in devices:
         path = lock_path(device, environment)
-        cores = cores_of(device) or (_allowed_cores() if device == "cpu" else None)
+        cores = _allowed_cores() if device == "cpu" else None
         if cores is None:
             found[path] = DeviceLock(device, path)
             continue
@@ -218,7 +218,7 @@ def _waiting_for(devices: Sequence[str], number: int) -> str:
 def _physical_name(device: str, environment: Mapping[str, str]) -> str:
     kind, _, index = device.partition(":")
     if kind == "cpu":
-        return kind  # one CPU, whichever of its cores
+        return kind
     index = index or "0"
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     is_partition = visible is not None and visible.strip().startswith("MIG-")
