@@ -22,7 +22,7 @@ from rounds import machine, spread
 from workload import SIZES, Batches
 
 from ampsweep.config.compose import compose_points
-from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.tracker import HistoryFile
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.trainer import Trainer

@@ -7,7 +7,7 @@ import pytest
 from isolated_targets import target
 
 from ampsweep.launch import isolated
-from ampsweep.launch.oom_kills import num_oom_kills
+from ampsweep.launch.processes import num_oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"

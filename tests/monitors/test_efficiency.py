@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors import efficiency
-from ampsweep.monitors.device_peaks import dense_peak, memory_bytes_per_sec
-from ampsweep.monitors.efficiency import Efficiency
+from ampsweep.monitors import device_peaks
+from ampsweep.monitors.device_peaks import Efficiency, dense_peak, memory_bytes_per_sec
 from ampsweep.tracing.step import trace_step
 
 CPU = torch.device("cpu")
@@ -16,7 +15,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 @pytest.fixture
 def on_h100(monkeypatch):
-    monkeypatch.setattr(efficiency, "device_name", lambda device: H100)
+    monkeypatch.setattr(device_peaks, "device_name", lambda device: H100)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.energy import MIN_STRETCH_S, EnergyMeter
+from ampsweep.monitors.device_sampler import MIN_STRETCH_S, EnergyMeter
 
 
 def counter(*joules):

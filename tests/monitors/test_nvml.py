@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ampsweep.metrics import METRICS
-from ampsweep.monitors.device_sampler import DeviceSampler
-from ampsweep.monitors.energy import read_energy_j
+from ampsweep.monitors.device_sampler import DeviceSampler, read_energy_j
 from ampsweep.monitors.nvml import NvmlDevice
 from ampsweep.text import GIB
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from devices import needs_cuda
 
-from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.memory import MemorySnapshot
 
 
 @pytest.mark.parametrize("name", ["cpu", "mps"])

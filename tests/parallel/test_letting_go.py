@@ -5,7 +5,7 @@ from threading import Thread
 
 import torch
 
-from ampsweep.parallel.letting_go import until_let_go
+from ampsweep.parallel.waits import until_let_go
 
 
 def hold(tensor, seconds):

@@ -10,7 +10,7 @@ from test_run_record import RECORD
 
 from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, Stretch, read_history
 from ampsweep.record.digests import CHANGED
-from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.tracker import HistoryFile
 
 FILE = "run.json"
 

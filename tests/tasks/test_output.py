@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ampsweep.tasks.base import OutputError, output_tensor
 from ampsweep.tasks.classification import Classification
 from ampsweep.tasks.language_modeling import LanguageModeling
-from ampsweep.tasks.output import OutputError, output_tensor
 from ampsweep.tasks.regression import Regression
 
 LOGITS, HIDDEN = torch.zeros(2, 3), torch.ones(4)

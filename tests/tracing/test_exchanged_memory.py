@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ampsweep.tracing.host_memory import measure_host_peak
+from ampsweep.tracing.memory_limit import TensorBytes
 from ampsweep.tracing.step import trace_step
-from ampsweep.tracing.tensor_bytes import TensorBytes
 
 WIDTH, BATCH = 64, 16
 

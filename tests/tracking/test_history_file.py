@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ampsweep.record import read_history
-from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.tracker import HistoryFile
 
 
 def write(directory: Path, steps: range, *, resume_after: int | None = None) -> HistoryFile:
@@ -41,7 +41,7 @@ def test_rows_survive_kill_9(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
 from pathlib import Path
-from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.tracker import HistoryFile
 history = HistoryFile()
 history.start(Path(sys.argv[1]), resume_after=None)
 for step in range(1, 101):
@@ -111,7 +111,7 @@ def test_a_run_from_nothing_starts_an_empty_history(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from ampsweep.tracking.history_file import HistoryFile
+from ampsweep.tracking.tracker import HistoryFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 history = HistoryFile()
 history.start(Path(sys.argv[1]), resume_after=None)

@@ -7,8 +7,7 @@ import pytest
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.record import HISTORY_NAME, RecordError, RunRecord, read_history
-from ampsweep.tracking.history_file import HistoryFile
-from ampsweep.tracking.tracker import Tracker, make_tracker
+from ampsweep.tracking.tracker import HistoryFile, Tracker, make_tracker
 from ampsweep.tracking.wandb.process import WandbAddress
 
 

@@ -13,12 +13,12 @@ from ampsweep.config.schema import AdamWConfig, SGDConfig
 from ampsweep.data.base import for_rank
 from ampsweep.precision import Precision
 from ampsweep.text import one_line
+from ampsweep.tracing.memory_limit import is_out_of_memory
 from ampsweep.training.build.built import build, build_data, build_model, steps_of
 from ampsweep.training.build.device import resolve_device
 from ampsweep.training.build.fused_kernels import leaves_parameters_unchanged
 from ampsweep.training.build.instantiate import build_component, locate
 from ampsweep.training.build.optimizer import build_optimizers, is_fused
-from ampsweep.training.memory_refusals import is_out_of_memory
 
 ADAMW, SGD = AdamWConfig(name="adamw", lr=1e-3), SGDConfig(name="sgd", lr=1e-3)
 ONE, FP32 = {"optimizer": ["*"]}, Precision("fp32", "cpu")

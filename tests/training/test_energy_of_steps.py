@@ -3,7 +3,7 @@
 import pytest
 from assembled import MLP, assemble
 
-from ampsweep.monitors.energy import EnergyMeter
+from ampsweep.monitors.device_sampler import EnergyMeter
 from ampsweep.tasks.classification import Classification
 
 BATCH = 16

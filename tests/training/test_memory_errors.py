@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampsweep.tasks.classification import Classification
-from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.training.memory_refusals import is_out_of_memory
+from ampsweep.tracing.memory_limit import MemoryLimit, is_out_of_memory
 from ampsweep.training.out_of_memory import out_of_memory, phase_of
 
 

@@ -1,6 +1,6 @@
 """The protocol of data, as the training loop uses it, and the transfer of its batches to the device."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.data.share import Share
+from ampsweep.tracing.feeding import map_tensors
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, both with the batch as first dimension. A user's own data may yield anything its task takes."""
@@ -207,16 +208,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def batch_to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor in a batch to the device; mappings become dicts, sequences tuples, other values stay."""
+    """Move every tensor in a batch to the device; a list becomes a tuple, other values stay."""
     return map_batch(batch, lambda tensor: tensor if tensor.device == device else to_device(tensor, device))
 
 
 def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change every tensor in a batch; mappings become dicts, sequences tuples, other values stay."""
-    if isinstance(batch, Tensor):
-        return change(batch)
-    if isinstance(batch, (list, tuple)):
-        return tuple([map_batch(value, change) for value in batch])
-    if isinstance(batch, Mapping):
-        return {key: map_batch(value, change) for key, value in batch.items()}
-    return batch
+    """Change every tensor in a batch; a list becomes a tuple, other values stay."""
+    changed = map_tensors(batch, change)
+    return tuple(changed) if type(changed) is list else changed

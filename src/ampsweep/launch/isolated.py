@@ -13,9 +13,7 @@ from multiprocessing import connection
 from typing import Generic, cast
 
 from ampsweep.launch.child import Fault, NamedFunction, Result, serve
-from ampsweep.launch.oom_kills import num_oom_kills
-from ampsweep.launch.orphans import adopt_orphans, end_orphans
-from ampsweep.launch.processes import METHODS, Method, start_process
+from ampsweep.launch.processes import METHODS, Method, adopt_orphans, end_orphans, num_oom_kills, start_process
 from ampsweep.launch.signals import StopRequest
 
 _LOGGER = logging.getLogger(__name__)

@@ -1,15 +1,19 @@
-"""Starting of processes: forked from a warm server where that is safe, spawned elsewhere."""
+"""Processes: how they are started, forked from a warm server where that is safe, and what ends them besides."""
 
+import ctypes
 import multiprocessing
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
 
 from ampsweep.socket_folder import socket_folder
 from ampsweep.stop_signals import held_stop_signals
@@ -27,6 +31,10 @@ SLOW_IMPORTS = (
     "psutil",
 )
 """Modules that a run needs, that are slow to import and touch no device; one that is not installed is left out."""
+
+
+_PATIENCE_S: Final = 0.5
+"""Patience with orphans that were sent SIGTERM: nobody else asks how they ended."""
 
 
 def start_fork_server(modules: Sequence[str] = SLOW_IMPORTS) -> None:
@@ -86,3 +94,60 @@ def _known_start_method() -> Iterator[None]:
         yield
     finally:
         multiprocessing.set_start_method(default, force=True)
+
+
+def adopt_orphans() -> frozenset[int]:
+    """Let this process be the parent of all that its descendants leave, as Linux can; returns its children so far."""
+    _set_reaper(True)
+    return frozenset(child.pid for child in psutil.Process().children())
+
+
+def end_orphans(known: Container[int]) -> None:
+    """Send SIGTERM to the children of this process that are not `known`; those of ours ignore it until they are done.
+
+    From here on this process takes over none: what ends up without a parent is foreign to it. In another thread than
+    the main one no process is ended: a third may just be starting one.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    orphans = [child for child in psutil.Process().children() if child.pid not in known] if is_main else []
+    for orphan in orphans:
+        with suppress(psutil.Error):
+            orphan.terminate()
+    psutil.wait_procs(orphans, _PATIENCE_S)
+    _set_reaper(False)
+
+
+def _set_reaper(on: bool) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, int(on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def num_oom_kills(root: Path = Path("/")) -> int | None:
+    """Number of processes in this process's cgroup that the kernel has killed for lack of memory; None if unknown.
+
+    `root` is the root of the file system. Cgroups of version 2 tell it in `memory.events`
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html), of version 1 in `memory.oom_control`
+    (https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
+    """
+    for path in _counters(root):
+        with suppress(OSError):
+            for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+                name, _, count = line.partition(" ")
+                if name == "oom_kill" and count.isdecimal():
+                    return int(count)
+    return None
+
+
+def _counters(root: Path) -> Iterator[Path]:
+    """Files that may hold the count: those of the cgroup, then those that a container sees as its own."""
+    mount = root / "sys/fs/cgroup"
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                yield mount / "memory" / path.lstrip("/") / "memory.oom_control"
+            elif not controllers:  # the nearest that has the memory controller: Slurm's is the step, not the task
+                place = mount / path.lstrip("/")
+                yield from (one / "memory.events" for one in (place, *place.parents) if one.is_relative_to(mount))
+    yield mount / "memory.events"
+    yield mount / "memory/memory.oom_control"

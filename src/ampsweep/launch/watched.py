@@ -13,8 +13,7 @@ from multiprocessing import Pipe
 from typing import Final
 
 from ampsweep.launch.isolated import ChildExit, sudden_end
-from ampsweep.launch.oom_kills import num_oom_kills
-from ampsweep.launch.orphans import adopt_orphans, end_orphans
+from ampsweep.launch.processes import adopt_orphans, end_orphans, num_oom_kills
 from ampsweep.stop_signals import STOP_SIGNALS
 
 _TICK_S: Final = 0.2

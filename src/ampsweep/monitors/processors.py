@@ -57,7 +57,7 @@ class ProcessorUse:
     """Length of the window in seconds, without pauses."""
     num_cores: int
     own_cores: float
-    """Used by this process and everything it started on its cores (data workers, compilers), without pauses."""
+    """Used by this process and everything it started (data workers, compilers), without pauses."""
     foreign_cores: float | None
     """Used by all other processes on the physical cores that this one may use, in a virtual machine also by its host.
     None if the system does not count."""
@@ -122,41 +122,35 @@ def own_processes() -> set[int]:
 
 
 def _own_processor_time() -> float:
-    """Seconds used by this process and by those it started, whether they have ended or not.
-
-    One that may run on other cores than this process, as what was started before it was kept to some, is not counted:
-    what it does to the cores of this one is as foreign as others' load.
-    """
+    """Seconds used by this process and by those it started, whether they have ended or not."""
     ended = os.times()
-    seconds = time.process_time() + ended.children_user + ended.children_system
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
-            if not _is_watched(child):
-                continue
-            times = child.cpu_times()
-            seconds += times.user + times.system + times.children_user + times.children_system
-    return seconds
+    own = time.process_time() + ended.children_user + ended.children_system
+    return own + _processor_time(psutil.Process().children(recursive=True))
 
 
 def _companions_time() -> float:
     """Seconds used by this training's other processes and by those they started."""
     seconds = 0.0
     for companion in _companions:
-        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+        with suppress(psutil.Error):  # it has just ended
             process = psutil.Process(companion)
-            for one in filter(_is_watched, (process, *process.children(recursive=True))):
-                times = one.cpu_times()
-                seconds += times.user + times.system + times.children_user + times.children_system
+            seconds += _processor_time([process, *process.children(recursive=True)])
+    return seconds
+
+
+def _processor_time(processes: Iterable[psutil.Process]) -> float:
+    """Seconds used by processes, and by their children that have ended."""
+    seconds = 0.0
+    for process in processes:
+        with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
     return seconds
 
 
 def _watched_cores() -> frozenset[int]:
     """The cores that this process may run on, and those that share a physical core with one of them."""
     return with_siblings(os.sched_getaffinity(0)) if sys.platform == "linux" else frozenset()
-
-
-def _is_watched(process: psutil.Process) -> bool:
-    return sys.platform != "linux" or _watched_cores() >= os.sched_getaffinity(process.pid)
 
 
 def _processor_times() -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from ampsweep.config.errors import UnsupportedError
 from ampsweep.config.schema import ParallelConfig, PrecisionConfig
 from ampsweep.config.value_checks import policy_casts
-from ampsweep.parallel.blocks import blocks_of, roots_of
+from ampsweep.parallel.fitting import blocks_of, roots_of
 from ampsweep.parallel.group import Group
 from ampsweep.parallel.measured_collectives import measure_collectives
 from ampsweep.parallel.ranks import Ranks

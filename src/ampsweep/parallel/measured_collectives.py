@@ -14,9 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from ampsweep.parallel.letting_go import until_let_go
 from ampsweep.parallel.ranks import Ranks
-from ampsweep.parallel.waits import Waits
+from ampsweep.parallel.waits import Waits, until_let_go
 
 
 def measure_collectives(model: nn.Module, ranks: Ranks) -> None:

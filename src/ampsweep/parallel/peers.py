@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import psutil
 from torch._C._distributed_c10d import Store
 
-from ampsweep.parallel.fault_board import FaultBoard
 from ampsweep.parallel.faults import RankFault
 
+_KEY: Final = "fault"
 _BEAT_S: Final = 0.5
 _SILENT_S: Final = 5.0
 """The time without a beat after which a rank of this machine is lost, if it has not computed anything meanwhile."""
@@ -21,6 +22,25 @@ _FAR_SILENT_S: Final = 30.0
 """The same of a rank on another machine, or that has never beaten, of which nothing else is known."""
 _LEFT_S: Final = 3.0
 """The time in which the main thread is to notice a fault by itself, as most communication then fails."""
+
+
+class FaultBoard:
+    """The place that holds the first fault of any rank, in the store that all share.
+
+    Every method raises RuntimeError where the store is gone.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def post(self, fault: RankFault) -> RankFault:
+        """Post a fault, unless there is one; returns the first."""
+        first: bytes = self._store.compare_set(_KEY, "", msgspec.json.encode(fault).decode())
+        return msgspec.json.decode(first, type=RankFault)
+
+    def read(self) -> RankFault | None:
+        """The first fault; None while there is none."""
+        return msgspec.json.decode(self._store.get(_KEY), type=RankFault) if self._store.check([_KEY]) else None
 
 
 @dataclass

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 
-from ampsweep.parallel.letting_go import until_let_go
 from ampsweep.parallel.ranks import Ranks
+from ampsweep.parallel.waits import until_let_go
 
 _BUCKET_BYTES: Final = 25 * 2**20
 """DDP's default."""

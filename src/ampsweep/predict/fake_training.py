@@ -23,9 +23,9 @@ from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.record.parts import LinearShape, UnvouchedOperator
 from ampsweep.tasks.base import HasTurns, Loss, Task
+from ampsweep.tracing.calls import noting_linear_calls
 from ampsweep.tracing.feeding import note_delivery, resident
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.linear_calls import noting_linear_calls
 from ampsweep.training.assembly import ShortValidation, assemble_trainer
 from ampsweep.training.build.built import Built, adapt_model, build_around, build_data, build_model
 from ampsweep.training.build.instantiate import build_component

@@ -21,7 +21,7 @@ from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
 from ampsweep.monitors.environment import environment
-from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in

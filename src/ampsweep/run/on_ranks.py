@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ampsweep.launch.child import NamedFunction
-from ampsweep.launch.oom_kills import num_oom_kills
+from ampsweep.launch.processes import num_oom_kills
 from ampsweep.launch.signals import StopRequest
 from ampsweep.parallel.faults import RankFault
 from ampsweep.precision.precision import unsupported_reason

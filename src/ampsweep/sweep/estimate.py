@@ -11,10 +11,10 @@ from ampsweep.config.identity import config_hash
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, num_workers, stop_workers
 from ampsweep.launch.signals import StopRequest
+from ampsweep.tracing.memory_limit import is_out_of_memory
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build, build_data
 from ampsweep.training.build.device import run_devices
-from ampsweep.training.memory_refusals import is_out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _TIMED_STEPS = 3

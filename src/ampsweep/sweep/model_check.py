@@ -17,13 +17,13 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.record.parts import LinearShape
-from ampsweep.tasks.base import FollowsStep, HasTurns, Task, Turn, turns_of
-from ampsweep.tasks.output import OutputError
+from ampsweep.tasks.base import FollowsStep, HasTurns, OutputError, Task, Turn, turns_of
 from ampsweep.text import one_line
+from ampsweep.tracing.calls import noting_linear_calls
+from ampsweep.tracing.feeding import map_tensors
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.tracing.linear_calls import noting_linear_calls
-from ampsweep.tracing.tensor_bytes import TensorBytes
-from ampsweep.training.batches import as_model_input, map_tensors
+from ampsweep.tracing.memory_limit import TensorBytes
+from ampsweep.training.batches import as_model_input
 from ampsweep.training.build.built import build_model
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.turns import trained_parts

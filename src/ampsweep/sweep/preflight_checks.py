@@ -19,7 +19,7 @@ from ampsweep.data.base import Data, Validatable
 from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
-from ampsweep.monitors.memory_snapshot import why_no_snapshot
+from ampsweep.monitors.memory import why_no_snapshot
 from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in

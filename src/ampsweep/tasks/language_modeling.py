@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampsweep.tasks.base import at_least_float32
-from ampsweep.tasks.output import output_tensor
+from ampsweep.tasks.base import at_least_float32, output_tensor
 
 
 class LanguageModeling:

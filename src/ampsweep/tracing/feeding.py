@@ -1,6 +1,6 @@
 """The line between a training and what feeds it: building data and reading batches is no memory of a training."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from types import FunctionType, ModuleType, TracebackType
@@ -105,7 +105,7 @@ def fed(read: Callable[..., Any], *args: Any) -> Any:
     if not StorageCounter._entered:
         return _read_profiled(read, *args) if is_measuring() else read(*args)
     with feeding():
-        batch = _read_profiled(lambda: _own_tensors(read(*args), {}))
+        batch = _read_profiled(lambda: _own_tensors(read(*args)))
     note_delivery(batch)
     return batch
 
@@ -150,28 +150,37 @@ def resident(data: object) -> list[Tensor]:
     return found
 
 
-def _own_tensors(batch: Any, made: dict[int, Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change every tensor in nested mappings, tuples (named ones too) and lists, each of which keeps its kind."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {key: map_tensors(one, change) for key, one in value.items()}
+        if not isinstance(value, dict):
+            return changed
+        copied = value.copy()
+        copied.update(changed)
+        return copied
+    if isinstance(value, tuple | list):
+        values = [map_tensors(one, change) for one in value]
+        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+    return value
+
+
+def _own_tensors(batch: Any) -> Any:
     """The same batch in tensors of its own, over the same memory: they die with it, though its data keeps the memory.
 
     The counterpart of a tensor is the same at each of its places.
     """
-    if isinstance(batch, Tensor):
-        if type(batch) not in _PLAIN or batch.requires_grad:
-            return batch
+    made: dict[int, Tensor] = {}
+
+    def own(tensor: Tensor) -> Tensor:
+        if type(tensor) not in _PLAIN or tensor.requires_grad:
+            return tensor
         # No view: operators in place on a view are not those on a tensor.
-        return made.setdefault(id(batch), batch.data)
-    if isinstance(batch, dict):
-        return _changed(batch, {key: _own_tensors(value, made) for key, value in batch.items()})
-    if isinstance(batch, tuple | list):
-        values = [_own_tensors(value, made) for value in batch]
-        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-    return batch
+        return made.setdefault(id(tensor), tensor.data)
 
-
-def _changed(batch: dict[Any, Any], values: dict[Any, Any]) -> Any:
-    copied = batch.copy()
-    copied.update(values)
-    return copied
+    return map_tensors(batch, own)
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 from ampsweep.config.schema import Config
 from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
-from ampsweep.monitors.memory_snapshot import MemorySnapshot
+from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments

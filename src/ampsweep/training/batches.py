@@ -1,10 +1,11 @@
 """Conversion of batches to the dtype and memory layout that the model takes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ampsweep.tracing.feeding import map_tensors
 
 
 def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
@@ -27,16 +28,3 @@ def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> An
         return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
     return map_tensors(batch, converted)
-
-
-def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Change every tensor of a batch, also inside tuples (named ones too), lists and dicts."""
-    if isinstance(batch, Tensor):
-        return change(batch)
-    if isinstance(batch, dict):
-        return {key: map_tensors(value, change) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        values = [map_tensors(value, change) for value in batch]
-        is_named = hasattr(batch, "_fields")
-        return type(batch)(*values) if is_named else type(batch)(values)
-    return batch

@@ -11,10 +11,8 @@ import torch
 from ampsweep.precision import Precision
 from ampsweep.record.outcome import OutOfMemory, Phase
 from ampsweep.text import BYTES_OF, one_line
-from ampsweep.tracing.memory_limit import MemoryLimit
-from ampsweep.tracing.tensor_bytes import MemoryLimitError
+from ampsweep.tracing.memory_limit import MemoryLimit, MemoryLimitError, is_out_of_memory
 from ampsweep.training.evaluate import evaluate
-from ampsweep.training.memory_refusals import is_out_of_memory
 from ampsweep.training.trainer import Trainer
 
 _OF_HOST: Final = ("DefaultCPUAllocator",)

@@ -9,9 +9,9 @@ import torch
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.patient import Patient
+from ampsweep.tracing.feeding import map_tensors
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.batches import map_tensors
 from ampsweep.training.build.built import build
 from ampsweep.training.resume import resume
 

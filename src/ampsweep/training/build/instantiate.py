@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from ampsweep.config.errors import UserError
 from ampsweep.precision.asked_autocast import noting_autocast
 from ampsweep.text import one_line
-from ampsweep.training.memory_refusals import is_out_of_memory
+from ampsweep.tracing.memory_limit import is_out_of_memory
 
 # Keys of a component that speak to the suite, not to its constructor.
 _NOT_ARGUMENTS = ("name", "provides")
