@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from ampsweep.launch.device_lock import free_devices
+
 
 def has_tf32():
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
@@ -30,3 +32,8 @@ def needs_gpus(number):
 
 def needs_tf32(test):
     return TF32[0](TF32[1](test))
+
+
+def device_lock(device, on_wait=None, stop=None):
+    """Hold one device."""
+    return free_devices([device], 1, on_wait, stop)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from command_line import MLP, all_runs, only_run, only_sweep, wait_until
+from devices import device_lock
 
-from ampsweep.launch.device_lock import device_lock
 from ampsweep.record import RunRecord
 
 

@@ -9,9 +9,9 @@ from copy import deepcopy
 import pytest
 
 from ampsweep.config.compose import compose_one, compose_points, conf_dir
-from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.overrides import check_effect
 from ampsweep.config.value_checks import check
 
 MODE_NAMES = ", ".join(PRECISION_MODES)

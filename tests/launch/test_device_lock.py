@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from devices import device_lock
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import check_lock, device_lock, device_locks, free_devices, lock_path
+from ampsweep.launch.device_lock import check_lock, free_devices, held_locks, lock_path, locks_of
 from ampsweep.launch.signals import StopRequest
 
 
@@ -155,7 +156,7 @@ def test_the_cpu_of_a_process_is_the_cores_that_it_is_given(monkeypatch):
 def take_both(devices, ready, num_times):
     ready.wait()
     for _ in range(num_times):
-        with device_locks(devices):
+        with held_locks(locks_of(devices)):
             pass
 
 
@@ -181,7 +182,7 @@ def test_several_devices_are_held_together(cpu_holder):
         told.append(sentence)
         cpu_holder.release.set()
 
-    with device_locks(("cuda:1", "cpu", "cuda:0"), release):
+    with held_locks(locks_of(("cuda:1", "cpu", "cuda:0")), release):
         assert not any(map(is_free, ("cpu", "cuda:0", "cuda:1")))
     assert all(map(is_free, ("cpu", "cuda:0", "cuda:1")))
     assert len(told) == 1

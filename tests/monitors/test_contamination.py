@@ -144,18 +144,6 @@ def test_a_run_kept_to_cores_is_judged_by_these(monkeypatch, tmp_path):
     assert of_sibling.endswith("of 2 cores busy during the run")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
-def test_what_runs_on_other_cores_too_is_foreign(monkeypatch, child):
-    every = os.sched_getaffinity(0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {min(every)} if process == 0 else every | {1, 2})
-    window = ProcessorWindow()
-    own = time.process_time()
-    keep_busy(0.5)
-    own = time.process_time() - own
-    use = window.use()
-    assert use.own_cores == pytest.approx(own / use.window_s, abs=0.05), "not the busy loop that it has started"
-
-
 def test_a_run_that_stands_still_is_no_measure_of_speed():
     found = verdict_on(lambda: time.sleep(0.6))
     assert found.verdict == "contaminated"

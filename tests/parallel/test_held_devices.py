@@ -5,8 +5,7 @@ import threading
 import time
 
 import pytest
-
-from ampsweep.launch.device_lock import device_lock
+from devices import device_lock
 
 ONE_LAUNCHER, ONE_EACH = (0, 1), (0, 0)
 

@@ -15,8 +15,8 @@ def max_memory_allocated(program, target):
     """After each moment that the program marks: the allocator's peak since the one before."""
     device, moments = FakeDevice(target), []
     with device(), device.trace_program() as trace:
-        program(lambda: moments.append(trace.moment))
-    lives = timeline(trace.lives, end_of_forward=0, optimizer_step=0)
+        program(lambda: moments.append(trace.ledger.moment))
+    lives = timeline(trace.ledger.lives(), end_of_forward=0, optimizer_step=0)
     allocator, peaks = CudaAllocatorModel(), []
     for number, num_bytes in enumerate(target.workspaces):
         allocator.allocate(-1 - number, num_bytes)

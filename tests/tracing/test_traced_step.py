@@ -397,10 +397,10 @@ def test_a_backward_pass_within_the_loss_ends_no_forward(create_graph):
     with trace_step(model, adamw(model, fused=True)) as trace:
         larger = penalized_loss(model, *torch.randn(2, 8 * BATCH, WIDTH), create_graph=create_graph).detach()
         loss = F.mse_loss(model(x), y) * larger
-        moments.append(trace.moment)
+        moments.append(trace.ledger.moment)
         loss.backward()
-        moments.append(trace.moment)
-    assert moments[0] <= trace.end_of_forward < moments[1]
+        moments.append(trace.ledger.moment)
+    assert moments[0] <= trace.ledger.marked_moment < moments[1]
     assert trace.result.end_of_forward["activations"] == pytest.approx(3 * 4 * BATCH * WIDTH, abs=64)
 
 

@@ -22,6 +22,7 @@ from ampsweep.data.synthetic import SyntheticRegression
 from ampsweep.precision import Precision
 from ampsweep.tasks.base import turns_of
 from ampsweep.tasks.regression import Regression
+from ampsweep.training.build.built import Built
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
@@ -72,17 +73,12 @@ class Parts:
             is_fused=self.fused,
         )
         on_device, optimizers = instruments.counts_on_device, {"optimizer": self.optimizer}
+        turns = trained_turns(turns_of(self.task), optimizers)
         return kind(
-            model=self.model,
-            data=self.data,
-            task=self.task,
-            precision=self.precision,
-            optimizers=optimizers,
-            turns=trained_turns(turns_of(self.task), optimizers),
+            Built(self.model, self.data, self.task, self.precision, optimizers, turns, NUM_STEPS),
             schedule=Schedule({"name": schedule}, [self.optimizer], NUM_STEPS, on_device=on_device),
             instruments=instruments,
             config=config,
-            num_steps=NUM_STEPS,
             log=log or (lambda row, step: self.rows.append({"step": step, **row})),
             progress=lambda trainer: None,
             save=save or (lambda trainer: None),

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import torch
-from devices import needs_cuda, needs_gpus
+from devices import device_lock, needs_cuda, needs_gpus
 
 from ampsweep.config.errors import UserError
-from ampsweep.launch.device_lock import device_lock, lock_path
+from ampsweep.launch.device_lock import lock_path
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.processors import cpu_name
 from ampsweep.training.build import device

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from ampsweep.commands.arguments import parse, taken_out
 from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.config.compose import CONFIG_NAME, compose_points
-from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, arm_of
+from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt

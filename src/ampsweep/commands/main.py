@@ -45,7 +45,15 @@ def _main(given: Sequence[str]) -> int:
             from ampsweep.commands.report import report_command
 
             return report_command(arguments)
-    return {"sync": _sync, "sweep": _sweep}[arguments.command](arguments)
+    if arguments.command == "sync":
+        from ampsweep.commands.sync import sync_command
+
+        return sync_command(arguments.directories)
+    if arguments.count is not None and arguments.count < 1:
+        raise UserError(f"--count {arguments.count}: must be at least 1")
+    from ampsweep.commands.sweep import run_sweep  # here: Hydra takes a fifth of a second to import
+
+    return run_sweep(arguments.file, arguments.overrides, arguments.count)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -94,21 +102,6 @@ def _parser() -> _Parser:
     )
     sweep.add_argument("--count", type=int, help="how many points at most (default: the file's run_cap)")
     return parser
-
-
-def _sync(arguments: argparse.Namespace) -> int:
-    from ampsweep.commands.sync import sync_command
-
-    return sync_command(arguments.directories)
-
-
-def _sweep(arguments: argparse.Namespace) -> int:
-    if arguments.count is not None and arguments.count < 1:
-        raise UserError(f"--count {arguments.count}: must be at least 1")
-    # Only here: Hydra takes a fifth of a second to import, which no other command should wait for.
-    from ampsweep.commands.sweep import run_sweep
-
-    return run_sweep(arguments.file, arguments.overrides, arguments.count)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ampsweep.commands.arguments import Arguments, parse, taken_out
 from ampsweep.config.compose import CONFIG_NAME, compose_points
-from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import config_hash, workload_hash
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.report.output import CONSOLE, formats, put_out

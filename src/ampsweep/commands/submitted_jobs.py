@@ -99,7 +99,6 @@ class SubmittedJobs:
         return self.has_result(job) or (state is not None and state.is_over)
 
     def waiting(self) -> list[JobState]:
-        """The jobs that wait in the queue."""
         return [state for job in self.jobs if (state := self._states.get(job)) is not None and state.waits]
 
     def has_result(self, job: str) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 from ampsweep.commands.multirun import start_processes
 from ampsweep.commands.train import train_points
 from ampsweep.config.compose import compose_each
-from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
+from ampsweep.config.overrides import check_effect
 from ampsweep.config.sweep_file import sweep_points
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt

@@ -17,10 +17,10 @@ from ampsweep.commands.hydra_job import SweepJob, hand_over, keep_hydra_files, r
 from ampsweep.commands.multirun import start_processes, train_all
 from ampsweep.commands.ranks import check_place, launched_place, train_on_ranks, with_world_size
 from ampsweep.config.compose import CONFIG_NAME, Points, compose_points, composing
-from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.modes import EIGHT_BIT_STATES, NO_TORCHAO, step_dtypes
+from ampsweep.config.overrides import check_effect
 from ampsweep.config.schema import Config, TrackingConfig
 from ampsweep.launch.garbage_collection import paused_garbage_collection
 from ampsweep.launch.isolated import ChildError, ChildExit

@@ -145,7 +145,6 @@ class _PointComposer:
         self._is_group: dict[str, bool] = {}
 
     def point(self, overrides: Sequence[str]) -> Point:
-        """Compose and check a point."""
         parsed = [self._parse(one) for one in overrides]
         plain = {one.key_or_group: one.value() for one in parsed if self._is_plain(one)}
         others = [one for one in parsed if not self._is_plain(one)]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Final
 
-from ampsweep.config.effect import counts_with
-from ampsweep.config.schema import COUNTS_WITH, Config, PrecisionConfig
+from ampsweep.config.schema import COUNTS_WITH, Config, PrecisionConfig, counts_with
 
 
 @dataclass(frozen=True, kw_only=True)

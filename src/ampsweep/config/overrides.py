@@ -1,9 +1,10 @@
-"""The overrides of a command line, read and checked before anything is composed."""
+"""The overrides of a command line: read and checked before anything is composed, and once more for their effect."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_type_hints
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,10 +12,20 @@ from hydra.core.override_parser.types import Override
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import COMPONENTS
+from ampsweep.config.schema import COMMAND, COMPONENTS, COUNTS_WITH, Config, SchedulerConfig, counts_with
 
 _SET_HERE: Final = ("hydra.run.dir", "hydra.sweep.dir", "hydra.output_subdir")
 """Keys of Hydra's that the suite sets itself; and what Hydra would write for them holds secrets as they are."""
+
+
+_FIELDS: Final[dict[str, Field[Any]]] = {
+    f"{group}.{one.name}": one
+    for group, part in (get_type_hints(Config) | {"scheduler": SchedulerConfig}).items()
+    if is_dataclass(part)
+    for one in fields(part)
+    if COUNTS_WITH in one.metadata
+}
+"""Keys that have an effect only beside others; what each counts with stands at its field in the schema."""
 
 
 def parse_overrides(lines: Iterable[str]) -> list[Override]:
@@ -130,3 +141,31 @@ def _option(override: Override, conf: Path) -> Iterator[str]:
     if not all(isinstance(value, str | list | dict) for value in values):
         options = GlobalHydra.instance().config_loader().get_group_options(override.key_or_group)
         yield f"no such option; allowed are {', '.join(options)}"
+
+
+def check_effect(configs: Collection[Config], overrides: Iterable[str], command: str = "train") -> None:
+    """Refuse an override that changes a key and has an effect in none of the command's configs.
+
+    Raises:
+        UserError: the first such override, with what it lacks.
+    """
+    for override in overrides:
+        key = override.partition("=")[0]
+        if (one := _FIELDS.get(key)) is None:
+            continue
+        stock = one.default if one.default_factory is MISSING else one.default_factory()
+        needed, values = one.metadata[COUNTS_WITH]
+        found = [command] if needed == COMMAND else [_value(config, needed) for config in configs]
+        if any(counts_with(value, values) for value in found) or all(_value(one, key) == stock for one in configs):
+            continue
+        if needed == COMMAND:
+            raise UserError(f"{override}: has an effect in {COMMAND} {values[0]} only")
+        option = needed.removesuffix(".strategy").removesuffix(".name")
+        given = f"{option}={' or '.join(values)}" if values else needed
+        raise UserError(f"{override}: has an effect only with {given}")
+
+
+def _value(config: Config, key: str) -> Any:
+    group, _, name = key.partition(".")
+    part = getattr(config, group)
+    return part.get(name) if isinstance(part, dict) else getattr(part, name)

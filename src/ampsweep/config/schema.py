@@ -5,6 +5,7 @@ from the schema's default, so that no default stands in two places.
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +20,11 @@ COMMAND: Final = "ampsweep"
 
 def _with(key: str, *values: str) -> dict[str, Any]:
     return {COUNTS_WITH: (key, values)}
+
+
+def counts_with(value: Any, values: Collection[str]) -> bool:
+    """Tell whether a key that another one counts with has one of the values or, without values, any at all."""
+    return value in values if values else value not in (None, False)
 
 
 @dataclass(kw_only=True)

@@ -78,7 +78,6 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _command(content: Mapping[str, Any]) -> list[str]:
-    """Overrides that the sweep's command gives to every point."""
     words = [str(word) for word in content.get("command", ())]
     program = content.get("program", "train.py")
     if Path(str(program)).name != "train.py":
@@ -100,7 +99,6 @@ def _drawn(parameters: Mapping[str, Parameter], source: random.Random) -> tuple[
 
 
 def _hydra(value: Any) -> str:
-    """Write the value in Hydra's override grammar."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -31,7 +31,6 @@ class CopiedAhead:
         """Index, batch and event of the copy that is under way."""
 
     def __call__(self, index: int) -> Any:
-        """Get batch `index` on the device."""
         if not self._is_cuda:
             return batch_to_device(self._read(index), self._device)
         batch = self._taken(index)
@@ -40,7 +39,6 @@ class CopiedAhead:
         return batch
 
     def close(self) -> None:
-        """Forget the batch that was copied ahead."""
         if self._ahead is not None:
             torch.cuda.current_stream(self._device).wait_event(self._ahead[2])
             self._ahead = None

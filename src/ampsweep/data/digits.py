@@ -62,7 +62,6 @@ class Digits:
         return inputs[items], targets[items]
 
     def val_batches(self) -> Iterator[Batch]:
-        """The held-out digits in their fixed order."""
         return map(self.val_batch, range(self.num_val_batches))
 
 

@@ -254,7 +254,6 @@ class OwnGenerators:
         }
 
     def load_state(self, state: dict[str, Any] | None) -> None:
-        """Go on from a state, while they are entered."""
         if state is None:
             return
         torch.default_generator.set_state(state["torch"])

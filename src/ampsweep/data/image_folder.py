@@ -79,7 +79,6 @@ class ImageFiles(Dataset[Any]):
         self._files, self._size, self._augment = files, image_size, augment
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self._files)
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
@@ -108,7 +107,6 @@ class ImageFiles(Dataset[Any]):
 
 
 def _images(root: Path, num_classes: int) -> list[tuple[str, int]]:
-    """List the images below the folder of each class."""
     try:
         folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:

@@ -66,7 +66,6 @@ class ItemBatches:
 
 
 def length_of(dataset: Dataset[Any]) -> int:
-    """The number of items."""
     assert isinstance(dataset, Sized)
     return len(dataset)
 

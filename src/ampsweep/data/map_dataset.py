@@ -48,7 +48,6 @@ class BatchReader:
         self._timing = ReadTiming()
 
     def __call__(self, index: int) -> Any:
-        """Read batch `index`."""
         follows = index == self._next
         self._next = index + 1
         if self._workers is not None:
@@ -174,19 +173,16 @@ class MapDataset:
         return self._batches(index)
 
     def val_batches(self) -> Iterator[Any]:
-        """The validation items in their own order."""
         for batch, _ in self.val_rounds():
             yield batch
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The validation batches of this rank, and whether each counts."""
         rounds = [*self._share.rounds(len(self._val))]
         batches = self._reader.one_pass(self._val, [index for index, _ in rounds])
         for (_, counts), batch in zip(rounds, batches, strict=True):
             yield batch_to_device(batch, self._device), counts
 
     def stop_workers(self) -> None:
-        """End the workers."""
         self._batches.close()
         self._reader.stop_workers()
 

@@ -83,7 +83,6 @@ class Shuffle:
         return torch.from_numpy(np.concatenate(ordered))
 
     def _ordered(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The items at these places of an epoch's order."""
         if self._num_items > _TABLE_UP_TO:
             items = Permutation(self._num_items, "epoch", self._seed, epoch)(places.astype(np.uint64))
             return items.astype(np.int64)

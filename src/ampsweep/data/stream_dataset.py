@@ -81,13 +81,11 @@ class StreamDataset:
         self._begin(WHOLE)
 
     def for_rank(self, share: Share) -> "StreamDataset":
-        """The same data as a rank sees it."""
         other = copy.copy(self)
         other._begin(share)
         return other
 
     def train_batch(self, index: int) -> Any:
-        """Micro-batch ``index`` of the stream."""
         batch = self._batches(index)
         self._delivered = index
         return batch
@@ -98,7 +96,6 @@ class StreamDataset:
             yield batch
 
     def val_rounds(self) -> Iterator[tuple[Any, bool]]:
-        """The validation batches of this rank, and whether each counts."""
         for (index, items), counts in self._share.dealt(enumerate(self._val_items())):
             yield batch_to_device(seeded(partial(self._collate, items), "val", index), self._device), counts
 
@@ -113,12 +110,10 @@ class StreamDataset:
         return self._reader.load_state_dict(state)
 
     def stop_workers(self) -> None:
-        """End the workers."""
         self._batches.close()
         self._reader.stop_workers()
 
     def _val_items(self) -> Iterator[list[Any]]:
-        """The items of each validation batch."""
         generators = OwnGenerators()
         with generators:
             generators.begin(seed_of("val", 0))

@@ -91,7 +91,6 @@ class StreamItems:
             self._num_read += number
 
     def _pass(self) -> Iterator[Any]:
-        """The rest of the present pass."""
         if self._items is None:
             self._items = self._begun()
         return self._items

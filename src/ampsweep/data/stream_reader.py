@@ -139,7 +139,6 @@ class StreamReader:
         self._passed: deque[tuple[int, _Passed]] = deque(maxlen=self._turns.num_own + 1)
 
     def __call__(self, index: int) -> Any:
-        """Read batch `index`."""
         hands_over = self._source is not None and self._num_workers > 0 and not is_measuring()
         if not self._is_open or index < self._next or (hands_over and index > 0):
             self._begin(index, {})
@@ -222,7 +221,6 @@ class StreamReader:
         )
 
     def _places_in(self, state: dict[str, Any]) -> dict[int, StreamPlace]:
-        """The places of a state, by stream."""
         turns = Turns(state["num_streams"], Share(state["rank"], state["world_size"]))
         found = {}
         for index, of_stream in enumerate(state["states"], state["first"]):

@@ -82,7 +82,6 @@ class _Synthetic:
         return self._val
 
     def val_batches(self) -> Iterator[Batch]:
-        """The one validation batch."""
         yield self._val
 
 

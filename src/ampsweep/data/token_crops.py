@@ -85,7 +85,6 @@ class TokenCrops:
         return self._cut(self._val, self._val_starts[index * self.batch_size : (index + 1) * self.batch_size])
 
     def val_batches(self) -> Iterator[Batch]:
-        """The evenly spaced crops, in the order of the text."""
         return map(self.val_batch, range(self.num_val_batches))
 
     def _starts(self, part: int) -> NDArray[np.int64]:

@@ -54,12 +54,10 @@ class ReadTiming:
         self._ended_s = 0.0
 
     def __len__(self) -> int:
-        """The number of reads."""
         return len(self._reads_s)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Enclose a read."""
         began_s, began_busy_s = time.perf_counter(), time.thread_time()
         if self._reads_s:
             self._between_s.append(began_s - self._ended_s)

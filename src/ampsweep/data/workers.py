@@ -47,7 +47,6 @@ class Pinned:
     batch: Any
 
     def open(self) -> Any:
-        """The batch."""
         return self.batch
 
 

@@ -45,7 +45,6 @@ class NamedFunction(Generic[Result]):
     """`package.module:function`."""
 
     def load(self) -> Callable[..., Result]:
-        """Import the function here and now."""
         module, _, function = self.name.partition(":")
         loaded: Callable[..., Result] = getattr(importlib.import_module(module), function)
         return loaded

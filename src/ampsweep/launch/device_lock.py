@@ -25,36 +25,19 @@ Tell = Callable[[str], None]
 
 
 @contextmanager
-def device_lock(device: str, on_wait: Tell | None = None, stop: StopRequest | None = None) -> Iterator[None]:
-    """Hold one device; see `device_locks`."""
-    with device_locks((device,), on_wait, stop):
-        yield
-
-
-@contextmanager
-def device_locks(
-    devices: Sequence[str], on_wait: Tell | None = None, stop: StopRequest | None = None
-) -> Iterator[None]:
-    """Hold `devices` (names such as "cpu" or "cuda:1") among this user's processes on this machine.
-
-    A CPU of which a process may use some cores only is held by these: processes that share no physical core do not
-    exclude each other. Locks are taken in one order whatever that of `devices`, so that two processes which want the
-    same ones do not wait for each other.
-
-    While another process holds one of them, this one waits, after one call of `on_wait` with a sentence for the user.
-    The operating system releases the locks of a process that dies. Raises KeyboardInterrupt if `stop` is requested
-    during the wait, ValueError for a CUDA device that CUDA_VISIBLE_DEVICES leaves out, UserError where a lock is no
-    file or cannot be written.
-    """
-    with held_locks(locks_of(devices), on_wait, stop):
-        yield
-
-
-@contextmanager
 def held_locks(
     locks: Iterable["DeviceLock"], on_wait: Tell | None = None, stop: StopRequest | None = None
 ) -> Iterator[None]:
-    """Hold locks, those of several processes maybe, each file once; the rest is as for `device_locks`."""
+    """Hold locks, those of several processes maybe, each file once, among this user's processes on this machine.
+
+    They are taken in one order, so that two processes which want the same ones do not wait for each other. While
+    another process holds one of them, this one waits, after one call of `on_wait` with a sentence for the user. The
+    operating system releases the locks of a process that dies.
+
+    Raises:
+        KeyboardInterrupt: `stop` is requested during the wait.
+        UserError: a lock is no file, or cannot be written.
+    """
     wait = _Wait(on_wait, stop)
     files: dict[Path, DeviceLock] = {}
     for lock in sorted(locks, key=lambda lock: (lock.path, lock.is_shared)):
@@ -72,7 +55,7 @@ def free_devices(
 ) -> Iterator[tuple[str, ...]]:
     """Hold the first `number` of `devices` that are free, as soon as there are as many, and return their names.
 
-    A process that waits holds none of them. The rest is as for `device_locks`.
+    A process that waits holds none of them. The rest is as for `held_locks`.
     """
     assert 0 < number <= len(devices), devices
     wait = _Wait(on_wait, stop)
@@ -163,7 +146,10 @@ class DeviceLock:
 
 
 def locks_of(devices: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[DeviceLock]:
-    """The locks of `devices` in the order in which they are taken.
+    """The locks of `devices` (names such as "cpu" or "cuda:1") in the order in which they are taken.
+
+    A CPU of which a process may use some cores only is held by these: processes that share no physical core do not
+    exclude each other.
 
     Raises:
         ValueError: CUDA_VISIBLE_DEVICES leaves one of them out.

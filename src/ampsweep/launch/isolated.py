@@ -128,7 +128,6 @@ class _Child(Generic[Result]):
         self._known = adopt_orphans()
 
     def follow(self, stop: StopRequest, on_message: Callable[[object], None] | None) -> None:
-        """Take the child's messages until it has ended."""
         asked = False
         try:
             while self._process.is_alive():

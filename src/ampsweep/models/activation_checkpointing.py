@@ -40,7 +40,6 @@ class CheckpointedModel(nn.Module):
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the forward pass and of its recomputations."""
     return nullcontext(), _FrozenStatistics(block)
 
 

@@ -101,7 +101,6 @@ class ResNet(CheckpointedModel):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The residual blocks, in their order."""
         return [block for stage in (self.layer1, self.layer2, self.layer3, self.layer4) for block in stage]
 
     def forward(self, images: Tensor) -> Tensor:

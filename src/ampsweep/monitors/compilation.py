@@ -96,7 +96,6 @@ class CompilationWatch:
         self._read()  # torch keeps the last 64 only
 
     def _read(self) -> None:
-        """Read the metrics and breaks that are new."""
         metrics = self._dynamo.utils.get_compilation_metrics()
         known = next((place for place, one in enumerate(metrics) if one is self._last), -1)
         self._unsettled += metrics[known + 1 :]

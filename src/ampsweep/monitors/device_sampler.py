@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import psutil
 import torch
 
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
 from ampsweep.monitors.processors import num_available_cores
 from ampsweep.text import GIB
 
@@ -66,12 +66,10 @@ class DeviceSampler:
             return dict(self._latest)
 
     def resume(self) -> None:
-        """Start counting samples."""
         self._counts = True
         self._sample_now.set()
 
     def pause(self) -> None:
-        """Stop counting samples."""
         self._counts = False
         self._sample_now.set()
 
@@ -92,7 +90,7 @@ class DeviceSampler:
                 if key not in self._series
             }
 
-    def _run(self, source: "_Source") -> None:
+    def _run(self, source: "_Gpu | _Cpu") -> None:
         began_s, counts = time.perf_counter(), self._counts
         counts_since_s = began_s
         try:
@@ -142,19 +140,11 @@ class _Series:
         return self.last if key == "device/energy_j" else self.integral / self.seconds
 
 
-class _Source(Protocol):
-    averaged_s: Mapping[str, float]
-    """Seconds before a reading that it covers, by metric key; other readings are of their moment."""
-
-    def read(self) -> dict[str, float]: ...
-
-    def close(self) -> None: ...
-
-
 class _Gpu:
     def __init__(self, nvml: NvmlDevice) -> None:
         self._nvml = nvml
         self.averaged_s: Mapping[str, float] = nvml.averaged_s
+        """Seconds before a reading that it covers, by metric key; other readings are of their moment."""
         self._energy_at_start_j = nvml.energy_j()
 
     def read(self) -> dict[str, float]:
@@ -188,7 +178,7 @@ class _Cpu:
         """Do nothing: there is nothing to close."""
 
 
-def _open(device: torch.device) -> _Source | None:
+def _open(device: torch.device) -> _Gpu | _Cpu | None:
     if device.type == "cpu":
         return _Cpu()
     nvml = NvmlDevice.open(device)
@@ -223,7 +213,6 @@ class EnergyMeter:
         self._num_steps = 0
 
     def begin(self, num_steps: int) -> None:
-        """Begin a stretch after this many steps."""
         joules = self._read()
         self._began = None if joules is None else _Moment(time.perf_counter(), joules, num_steps)
 
@@ -246,13 +235,7 @@ class EnergyMeter:
 
 def read_energy_j(device: torch.device) -> float | None:
     """The device's energy counter in joules; None where it has none."""
-    nvml = NvmlDevice.open(device)
-    if nvml is None:
-        return None
-    try:
-        return nvml.energy_j()
-    finally:
-        nvml.close()
+    return told_by_nvml(device, NvmlDevice.energy_j)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
 from ampsweep.monitors.processors import cpu_name, num_available_cores
 
 _PACKAGES: Final = ("ampsweep", "torch", "wandb", "hydra-core", "omegaconf", "numpy")
@@ -106,10 +106,8 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
         "cudnn": backends.cudnn.version(),
         "capability": f"{major}.{minor}",
     }
-    nvml = NvmlDevice.open(device)
-    if nvml is not None:
-        facts |= {"driver": nvml.driver_version(), "power_limit_w": nvml.power_limit_w()}
-        nvml.close()
+    facts["driver"] = told_by_nvml(device, NvmlDevice.driver_version)
+    facts["power_limit_w"] = told_by_nvml(device, NvmlDevice.power_limit_w)
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 

@@ -44,7 +44,6 @@ class Looks:
         return self._num_looks > 1 and self.spent_s + self._last_cost_s <= SHARE * self.steps_s
 
     def looked(self, cost_s: float) -> None:
-        """Note a look and the time that it took."""
         self._num_looks += 1
         self._last_cost_s = cost_s
         self.spent_s += cost_s

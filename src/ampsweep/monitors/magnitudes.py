@@ -67,7 +67,6 @@ class MagnitudeTable:
     """By parameter: its elements that applied steps left as they were, and all that had a gradient then."""
 
     def add(self, counted: list[CountedTensor]) -> None:
-        """Add the selections of one step."""
         seen = set[tuple[str, str, str]]()
         for one in counted:
             new = one.magnitudes

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from ampsweep.memory_categories import memory_key
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
 from ampsweep.record.parts import MemoryUse
 from ampsweep.text import GIB
 from ampsweep.tracing.host_memory import HostPeak, measure_host_peak, peak_resident_bytes
@@ -149,13 +149,7 @@ class MemoryMonitor:
             return peak_resident_bytes() / GIB
         if self._device.type == "mps":
             return torch.mps.driver_allocated_memory() / GIB
-        nvml = NvmlDevice.open(self._device)
-        if nvml is None:
-            return None
-        try:
-            return nvml.process_gib()
-        finally:
-            nvml.close()
+        return told_by_nvml(self._device, NvmlDevice.process_gib)
 
     def _counted(self) -> "Counted":
         """Read the allocator's counters; zeros before it was ever used."""
@@ -249,7 +243,6 @@ class MemorySnapshot:
         self._is_recording = False
 
     def begin(self) -> None:
-        """Begin to record."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=_MAX_EVENTS)
         self._is_recording = True
 

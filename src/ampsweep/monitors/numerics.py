@@ -159,7 +159,6 @@ class NumericsWatch:
         return figures
 
     def numerics(self) -> RunNumerics:
-        """Everything seen so far."""
         in_order = self.in_backward_order({*self._nonfinite})
         return RunNumerics(
             steps=sorted({*self._steps}),
@@ -217,7 +216,6 @@ class NumericsWatch:
 
 
 def _figures(found: Sequence[CountedTensor], scale: float) -> dict[str, float]:
-    """Metrics of one look."""
     figures: dict[str, float] = {}
     by_kind: dict[str, list[Magnitudes]] = {}
     for one in found:

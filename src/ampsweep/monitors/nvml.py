@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import torch
 
 from ampsweep.text import GIB
+
+Told = TypeVar("Told")
 
 _UTILIZATION_S: Final = 1.0
 """Utilization is a mean over the past sample period, "between 1 second and 1/6 second, depending on the product"
@@ -55,7 +57,6 @@ class NvmlDevice:
         return cls(pynvml, handle)
 
     def close(self) -> None:
-        """Release NVML."""
         self._nvml.nvmlShutdown()
 
     def readings(self) -> dict[str, float]:
@@ -104,7 +105,6 @@ class NvmlDevice:
         return None if limit_mw is None else limit_mw / 1e3
 
     def driver_version(self) -> str | None:
-        """The version of the driver."""
         version = self._try(lambda nvml, _: nvml.nvmlSystemGetDriverVersion())
         return None if version is None else str(version)
 
@@ -127,6 +127,17 @@ class NvmlDevice:
             return read(self._nvml, self._handle)
         except self._nvml.NVMLError:
             return None
+
+
+def told_by_nvml(device: torch.device, read: Callable[[NvmlDevice], Told]) -> Told | None:
+    """Ask the GPU that torch calls `device` once; None where NVML is missing or does not know it."""
+    nvml = NvmlDevice.open(device)
+    if nvml is None:
+        return None
+    try:
+        return read(nvml)
+    finally:
+        nvml.close()
 
 
 _READINGS: Final[dict[str, Callable[[Any, Any], float]]] = {

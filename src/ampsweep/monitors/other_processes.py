@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from ampsweep.monitors.contamination import Evidence, computing, foreign_load, judge
-from ampsweep.monitors.nvml import NvmlDevice
+from ampsweep.monitors.nvml import NvmlDevice, told_by_nvml
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, nobody_else_runs, own_processes
 from ampsweep.record.parts import Contamination
 from ampsweep.text import GIB
@@ -35,11 +35,9 @@ class UseBeforeRun:
         if device.type == "cpu":
             self._began_s = time.perf_counter()
             self._window = None if nobody_else_runs() else ProcessorWindow()
-        elif (nvml := NvmlDevice.open(device)) is not None:
-            try:
-                use = _busy_gpu(nvml, own_gib=torch.cuda.memory_reserved(device) / GIB)
-            finally:
-                nvml.close()
+        elif device.type == "cuda":
+            own_gib = torch.cuda.memory_reserved(device) / GIB
+            use = told_by_nvml(device, lambda nvml: _busy_gpu(nvml, own_gib))
             self._busy = None if use is None else f"{device} was in use before the run began: {use}"
 
     def sentence(self) -> str | None:
@@ -90,12 +88,10 @@ class UseDuringRun:
             self._window.pause()
 
     def resume(self) -> None:
-        """Resume: the run takes steps again."""
         if self._window is not None:
             self._window.resume()
 
     def end(self) -> None:
-        """Stop observing: the steps that count are over."""
         if self._window is not None:
             self._host = self._window.use()
             self._see_others()
@@ -108,12 +104,5 @@ class UseDuringRun:
         """Note other processes that compute on the GPU; None from then on if the driver does not even show this one."""
         if self._device.type == "cpu" or self._others is None:
             return
-        nvml = NvmlDevice.open(self._device)
-        if nvml is None:
-            self._others = None
-            return
-        try:
-            seen = nvml.compute_processes() or frozenset()
-        finally:
-            nvml.close()
+        seen = told_by_nvml(self._device, NvmlDevice.compute_processes) or frozenset()
         self._others = self._others | (seen - own_processes()) if os.getpid() in seen else None

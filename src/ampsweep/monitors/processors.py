@@ -80,7 +80,6 @@ class ProcessorWindow:
         self._paused = time.perf_counter(), time.process_time()
 
     def resume(self) -> None:
-        """Count this process again."""
         if self._paused is not None:
             paused_s, own_s = self._paused
             self._paused_s += time.perf_counter() - paused_s

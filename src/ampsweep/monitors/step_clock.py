@@ -183,7 +183,6 @@ class StepClock:
         return figures | {key: 1e3 * work * len(times.step_ms) / times.wall_ms for key, work in self._work.items()}
 
     def _read(self) -> None:
-        """Turn the events of ended steps into times."""
         unread, self._unread = self._unread, []
         own, self._own = self._own, []
         cuts, self._cuts = self._cuts, []
@@ -244,7 +243,6 @@ class Stopwatch:
         self.seconds += perf_counter() - self._began
 
     def reset(self) -> None:
-        """Set the time to zero."""
         self.seconds = 0.0
 
 
@@ -311,7 +309,6 @@ class Moments:
         return event, perf_counter()
 
     def wait(self) -> None:
-        """Wait until the device has done what it was given."""
         if self._module is not None:
             self._module.synchronize()
 

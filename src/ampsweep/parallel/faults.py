@@ -20,7 +20,6 @@ class RankFault:
 
     @property
     def sentence(self) -> str:
-        """One sentence with the rank."""
         return f"rank {self.rank}: {self.error}"
 
 

@@ -81,7 +81,6 @@ def _sharded(
 
 
 def _inside(block: nn.Module, unit: nn.Module) -> list[nn.Module]:
-    """The modules of a block that lies within the unit."""
     return [*block.modules()] if any(module is block for module in unit.modules()) else []
 
 

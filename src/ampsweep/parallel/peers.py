@@ -102,7 +102,6 @@ class Peers:
             return self._fault or fault
 
     def close(self) -> None:
-        """End the watch."""
         self._is_over.set()
         self._thread.join()
 

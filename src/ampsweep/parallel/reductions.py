@@ -84,7 +84,6 @@ class Averaging:
             gradient.copy_(part.view_as(gradient))
 
     def _wanted(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
-        """Find which of the parameters have a gradient on any rank."""
         present = [one.grad is not None for one in parameters]
         if self._may_differ:
             return self._ranks.anywhere(present)
@@ -99,7 +98,6 @@ class Averaging:
 
 
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[Sequence[Tensor]]:
-    """Divide gradients into buckets of one dtype."""
     bucket: list[Tensor] = []
     num_bytes = 0
     for gradient in gradients:

@@ -103,7 +103,7 @@ class FakeTraining:
             trained: set[Tensor] = set()
 
             def note(optimizer: Optimizer, *_: object) -> None:
-                begins.append(trace.moment)
+                begins.append(trace.ledger.moment)
                 trained.update(parameter for parameter in _parameters_of(optimizer) if parameter.grad is not None)
 
             device.kernels.vouching.restart()
@@ -119,9 +119,9 @@ class FakeTraining:
             self._varies = data.latest_sizes != earlier
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
+        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
         return _TakenStep(
-            timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched),
-            trained,
+            timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0], unvouched=unvouched), trained
         )
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:

@@ -27,9 +27,9 @@ class MeasuredTraining:
             trainer.train_step()
             with trace_step(trainer.model, *built.optimizers.values()) as trace:
                 for optimizer in built.optimizers.values():
-                    optimizer.register_step_pre_hook(lambda *_: begins.append(trace.moment))
+                    optimizer.register_step_pre_hook(lambda *_: begins.append(trace.ledger.moment))
                 trainer.train_step()
-        return timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0])
+        return timeline(trace.ledger.lives(), end_of_forward=trace.ledger.marked_moment, optimizer_step=begins[0])
 
     def has_batch(self, batch_size: int) -> bool:
         """Tell whether the data has batches of this size."""

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import torch
 
-from ampsweep.config.device_names import choices
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
 from ampsweep.installed_torch import INSTALLED_TORCH
@@ -127,7 +126,7 @@ def _capability(config: PredictConfig, device: str) -> tuple[int, int]:
     if not torch.cuda.is_available():
         return _AMPERE
     is_named = _device_type(device) == "cuda" and device != "auto"
-    return torch.cuda.get_device_capability(choices(device)[0] if is_named else None)
+    return torch.cuda.get_device_capability(device.partition("/")[0] if is_named else None)
 
 
 def _pair(key: str, text: str) -> tuple[int, int]:

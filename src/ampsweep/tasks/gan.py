@@ -36,14 +36,12 @@ class GAN:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """The two turns of a step."""
         return (
             Turn(name="discriminator", loss=self.discriminator_loss, trains={"discriminator": ["discriminator.*"]}),
             Turn(name="generator", loss=self.generator_loss, trains={"generator": ["generator.*"]}),
         )
 
     def loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
-        """Compute the sum of both losses."""
         return self.discriminator_loss(model, batch) + self.generator_loss(model, batch)
 
     def discriminator_loss(self, model: Adversaries, batch: tuple[Tensor, Any]) -> Tensor:
@@ -82,7 +80,6 @@ class WassersteinGAN(GAN):
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """The turns of a step."""
         critic, generator = super().turns
         return (*[critic] * self.critic_steps, generator)
 

@@ -19,7 +19,6 @@ class TwoLosses:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """The one turn, with two losses and two optimizers."""
         trains = {"classifier": ["trunk.*", "classifier.*"], "decoder": ["decoder.*"]}
         return (Turn(name="losses", loss=self.losses, trains=trains),)
 
@@ -30,7 +29,6 @@ class TwoLosses:
         return F.cross_entropy(logits, classes), F.mse_loss(values, at_least_float32(inputs.flatten(1)))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Compute the sum of both losses."""
         classification, reconstruction = self.losses(model, batch)
         return classification + reconstruction
 

@@ -78,7 +78,6 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ledger.exchange((*inputs, *tensors_in(result)))
 
     def deliver(self, tensors: Iterable[Tensor]) -> None:
-        """Note the tensors of a batch."""
         for tensor in tensors:
             self.ledger.deliver(tensor)
 
@@ -87,17 +86,26 @@ class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ledger.resize(storage, before)
 
 
-@contextmanager
-def feeding() -> Iterator[None]:
+def feeding() -> AbstractContextManager[None]:
     """Enclose what only feeds batches: the building of data, and reading."""
-    counters = [counter for counter in StorageCounter._entered if not counter.is_feeding]
+    return _marked("is_feeding")
+
+
+def unseen() -> AbstractContextManager[None]:
+    """Enclose operators that stand for compiled kernels, whose results are kept: no trace of this thread sees them."""
+    return _marked("is_blind")
+
+
+@contextmanager
+def _marked(name: str) -> Iterator[None]:
+    counters = [counter for counter in StorageCounter._entered if not getattr(counter, name)]
     for counter in counters:
-        counter.is_feeding = True
+        setattr(counter, name, True)
     try:
         yield
     finally:
         for counter in counters:
-            counter.is_feeding = False
+            setattr(counter, name, False)
 
 
 def fed(read: Callable[..., Any], *args: Any) -> Any:
@@ -194,19 +202,6 @@ def _only_makes_views(operator: Any) -> bool:
     if not getattr(operator, "is_view", False):
         return False
     return not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Enclose operators that stand for compiled kernels, whose results are kept: no trace of this thread sees them."""
-    counters = [counter for counter in StorageCounter._entered if not counter.is_blind]
-    for counter in counters:
-        counter.is_blind = True
-    try:
-        yield
-    finally:
-        for counter in counters:
-            counter.is_blind = False
 
 
 @contextmanager

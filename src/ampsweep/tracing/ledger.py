@@ -84,7 +84,6 @@ class Ledger:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes alive now."""
         return self._live
 
     def find(self, tensor: Tensor) -> Allocation | None:
@@ -192,7 +191,6 @@ class Ledger:
         return self._alive_at(self.peak_moment)
 
     def at_mark(self) -> dict[MemoryCategory, int]:
-        """Bytes by category at the marked moment."""
         return self._alive_at(self.marked_moment)
 
     def kept(self) -> dict[MemoryCategory, int]:
@@ -200,7 +198,6 @@ class Ledger:
         return self._sum(allocation for allocation in self._allocations if allocation.born and allocation.died is None)
 
     def lives(self) -> Lives:
-        """All allocations so far."""
         return Lives(tuple(self._allocations), tuple(self._scratch))
 
     def close(self) -> None:

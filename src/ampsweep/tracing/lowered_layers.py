@@ -27,7 +27,6 @@ class LoweredLayers:
         """Names of modules that returned something, and of parameters, of which nothing was in `dtype`."""
 
     def on_call(self, call: Call, args: Sequence[Any], _: dict[str, Any], __: Any) -> None:
-        """Note a call of an operator."""
         if call.phase == "forward" and call.is_cast and call.outputs[0] == self._dtype:
             self._cast.add(_storage(args[0]))
 

@@ -168,7 +168,6 @@ class _Timeline:
 
     @property
     def addresses(self) -> set[int]:
-        """Addresses at which the step allocated anything."""
         return set(self._by_address)
 
     def place(self, gradients: Iterable[int], states: Iterable[int]) -> None:
@@ -335,7 +334,6 @@ def _arguments(event: Any, operator: Any) -> list[Any] | None:
 
 
 def _held(model: nn.Module, optimizers: Sequence[Optimizer], data: Iterable[Tensor]) -> _Held:
-    """The storages that are there before the step."""
     parameters = [*model.parameters()]
     parameters += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     held: _Held = {}

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.tracing.ledger import Allocation, Ledger, Lives, plain_tensors_in, wraps_others
+from ampsweep.tracing.ledger import Ledger, plain_tensors_in, wraps_others
 from ampsweep.tracing.operator_tracer import OperatorTracer, Scratch
 
 
@@ -75,35 +75,11 @@ class TracedStep:
 
 
 class Trace:
-    """The trace of a step: its moments while it runs, and its result once it is over."""
+    """The trace of a step: its ledger while it runs, and its result once it is over."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._result: TracedStep | None = None
-
-    @property
-    def moment(self) -> int:
-        """Births and deaths of storages so far."""
-        return self._ledger.moment
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes alive now."""
-        return self._ledger.live_bytes
-
-    @property
-    def end_of_forward(self) -> int:
-        """The moment of `TracedStep.end_of_forward`."""
-        return self._ledger.marked_moment
-
-    def allocation(self, tensor: Tensor) -> Allocation | None:
-        """The allocation under a tensor that is alive; None where it is unknown."""
-        return self._ledger.find(tensor)
-
-    @property
-    def lives(self) -> Lives:
-        """Every allocation so far."""
-        return self._ledger.lives()
 
     @property
     def result(self) -> TracedStep:

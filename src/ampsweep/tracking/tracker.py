@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
 
 from ampsweep.config.schema import TrackingConfig
 from ampsweep.metrics import STEP
@@ -118,20 +117,10 @@ class HistoryFile:
             self._waiting = self._waiting[num_written:]
 
 
-class Follower(Protocol):
-    """The protocol of something that shows a run elsewhere, by its history file."""
-
-    def start(self, record: RunRecord, directory: Path, reached: int) -> None:
-        """Begin to follow the run in ``directory``; ``reached`` is the last step already in its history."""
-
-    def finish(self, record: RunRecord) -> None:
-        """End the run with its final status, summary and proof. Does nothing the second time, or without a start."""
-
-
 class Tracker:
     """Writes a run's rows to the history file, and lets a ``follower``, if there is one, show them elsewhere."""
 
-    def __init__(self, follower: Follower | None = None) -> None:
+    def __init__(self, follower: WandbClient | None = None) -> None:
         self._history, self._follower = HistoryFile(), follower
         self._has_started = False
 

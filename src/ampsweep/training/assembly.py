@@ -1,7 +1,6 @@
 """Assembly of a trainer from the built parts of a training."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -50,8 +49,17 @@ def assemble_trainer(
     """
     num_batches = config.trainer.grad_accum_steps * len(built.turns) * built.parallel.world_size
     tokens = built.data.tokens_per_batch
-    parts = watched_parts(config, built) if may_watch and config.numerics.watch else PLAIN
-    instruments = parts.instruments(
+    make_instruments: Callable[..., Instruments] = Instruments
+    make_trainer: Callable[..., Trainer] = Trainer
+    if may_watch and config.numerics.watch:  # any other training does without these imports
+        from ampsweep.monitors.looks import Looks
+        from ampsweep.monitors.numerics import NumericsWatch
+        from ampsweep.training.watched import WatchedInstruments, WatchedTrainer
+
+        looks = Looks(config.numerics.every, built.num_steps)
+        watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)
+        make_instruments, make_trainer = partial(WatchedInstruments, watch=watch), WatchedTrainer
+    instruments = make_instruments(
         built.model,
         [*built.optimizers.values()],
         built.precision,
@@ -66,52 +74,19 @@ def assemble_trainer(
         snapshot=snapshot,
         waits=built.parallel.waits,
     )
-    return parts.trainer(
-        model=built.model,
-        data=built.data,
-        task=built.task,
-        precision=built.precision,
-        optimizers=built.optimizers,
-        turns=built.turns,
-        schedule=Schedule(
-            config.scheduler,
-            [*built.optimizers.values()],
-            built.num_steps,
-            on_device=instruments.counts_on_device,
-        ),
+    optimizers, on_device = [*built.optimizers.values()], instruments.counts_on_device
+    return make_trainer(
+        built,
+        schedule=Schedule(config.scheduler, optimizers, built.num_steps, on_device=on_device),
         instruments=instruments,
         config=config.trainer,
-        num_steps=built.num_steps,
         log=log,
         progress=progress,
         save=save,
         watchdog=watchdog,
         seam_step=seam_step,
         keep=keep,
-        parallel=built.parallel,
     )
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The trainer and its instruments, to be made."""
-
-    trainer: Callable[..., Trainer] = Trainer
-    instruments: Callable[..., Instruments] = Instruments
-
-
-PLAIN: Final = Parts()
-
-
-def watched_parts(config: Config, built: Built) -> Parts:
-    """The parts of a training whose numerics are watched; any other does without their imports."""
-    from ampsweep.monitors.looks import Looks
-    from ampsweep.monitors.numerics import NumericsWatch
-    from ampsweep.training.watched import WatchedInstruments, WatchedTrainer
-
-    looks = Looks(config.numerics.every, built.num_steps)
-    watch = NumericsWatch(built.model, built.precision, looks, is_compiled=config.trainer.compile)
-    return Parts(WatchedTrainer, partial(WatchedInstruments, watch=watch))
 
 
 def warmup_seconds(config: Config, device: torch.device) -> float:

@@ -69,7 +69,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def write(self, directory: Path) -> None:
-        """Write the manifest, synced."""
         text = msgspec.json.encode(self, order="deterministic").decode()
         with replacing(directory / MANIFEST) as stream:
             stream.write(sealed(text.removesuffix("}") + "\n}\n").encode())

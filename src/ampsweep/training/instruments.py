@@ -123,7 +123,6 @@ class Instruments:
         self._flags: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        """Begin sampling the device."""
         self._sampler.__enter__()
         self._compilations.begin()
         if self._snapshot is not None:
@@ -147,11 +146,9 @@ class Instruments:
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, or trace it if that is due."""
         self.data_wait_s = 0.0
-        if self._traced is None and self._trace_is_due():
-            if not self._is_compiled:
-                return self._traced_step()
-            if self._num_profiles_left:
-                return self._profiled_step()
+        can_examine = not self._is_compiled or self._num_profiles_left
+        if self._traced is None and can_examine and self._trace_is_due():
+            return self._examined_step()
         return self._timed_step
 
     def _begin_among_ranks(self) -> None:
@@ -171,32 +168,33 @@ class Instruments:
             self._look_at_warmup(perf_counter())
 
     @contextmanager
-    def _traced_step(self, batch: object = None) -> Iterator[None]:
-        """Enclose a step, or the rest of one for the sake of its `batch`."""
+    def _examined_step(self, batch: object = None) -> Iterator[None]:
+        """Enclose a step that is traced, or the rest of one for the sake of its `batch`.
+
+        One that runs compiled, as all others do, is profiled: only another one can be looked into if it compiles.
+        """
         unfreed = self.scale_values(), batch  # the allocator does not know what it did not see allocated
+        memory = self._memory.one_compiled_step if self._is_compiled else self._memory.one_step
         with self.aside():
-            with self._memory.one_step(), self._trace() as trace:
+            with memory(), self._examine() as examined:
                 self._clock.begin()
                 yield
                 self._clock.end(waits=None if self._waits is None else ())
             del unfreed
-            self._after_trace(trace.result)
+            self._num_profiles_left -= self._is_compiled
+            if examined.result is not None:
+                self._after_trace(examined.result)
             self._end_traced_step()
 
-    @contextmanager
-    def _profiled_step(self) -> Iterator[None]:
-        """Enclose a step that runs as all others do, compiled; only another one can be looked into if it compiles."""
-        unfreed = self.scale_values()
-        with self.aside():
-            with self._memory.one_compiled_step(), self._profile() as profiled:
-                self._clock.begin()
-                yield
-                self._clock.end(waits=None if self._waits is None else ())
-            del unfreed
-            self._num_profiles_left -= 1
-            if profiled.result is not None:
-                self._after_trace(profiled.result)
-            self._end_traced_step()
+    def _examine(self) -> AbstractContextManager[Trace | StepProfile]:
+        device = self._precision.device
+        data = [] if device.type == "cpu" else resident(self._data)
+        if self._is_compiled:
+            return profile_step(self._model, *self._optimizers, device=device, data=data, is_void=self._has_compiled)
+        return trace_step(self._model, *self._optimizers, data=data, region=self._precision.region)
+
+    def _has_compiled(self) -> bool:
+        return self._compilations.compiled
 
     def see_batch(self, batch: Any) -> bool:
         """Trace the rest of a timed step if its batch is in some tensor larger than that of each traced step.
@@ -211,7 +209,7 @@ class Instruments:
             return False
         if any(len(size) == len(one) and all(map(operator.le, size, one)) for one in traced):
             return False
-        self._timed_step.go_on_within(self._traced_step(batch))
+        self._timed_step.go_on_within(self._examined_step(batch))
         return True
 
     def _end_traced_step(self) -> None:
@@ -225,21 +223,6 @@ class Instruments:
         """Put what was compiled down to the current step."""
         if self._compilations.compiled:
             self._compilations.settle(self._num_steps_seen + 1, is_warmup=self._num_left_out is None)
-
-    def _profile(self) -> AbstractContextManager[StepProfile]:
-        device = self._precision.device
-        on_device = [] if device.type == "cpu" else resident(self._data)
-        return profile_step(
-            self._model,
-            *self._optimizers,
-            device=device,
-            data=on_device,
-            is_void=lambda: self._compilations.compiled,
-        )
-
-    def _trace(self) -> AbstractContextManager[Trace]:
-        on_device = [] if self._precision.device.type == "cpu" else resident(self._data)
-        return trace_step(self._model, *self._optimizers, data=on_device, region=self._precision.region)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -313,14 +296,12 @@ class Instruments:
         return [self._told(row) for row in rows]
 
     def summary(self) -> dict[str, float]:
-        """The run's figures after warm-up."""
         self._look_for_growth()
         times = self._with_efficiency(self._clock.summary()) | self._clock.overhead() | self._energy.summary()
         return self._told(times | self._sampler.summary() | self._memory.summary(self._use))
 
     @property
     def num_steps_seen(self) -> int:
-        """Steps of this process so far."""
         return self._num_steps_seen
 
     @property

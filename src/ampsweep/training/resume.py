@@ -197,6 +197,5 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, own: list[str], saved: Map
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    """The names of the optimizer's parameters, in its order."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]

@@ -12,19 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
-from ampsweep.data.base import Data
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
-from ampsweep.parallel.base import SINGLE, Parallel, Stop
-from ampsweep.precision import Precision
-from ampsweep.tasks.base import FollowsStep, Task
+from ampsweep.parallel.base import Stop
+from ampsweep.tasks.base import FollowsStep
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
+from ampsweep.training.build.built import Built
 from ampsweep.training.ending import DivergenceWatch, Ending
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.schedule import Schedule
-from ampsweep.training.turns import TrainedTurn
 from ampsweep.training.unread_rows import UnreadRows
 
 if TYPE_CHECKING:
@@ -51,7 +49,6 @@ class Step:
 
     @property
     def loss(self) -> Tensor:
-        """The sum of its turns' losses."""
         return _sum(self.losses.values())
 
     @property
@@ -65,15 +62,14 @@ class Trainer:
     """Trains one model for a number of optimizer steps.
 
     Args:
-        optimizers: by name.
-        turns: those of a step, in order.
+        built: the model and what it is trained with; the ranks of which this process is one call the same methods in
+            the same order.
         log: receives each history row, keyed by metric, and its step.
         progress: called with this trainer whenever rows were logged.
         save: writes a checkpoint of this trainer.
         seam_step: the step after which the training evaluates and hands itself to `keep`; the steps on both sides of it
             are logged. A trainer that begins there evaluates before its first step.
         watchdog: limits the time of an evaluation by itself.
-        parallel: the ranks of which this process is one; all call the same methods in the same order.
     """
 
     watch: "NumericsWatch | None" = None
@@ -81,29 +77,21 @@ class Trainer:
 
     def __init__(
         self,
+        built: Built,
         *,
-        model: nn.Module,
-        data: Data,
-        task: Task,
-        precision: Precision,
-        optimizers: Mapping[str, torch.optim.Optimizer],
-        turns: Sequence[TrainedTurn],
         schedule: Schedule,
         instruments: Instruments,
         config: TrainerConfig,
-        num_steps: int,
         log: Callable[[Mapping[str, float], int], None],
         progress: Callable[["Trainer"], None],
         save: Callable[["Trainer"], None],
         keep: Callable[["Trainer"], None],
         seam_step: int | None = None,
         watchdog: Watchdog = UNWATCHED,
-        parallel: Parallel = SINGLE,
     ) -> None:
-        self.parallel = parallel
-        self.model, self.data, self.task, self.precision = model, data, task, precision
-        self.optimizers, self.turns, self.schedule, self.instruments = optimizers, turns, schedule, instruments
-        self.config, self.num_steps = config, num_steps
+        self.model, self.data, self.task, self.precision = built.model, built.data, built.task, built.precision
+        self.optimizers, self.turns, self.num_steps = built.optimizers, built.turns, built.num_steps
+        self.parallel, self.schedule, self.instruments, self.config = built.parallel, schedule, instruments, config
         self._log, self._progress, self._save, self._watchdog = log, progress, save, watchdog
         self._keep = keep
         self._seam = () if seam_step is None else (seam_step, seam_step + 1)
@@ -114,22 +102,24 @@ class Trainer:
         self.next_batch = 0
         self.values: dict[str, float] = {}
         """The latest value of every logged metric."""
-        names = {turn.name for turn in turns}
-        self._rows = UnreadRows(precision.device, num_more=len(names) if len(names) > 1 else 0)
-        self._numbers = DivergenceWatch(precision.config.backoff_factor)
+        names = {turn.name for turn in self.turns}
+        self._rows = UnreadRows(self.precision.device, num_more=len(names) if len(names) > 1 else 0)
+        self._numbers = DivergenceWatch(self.precision.config.backoff_factor)
         self._flushed_s, self._flush_due_s = -math.inf, math.inf
         """Times of the ranks' common clock when rows were last logged and when the waiting rows are due."""
-        self._prepare = partial(as_model_input, dtype=precision.parameters_dtype, channels_last=config.channels_last)
-        self._autocast = precision.autocast()  # made once: torch asks the device whether it can, each time
-        self._backward = parallel.backward(precision)
+        self._prepare = partial(
+            as_model_input, dtype=self.precision.parameters_dtype, channels_last=config.channels_last
+        )
+        self._autocast = self.precision.autocast()  # made once: torch asks the device whether it can, each time
+        self._backward = self.parallel.backward(self.precision)
         self._parameters = {
             optimizer: [p for group in optimizer.param_groups for p in group["params"]]
-            for optimizer in optimizers.values()
+            for optimizer in self.optimizers.values()
         }
-        self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
-        self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in model.modules())
+        self._frozen = [(name, one) for name, one in self.model.named_parameters() if not one.requires_grad]
+        self._has_sparse_layers = any(getattr(layer, "sparse", None) is True for layer in self.model.modules())
         self._clips = config.max_grad_norm is not None or config.max_grad_value is not None
-        self.after_step = torch.no_grad()(task.after_step) if isinstance(task, FollowsStep) else _do_nothing
+        self.after_step = torch.no_grad()(built.task.after_step) if isinstance(built.task, FollowsStep) else _do_nothing
 
     def train(self, stop: Stop) -> Ending:
         """Train from the current step to the last one, or until something ends it."""
@@ -208,7 +198,6 @@ class Trainer:
         return self._prepare(batch)
 
     def evaluate(self) -> dict[str, float]:
-        """Compute the validation metrics."""
         with self._watchdog.over(lambda: f"the evaluation after step {self.step}"), self.instruments.aside():
             return self._evaluate()
 

@@ -24,7 +24,6 @@ class TrainedTurn:
     """True if the scale is updated after it, as an optimizer that has stepped is to step again, or the step ends."""
 
     def losses(self, model: nn.Module, batch: Any) -> Sequence[Tensor]:
-        """Compute the losses of a batch."""
         losses = self.loss(model, batch)
         return (losses,) if isinstance(losses, Tensor) else losses
 

@@ -11,6 +11,7 @@ from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.record.parts import as_json
 from ampsweep.record.typed import typed
+from ampsweep.training.build.built import Built
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.trainer import Trainer
 
@@ -28,13 +29,13 @@ class WatchedTrainer(Trainer):
         parts: the others of `Trainer`.
     """
 
-    def __init__(self, *, instruments: Instruments, **parts: Any) -> None:
+    def __init__(self, built: Built, *, instruments: Instruments, **parts: Any) -> None:
         assert isinstance(instruments, WatchedInstruments)
-        precision = parts["precision"]
+        precision: Any = built.precision  # whose methods this trainer's take the place of
         self._is_host = precision.device.type == "cpu"
         self._plain_unscale_, self._plain_step = precision.unscale_, precision.step
         precision.unscale_, precision.step = self._unscale_watched, self._step_watched
-        super().__init__(instruments=instruments, **parts)
+        super().__init__(built, instruments=instruments, **parts)
         self.watch: NumericsWatch = instruments.watch
         self._have_seen: set[torch.optim.Optimizer] = set()
         """Optimizers whose gradients have been looked at in this turn."""
@@ -110,7 +111,6 @@ class WatchedInstruments(Instruments):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Enclose work that is no ordinary step; see `Instruments.aside`."""
         began_s = perf_counter()
         with super().aside():
             yield
@@ -124,16 +124,13 @@ class WatchedInstruments(Instruments):
         return rows
 
     def observed(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps; see `Instruments.observed`."""
         return super().observed() | {"numerics": as_json(self.watch.numerics())}
 
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
-        """Go on from what was seen before; see `Instruments.go_on`."""
         super().go_on(observed, step, is_same_run=is_same_run)
         if "numerics" in observed:
             self.watch.load(typed(RunNumerics)(observed["numerics"]))
 
     def summary(self) -> dict[str, float]:
-        """The run's figures after warm-up."""
         cost_pct = self.watch.looks.cost_pct
         return super().summary() | ({} if cost_pct is None else {WATCH_PCT: cost_pct})

@@ -119,13 +119,13 @@ def trace_memory(
         if makers or shares_casts:
             around = _SharedCasts() if shares_casts else None
             entered.enter_context(observe(trainer.model, seen.note, around=around, places=makers))
-        live = [trace.live_bytes]
+        live = [trace.ledger.live_bytes]
         for _ in range(_NUM_STEPS):
-            seen.begins = trace.moment
+            seen.begins = trace.ledger.moment
             trainer.train_step()
             if between_steps is not None:
                 between_steps(trainer)
-            live.append(trace.live_bytes)
+            live.append(trace.ledger.live_bytes)
         return replace(seen.memory(trainer, growth_bytes=max(0, live[-1] - live[-2])), codes=functions.codes)
 
 
@@ -206,13 +206,13 @@ class _Seen:
         """Note what a call has made."""
         self._origins.note(call, args, kwargs, result)
         for tensor in tensors_in(result):
-            allocation = self.trace.allocation(tensor)
+            allocation = self.trace.ledger.find(tensor)
             if allocation is not None and allocation.born > 0 and allocation not in self._made:
                 self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
 
     def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
         """The memory of the last step."""
-        lives = self.trace.lives
+        lives, marked = self.trace.ledger.lives(), self.trace.ledger.marked_moment
         moment, num_bytes = _peak(lives, self.begins)
         alive = [one for one in lives.allocations if one.alive_at(moment)]
         held = tuple(self._held(one) for one in alive)
@@ -221,7 +221,7 @@ class _Seen:
         return TracedMemory(
             peak_bytes=num_bytes,
             peak=_by_category(alive),
-            end_of_forward=_by_category(one for one in lives.allocations if one.alive_at(self.trace.end_of_forward)),
+            end_of_forward=_by_category(one for one in lives.allocations if one.alive_at(marked)),
             held=held,
             growth_bytes=growth_bytes,
             phase=None if origin is None or origin.call is None else origin.call.phase,

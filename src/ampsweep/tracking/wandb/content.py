@@ -44,7 +44,6 @@ def run_name(record: RunRecord) -> str:
 
 
 def tracking_of(record: RunRecord) -> TrackingConfig:
-    """The run's settings of tracking."""
     return TrackingConfig(**hidden(record.config.get("tracking", {}), beside=record.config))
 
 

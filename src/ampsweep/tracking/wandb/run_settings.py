@@ -154,7 +154,6 @@ class WandbPlace:
         return cls(project=facts.project, entity=facts.entity, group=facts.group, sweep=facts.sweep)
 
     def facts(self) -> dict[str, Any]:
-        """The place as a record has it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def settings(self, tags: list[str]) -> "wandb.Settings":

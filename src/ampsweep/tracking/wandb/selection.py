@@ -40,7 +40,6 @@ class Selection:
         return cls(names[0], names[1], sweep, tuple(sorted(groups)))
 
     def __str__(self) -> str:
-        """The address of the selection."""
         names = (self.entity, self.project, self.sweep)
         path = "/".join(quote(name, safe="") for name in names if name is not None)
         query = "&".join(f"group={quote(group, safe='')}" for group in self.groups)

@@ -90,7 +90,6 @@ class _Service:
                 self._access(config)
 
     def serve(self, client: "Connection[Any, Any]") -> None:
-        """Serve one client until it ends."""
         opening: Prepare | Check | Open | Publish | Complete = client.recv()
         match opening:
             case Publish():

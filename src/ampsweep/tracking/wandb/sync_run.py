@@ -207,7 +207,6 @@ def _tables(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _is_of(file: "File", record: RunRecord) -> bool:
-    """Tell whether the file holds this record."""
     unreadable: tuple[type[Exception], ...] = (ValueError, *lost_errors())  # storage may not give it either
     with tempfile.TemporaryDirectory() as here:
         record.write(Path(here))

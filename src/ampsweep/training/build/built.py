@@ -199,7 +199,6 @@ def steps_of(config: Config, data: Data, num_turns: int = 1) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy and torch on every device."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -8,7 +8,6 @@ from typing import Final
 
 import torch
 
-from ampsweep.config.device_names import choices
 from ampsweep.config.errors import UserError
 from ampsweep.launch.device_lock import Tell, free_devices
 from ampsweep.launch.signals import StopRequest
@@ -109,7 +108,8 @@ def run_devices(name: str) -> tuple[RunDevice, ...]:
     """
     if name == "auto":
         return _partitions(os.environ) or _alike_accelerators() or (_CPU,)
-    found = tuple(_named(name, one) for one in choices(name))
+    kind, colon, places = name.partition(":")
+    found = tuple(_named(name, f"{kind}:{place}" if colon else kind) for place in places.split("/"))
     if len(found) > 1 and len(models := {one.name: one for one in found}) > 1:
         told = ", ".join(f"{one} is a {model}" for model, one in models.items())
         raise UserError(f"device={name}: {told}, and runs on different ones do not pair")

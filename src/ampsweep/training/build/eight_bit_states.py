@@ -55,20 +55,18 @@ def eight_bit_class(
     Raises:
         UserError: torchao has none, or is not installed.
     """
-    is_compiled = device is not None and device.type == "cuda"
-    if state_dtype is None:
-        _make_tables()
-        return _stepping(target, is_compiled=is_compiled)
-    known = EIGHT_BITS[state_dtype]
-    if target not in known:
-        named, has = getattr(target, "__name__", target), " and ".join(one.__name__ for one in known)
-        raise UserError(f"{key}.state_dtype={state_dtype}: torchao has no 8-bit {named}; it has {has}")
-    try:
-        module = import_torchao("torchao.optim", f"{key}.state_dtype={state_dtype}")
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    if state_dtype is not None:
+        known = EIGHT_BITS[state_dtype]
+        if target not in known:
+            named, has = getattr(target, "__name__", target), " and ".join(one.__name__ for one in known)
+            raise UserError(f"{key}.state_dtype={state_dtype}: torchao has no 8-bit {named}; it has {has}")
+        try:
+            module = import_torchao("torchao.optim", f"{key}.state_dtype={state_dtype}")
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        target = getattr(module, known[target])
     _make_tables()
-    return _stepping(getattr(module, known[target]), is_compiled=is_compiled)
+    return _stepping(target, is_compiled=device is not None and device.type == "cuda")
 
 
 def update_of(class_name: str) -> str:

@@ -340,11 +340,9 @@ class _OneOptimizer:
         if getattr(target, "__module__", "").partition(".")[0] != "torch":  # it knows for itself
             return {}
         device = self.device or next(iter(self.parameters.values())).device
-        available = has_fused_kernels(target, device.type)
-        if available and any(hasattr(one, "device_mesh") for one in self.parameters.values()):  # DTensors
-            available = has_fused_kernels_for_shards(target)
-        if given.get("fused") and not available:
-            raise UserError(f"{self.key}.fused=true: torch has no fused {target.__name__} on {device.type}")
+        why_not = self._why_not_fused(target, device)
+        if given.get("fused") and why_not is not None:
+            raise UserError(f"{self.key}.fused=true: {why_not}")
         if given.get("fused") and given.get("foreach"):
             raise UserError(f"{self.key}.fused=true with {self.key}.foreach=true: an optimizer has one implementation")
         if given.get("capturable") and device.type not in (able := _get_capturable_supported_devices()):
@@ -352,26 +350,25 @@ class _OneOptimizer:
                 f"{self.key}.capturable=true: torch's {target.__name__} can be captured on {', '.join(able)}, not on "
                 f"{device.type}"
             )
-        if available and device.type == "cpu":
-            for dtype in {one.dtype for one in self.parameters.values()} & _HALF:
-                if leaves_parameters_unchanged(target, dtype):
-                    available = False
-                    if given.get("fused"):
-                        named = str(dtype).removeprefix("torch.")
-                        raise UserError(
-                            f"{self.key}.fused=true: the step of torch's fused {target.__name__} on this CPU leaves "
-                            f"parameters in {named} as they are"
-                        )
-        if sparse := [name for name in self.parameters if name in self.sparse]:
-            available = False
-            if given.get("fused"):
-                raise UserError(f"{self.key}.fused=true: torch fuses no step of the sparse gradient of {sparse[0]}")
-        others_than_real = [name for name, one in self.parameters.items() if not one.is_floating_point()]
-        if given.get("fused") and others_than_real:
-            raise UserError(f"{self.key}.fused=true: torch fuses no step of complex {others_than_real[0]}")
-        available = available and not others_than_real
-        others = any(given.get(key) for key in _KERNELS)
-        return {"fused": True} if available and "fused" not in given and not others else {}
+        is_chosen = "fused" in given or any(given.get(key) for key in _KERNELS)
+        return {} if is_chosen or why_not is not None else {"fused": True}
+
+    def _why_not_fused(self, target: Callable[..., Any], device: torch.device) -> str | None:
+        """Find what fused kernels of torch's own class cannot do here; a clause, or None."""
+        is_sharded = any(hasattr(one, "device_mesh") for one in self.parameters.values())  # DTensors
+        if not has_fused_kernels(target, device.type) or (is_sharded and not has_fused_kernels_for_shards(target)):
+            return f"torch has no fused {target.__name__} on {device.type}"
+        for dtype in {one.dtype for one in self.parameters.values()} & _HALF if device.type == "cpu" else ():
+            if leaves_parameters_unchanged(target, dtype):
+                named = str(dtype).removeprefix("torch.")
+                step = f"the step of torch's fused {target.__name__} on this CPU"
+                return f"{step} leaves parameters in {named} as they are"
+        for name, one in self.parameters.items():
+            if name in self.sparse:
+                return f"torch fuses no step of the sparse gradient of {name}"
+            if not one.is_floating_point():
+                return f"torch fuses no step of complex {name}"
+        return None
 
     def _groups(self, betas: Any) -> list[Any]:
         """The parameters: those that no group matches first, then the groups in their order."""
