@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ampsweep.data.base import WHOLE, Share
 from ampsweep.data.seeding import Permutation, Shuffle
-from ampsweep.data.share import WHOLE, Share
 
 LARGE = 200_003
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 1000, 65_536, 65_537, 65_539, 2**17, LARGE]

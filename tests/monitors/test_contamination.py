@@ -13,9 +13,8 @@ import torch
 from devices import needs_cuda
 
 from ampsweep.monitors import processors
-from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, judge
+from ampsweep.monitors.contamination import MAX_FOREIGN_CORES, Evidence, UseBeforeRun, UseDuringRun, judge
 from ampsweep.monitors.nvml import NvmlDevice
-from ampsweep.monitors.other_processes import UseBeforeRun, UseDuringRun
 from ampsweep.monitors.processors import ProcessorUse, ProcessorWindow, num_available_cores, own_processes
 from ampsweep.text import GIB, plural
 

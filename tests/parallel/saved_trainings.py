@@ -16,8 +16,8 @@ from trainings import CPU, strategy_of
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import ParallelConfig
 from ampsweep.parallel.base import SINGLE
+from ampsweep.training.checkpoint import rng_state
 from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.random_state import rng_state
 from ampsweep.training.resume import resume, take_checkpoint
 
 SETTINGS = replace(PRECISION_MODES["amp_fp16"], init_scale=2.0**20, growth_interval=4)

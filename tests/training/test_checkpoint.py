@@ -21,10 +21,11 @@ from ampsweep.training.checkpoint import (
     CheckpointError,
     load_checkpoint,
     require_same_model,
+    restore_rng_state,
+    rng_state,
     save_checkpoint,
 )
 from ampsweep.training.found_checkpoint import find_checkpoint
-from ampsweep.training.random_state import restore_rng_state, rng_state
 
 CPU = torch.device("cpu")
 NET = nn.Linear(3, 2)

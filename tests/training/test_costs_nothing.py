@@ -23,8 +23,8 @@ from ampsweep.precision import Precision
 from ampsweep.tasks.base import turns_of
 from ampsweep.tasks.regression import Regression
 from ampsweep.training.build.built import Built
+from ampsweep.training.build.learning_rates import Schedule
 from ampsweep.training.instruments import Instruments
-from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 from ampsweep.training.turns import trained_turns
 

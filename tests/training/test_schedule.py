@@ -13,8 +13,7 @@ from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import SchedulerConfig
-from ampsweep.training.build.learning_rates import check_rates
-from ampsweep.training.schedule import Schedule
+from ampsweep.training.build.learning_rates import Schedule, check_rates
 
 PEAK = 0.5
 SHAPES = {

@@ -21,6 +21,8 @@ from ampsweep.tracking.wandb.api import WandbError
 from ampsweep.tracking.wandb.copy import copy_runs
 from ampsweep.tracking.wandb.selection import SCHEME, Selection
 
+_ROOT: Final = Path("wandb_reports")
+
 
 def report_command(arguments: Namespace) -> int:
     """Rebuild and show the comparison that the command line asks for; returns the exit code.
@@ -94,9 +96,6 @@ def _draw(document: Document, picture: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         write_comparison(document, Path(directory))
         take_screenshot(Path(directory) / HTML_NAME, picture)
-
-
-_ROOT: Final = Path("wandb_reports")
 
 
 def copied_runs(address: str, directory: Path | None) -> Path:

@@ -9,15 +9,13 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.data.base import batch_to_device
+from ampsweep.data.base import WHOLE, Share, batch_to_device
 from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.item_batches import Collate, ItemBatches, checked_length
 from ampsweep.data.seeding import Shuffle, require_batch
-from ampsweep.data.share import WHOLE, Share
 from ampsweep.data.worker_processes import why_not_sent
-from ampsweep.data.worker_settings import ReadTiming, WorkerSettings
-from ampsweep.data.workers import Workers
+from ampsweep.data.workers import ReadTiming, Workers, WorkerSettings
 from ampsweep.tracing.host_memory import is_measuring
 
 _NUM_SAMPLES = 8

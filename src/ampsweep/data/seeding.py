@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ampsweep.data.share import WHOLE, Share
+from ampsweep.data.base import WHOLE, Share
 
 _TABLE_UP_TO: Final = 2**16
 """Longest order that is drawn as a table. Longer ones are computed item by item, which needs no memory; of few items a

@@ -10,16 +10,15 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from ampsweep.argument_checks import require_positive
-from ampsweep.data.base import batch_to_device
+from ampsweep.data.base import WHOLE, Share, batch_to_device
 from ampsweep.data.copied_ahead import CopiedAhead
 from ampsweep.data.fingerprint import batch_digest, digest
 from ampsweep.data.generators import OwnGenerators, seeded
 from ampsweep.data.item_batches import Collate
 from ampsweep.data.seeding import seed_of
-from ampsweep.data.share import WHOLE, Share
 from ampsweep.data.stream_reader import StreamReader
 from ampsweep.data.worker_processes import why_not_sent
-from ampsweep.data.worker_settings import ReadTiming, WorkerSettings
+from ampsweep.data.workers import ReadTiming, WorkerSettings
 
 _NUM_SAMPLES: Final = 8
 _END: Final = object()

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
+from ampsweep.data.base import Share
 from ampsweep.data.fingerprint import batch_probe
 from ampsweep.data.item_batches import Collate
-from ampsweep.data.share import Share
 from ampsweep.data.stream_items import StreamBatch, StreamItems
 from ampsweep.data.workers import Workers
 from ampsweep.tracing.host_memory import is_measuring

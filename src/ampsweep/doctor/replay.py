@@ -15,9 +15,9 @@ from ampsweep.data.base import Data
 from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import assemble_trainer
 from ampsweep.training.build.built import build
+from ampsweep.training.checkpoint import restore_rng_state, rng_state
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import in_parts, load_parts
-from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.resume import resume
 
 

@@ -16,6 +16,9 @@ from ampsweep.text import GIB
 
 _PEAKS: Final = ("device/memory_used_gib", "memory/process_gib")
 """Metrics summarized by their maximum; the others by their mean."""
+MIN_STRETCH_S: Final = 2.0
+"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., "Part-time Power Measurements",
+SC 2024, arXiv:2312.02741), so a reading can be that old: at most 5 % of this time, and too much of a shorter one."""
 
 
 class DeviceSampler:
@@ -183,11 +186,6 @@ def _open(device: torch.device) -> _Gpu | _Cpu | None:
         return _Cpu()
     nvml = NvmlDevice.open(device)
     return None if nvml is None else _Gpu(nvml)
-
-
-MIN_STRETCH_S: Final = 2.0
-"""Shortest stretch that counts. The counter is updated every 20 to 100 ms (Yang et al., "Part-time Power Measurements",
-SC 2024, arXiv:2312.02741), so a reading can be that old: at most 5 % of this time, and too much of a shorter one."""
 
 
 class EnergyMeter:

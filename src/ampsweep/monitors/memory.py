@@ -19,6 +19,8 @@ _WITH_STATISTICS: Final = ("cuda", "xpu")
 """Devices whose allocator remembers its peaks."""
 _FARTHEST_LOOK: Final = 32
 """Most steps between two looks at the allocator's growth."""
+_MAX_EVENTS: Final = 100_000
+"""Events kept per device; older ones are dropped. Each takes some hundred bytes in the file."""
 
 
 class MemoryMonitor:
@@ -218,10 +220,6 @@ class Counted:
     """Requests since the process began for which the device was full, so that unused memory was given back first."""
     num_refused: int
     """Requests since the process began that were refused even then."""
-
-
-_MAX_EVENTS: Final = 100_000
-"""Events kept per device; older ones are dropped. Each takes some hundred bytes in the file."""
 
 
 class MemorySnapshot:

@@ -1,9 +1,8 @@
 """The view into the steps of a training: magnitudes of its layers' values, and gradients that are not finite."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Final
 from weakref import ref
@@ -27,6 +26,7 @@ from ampsweep.monitors.step_clock import Stopwatch
 from ampsweep.numeric_formats import FLOAT16
 from ampsweep.precision import Precision
 from ampsweep.record.numerics import INPUT_LAYER, Magnitudes, RunNumerics, TensorKind
+from ampsweep.tracing.ledger import tensors_in
 
 _GRADIENTS: Final = ("activation_gradient", "gradient")
 
@@ -177,7 +177,7 @@ class NumericsWatch:
 
     def _on_input(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         with self.own_time:
-            for tensor in _tensors_in((args, kwargs)):
+            for tensor in tensors_in((args, kwargs)):
                 self._take("activation", INPUT_LAYER, tensor)
 
     def _on_output(self, module: nn.Module, _: Any, output: Any) -> None:
@@ -186,7 +186,7 @@ class NumericsWatch:
             return
         with self.own_time:
             is_recomputed = torch._C._current_autograd_node() is not None  # torch has no public name for it
-            for tensor in _tensors_in(output):
+            for tensor in tensors_in(output):
                 if not tensor.is_floating_point() or not tensor.dim() or self._is_known(tensor):
                     continue  # a tensor without dimensions is a loss, which autocast has in float32
                 if not is_recomputed:  # by activation checkpointing
@@ -248,18 +248,3 @@ def _has_gradient(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.layout == parameter.layout and gradient.stride() == parameter.stride():
         return taken(flat(gradient)) != 0
     return torch.ones_like(taken(flat(parameter)), dtype=torch.bool)
-
-
-def _tensors_in(output: Any) -> Iterator[Tensor]:
-    """All tensors of what a module returns: also in the fields of dataclasses."""
-    if is_dataclass(output) and not isinstance(output, type | dict):
-        for one in fields(output):
-            yield from _tensors_in(getattr(output, one.name))
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from _tensors_in(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
-            yield from _tensors_in(value)
-    elif isinstance(output, Tensor):
-        yield output

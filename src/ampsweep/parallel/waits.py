@@ -11,6 +11,8 @@ from torch.autograd import Variable
 
 Moment = Any
 """A moment as a step's clock takes it: seconds on the host, or an event in the queue of the stream that computes."""
+_LONGEST_S: Final = 0.1
+"""The longest time to wait: by then it is no thread that was about to."""
 
 
 class Waits:
@@ -74,10 +76,6 @@ class Waits:
 
 def _nothing() -> None:
     pass
-
-
-_LONGEST_S: Final = 0.1
-"""The longest time to wait: by then it is no thread that was about to."""
 
 
 @contextmanager

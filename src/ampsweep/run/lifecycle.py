@@ -20,9 +20,9 @@ from ampsweep.launch.garbage_collection import collect_new_garbage_only
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.slurm import own_job, why_stopped
 from ampsweep.launch.watchdog import Watchdog
+from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.environment import environment
 from ampsweep.monitors.memory import MemorySnapshot
-from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.base import SINGLE, Parallel
 from ampsweep.precision.arithmetic import exact_or_rounded, kept_bits, kinds_in
 from ampsweep.precision.proof import contradictions

@@ -14,7 +14,7 @@ import torch
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
 from ampsweep.launch.signals import StopRequest
-from ampsweep.monitors.other_processes import UseBeforeRun
+from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
 from ampsweep.parallel.faults import RankFault
 from ampsweep.parallel.group import Group, joined, store_of

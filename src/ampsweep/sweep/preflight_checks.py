@@ -19,8 +19,8 @@ from ampsweep.data.base import Data, Validatable
 from ampsweep.launch.device_lock import check_lock
 from ampsweep.launch.signals import StopRequest
 from ampsweep.launch.watchdog import TimeLimitError, Watchdog, interrupt_main_thread
+from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.memory import why_no_snapshot
-from ampsweep.monitors.other_processes import UseBeforeRun
 from ampsweep.parallel.fitting import check_fit, unused
 from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason

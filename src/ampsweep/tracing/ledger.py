@@ -1,8 +1,8 @@
 """The ledger of a device's storages: their bytes, their category, and when they were made and freed."""
 
 import weakref
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -343,19 +343,22 @@ def _united(spans: list[_Span], added: _Span) -> list[_Span]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
+    """All tensors in nested lists, tuples, mappings and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from tensors_in(getattr(value, one.name))
 
 
 def plain_tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts; instead of one that wraps others, such as a DTensor, these, and
+    """All tensors in nested values; instead of one that wraps others, such as a DTensor, these, and
     instead of a sparse one its indices and values."""
     for tensor in tensors_in(value):
         if tensor.is_sparse:

@@ -13,6 +13,21 @@ from ampsweep.text import GIB
 from ampsweep.tracing.feeding import StorageCounter
 from ampsweep.tracing.ledger import Ledger, tensors_in
 
+_LARGEST_CONTEXT: Final = GIB
+"""The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
+processes, which may have ended when the run begins."""
+_SIGNS: Final = (
+    "DefaultCPUAllocator",
+    "MPS backend out of memory",
+    "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",
+)
+"""Texts of out-of-memory errors without an exception type of their own: from the allocators of the CPU and of mps, and
+from CUDA and its libraries (cuBLAS, cuDNN), which take memory past torch's allocator."""
+_NO_ENGINE: Final = "unable to find an engine to execute this computation"
+"""Text of cuDNN's convolutions once no algorithm is left to try. ATen/native/cudnn/Conv_v8.cpp tries one after another,
+and goes on to the next whether one cannot do it or torch's allocator has no room for its workspace."""
+
 
 class MemoryLimitError(torch.OutOfMemoryError):
     """Raised by an operator that took more tensor memory than the limit leaves."""
@@ -69,11 +84,6 @@ class TensorBytes(StorageCounter):  # type: ignore[no-untyped-call]
         if self._limit_bytes is not None and taken > 0 and before + taken > self._limit_bytes:
             raise MemoryLimitError(taken, before, self._limit_bytes)
         self.peak_bytes = max(self.peak_bytes, before + taken)
-
-
-_LARGEST_CONTEXT: Final = GIB
-"""The largest part of what is in use beside the allocator that is taken for a context; the rest belongs to other
-processes, which may have ended when the run begins."""
 
 
 class MemoryLimit:
@@ -150,19 +160,6 @@ def _total(device: torch.device) -> int:
     if device.type == "cpu":
         return int(psutil.virtual_memory().total)
     return int(torch.cuda.get_device_properties(device).total_memory)
-
-
-_SIGNS: Final = (
-    "DefaultCPUAllocator",
-    "MPS backend out of memory",
-    "CUDA error: out of memory",
-    "STATUS_ALLOC_FAILED",
-)
-"""Texts of out-of-memory errors without an exception type of their own: from the allocators of the CPU and of mps, and
-from CUDA and its libraries (cuBLAS, cuDNN), which take memory past torch's allocator."""
-_NO_ENGINE: Final = "unable to find an engine to execute this computation"
-"""Text of cuDNN's convolutions once no algorithm is left to try. ATen/native/cudnn/Conv_v8.cpp tries one after another,
-and goes on to the next whether one cannot do it or torch's allocator has no room for its workspace."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

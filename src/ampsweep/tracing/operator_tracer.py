@@ -13,8 +13,8 @@ from torch.utils.module_tracker import ModuleTracker
 
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.feeding import StorageCounter
+from ampsweep.tracing.flops import OperationCensus
 from ampsweep.tracing.ledger import Ledger, tensors_in
-from ampsweep.tracing.operation_census import OperationCensus
 
 _PARAMETERS: Final = ({"parameters"}, {"communication"})
 """The categories of parameters: of whole ones, or of those gathered from the ranks that have a shard each."""

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.flops import formulas, recomputations
 from ampsweep.tracing.host_memory import delivered_bytes, is_measuring, is_reading, quiet_profiler
-from ampsweep.tracing.ledger import plain_tensors_in
+from ampsweep.tracing.ledger import Allocation, plain_tensors_in
 from ampsweep.tracing.step import TracedStep
 
 _BACKWARD: Final = "autograd::engine::evaluate_function"
@@ -121,33 +121,20 @@ class _GradientsNoted:
         self._gradients.update(_storages(found))
 
 
-@dataclass(slots=True, eq=False)
-class _Allocation:
-    """Bytes that the step allocated, from one moment to another (nanoseconds)."""
-
-    num_bytes: int
-    born: int
-    died: int | None = None
-    category: MemoryCategory = "temporary"
-
-    def alive_at(self, moment: int) -> bool:
-        return self.born <= moment and (self.died is None or moment < self.died)
-
-
 _Change = tuple[int, Literal["engine", "engine over", "memory", "reading", "delivery"], int, int]
 """A moment in nanoseconds, its kind, and two numbers: address and bytes of memory; bytes of a batch."""
 
 
 class _Timeline:
-    """The allocations of a step and its backward passes, in the order of time."""
+    """The allocations of a step and its backward passes, in the order of time; moments are nanoseconds."""
 
     def __init__(self, roots: Sequence[Any], device: torch.device) -> None:
         self._backwards: list[tuple[int, int]] = []
-        self.allocations: list[_Allocation] = []
-        self._alive: dict[int, _Allocation] = {}
-        self._by_address: dict[int, list[_Allocation]] = {}
-        batch: _Allocation | None = None
-        read: dict[int, _Allocation] | None = None
+        self.allocations: list[Allocation] = []
+        self._alive: dict[int, Allocation] = {}
+        self._by_address: dict[int, list[Allocation]] = {}
+        batch: Allocation | None = None
+        read: dict[int, Allocation] | None = None
         """Allocations of the reading of a batch that are alive; None where no batch is being read."""
         for moment, kind, address, num_bytes in sorted(self._changes(roots, device), key=lambda change: change[0]):
             if kind == "reading":
@@ -160,9 +147,10 @@ class _Timeline:
                 if read is not None:
                     read.pop(address, None)
             elif read is not None:
-                read[address] = self._alive[address] = _Allocation(num_bytes, moment)  # counts if it is the batch's
+                # It counts if it is the batch's.
+                read[address] = self._alive[address] = Allocation(num_bytes, "temporary", moment)
             else:
-                self._alive[address] = allocation = _Allocation(num_bytes, moment)
+                self._alive[address] = allocation = Allocation(num_bytes, "temporary", moment)
                 self.allocations.append(allocation)
                 self._by_address.setdefault(address, []).append(allocation)
 
@@ -222,8 +210,8 @@ class _Timeline:
             allocation.died = moment
 
     def _deliver(
-        self, moment: int, num_bytes: int, last: _Allocation | None, made: Sequence[_Allocation]
-    ) -> _Allocation | None:
+        self, moment: int, num_bytes: int, last: Allocation | None, made: Sequence[Allocation]
+    ) -> Allocation | None:
         """Count a batch: of what its reading has made as much as it has, the rest as memory of the data's or NumPy's.
 
         That rest is another's from the next batch on.
@@ -239,7 +227,7 @@ class _Timeline:
             self.allocations.append(allocation)
         if num_bytes <= 0:
             return None
-        rest = _Allocation(num_bytes, moment, category="other")
+        rest = Allocation(num_bytes, "other", moment)
         self.allocations.append(rest)
         return rest
 

@@ -12,9 +12,9 @@ from ampsweep.data.base import Data, stop_workers
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.monitors.memory import MemorySnapshot
 from ampsweep.training.build.built import Built
+from ampsweep.training.build.learning_rates import Schedule
 from ampsweep.training.build.optimizer import is_fused
 from ampsweep.training.instruments import Instruments
-from ampsweep.training.schedule import Schedule
 from ampsweep.training.trainer import Trainer
 
 WARMUP_SECONDS: Final = 2.0

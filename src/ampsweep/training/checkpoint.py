@@ -1,15 +1,18 @@
 """Checkpoints: everything a run needs to go on exactly where it was, written so that a crash loses nothing."""
 
 import pickle
+import random
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -176,3 +179,46 @@ def _mapped(value: Any, name: str, owner: str, put: Put) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_mapped(one, f"{name}.{number}", owner, put) for number, one in enumerate(value))
     return value
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """State of Python's, NumPy's and torch's generators, as tensors and plain numbers."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def restore_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Continue the generators where `rng_state` left them; a device that was not saved keeps its seed."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type == "mps" and "mps" in state:
+        torch.mps.set_rng_state(state["mps"])
+
+
+def fresh_rng_state(state: dict[str, Any], rank: int, world_size: int, device: torch.device) -> dict[str, Any]:
+    """Derive the generators of a rank from a `state` that is of another number of ranks: a function of these three."""
+    origin = state["torch"].numpy().tobytes() + f"{rank} of {world_size}".encode()
+    seed = int.from_bytes(blake2b(origin, digest_size=8).digest())
+    name, keys, position, has_gauss, cached = np.random.RandomState(seed % 2**32).get_state(legacy=True)
+    fresh: dict[str, Any] = {
+        "python": random.Random(seed).getstate(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.Generator().manual_seed(seed).get_state(),
+    }
+    if device.type in ("cuda", "mps"):
+        fresh[device.type] = torch.Generator(device).manual_seed(seed).get_state()
+    return fresh

@@ -14,12 +14,12 @@ from ampsweep.training.checkpoint import (
     Checkpoint,
     CheckpointError,
     checkpoint_of,
+    fresh_rng_state,
     load_checkpoint,
     read_content,
     with_tensors,
 )
 from ampsweep.training.checkpoint_manifest import STATE, DamagedError, Manifest, own_file
-from ampsweep.training.random_state import fresh_rng_state
 
 _DAMAGED: Final = ".damaged"
 

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from ampsweep.metrics import MEASURED
 from ampsweep.monitors.compilation import CompilationWatch
-from ampsweep.monitors.contamination import Evidence
+from ampsweep.monitors.contamination import Evidence, UseDuringRun
 from ampsweep.monitors.device_peaks import Efficiency
 from ampsweep.monitors.device_sampler import DeviceSampler, EnergyMeter, read_energy_j
 from ampsweep.monitors.environment import effective_flags
 from ampsweep.monitors.memory import MemoryMonitor, MemorySnapshot
-from ampsweep.monitors.other_processes import UseDuringRun
 from ampsweep.monitors.scaler import ScaleMonitor
 from ampsweep.monitors.step_clock import StepClock
 from ampsweep.parallel.waits import Waits

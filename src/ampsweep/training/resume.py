@@ -17,10 +17,9 @@ from ampsweep.record import LAST
 from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
-from ampsweep.training.checkpoint import Checkpoint, by_parameter, save_checkpoint
+from ampsweep.training.checkpoint import Checkpoint, by_parameter, restore_rng_state, rng_state, save_checkpoint
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
-from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.trainer import Trainer
 
 

@@ -18,11 +18,11 @@ from ampsweep.tasks.base import FollowsStep
 from ampsweep.tracing.feeding import fed
 from ampsweep.training.batches import as_model_input
 from ampsweep.training.build.built import Built
+from ampsweep.training.build.learning_rates import Schedule
+from ampsweep.training.checkpoint import restore_rng_state, rng_state
 from ampsweep.training.ending import DivergenceWatch, Ending
 from ampsweep.training.evaluate import evaluate
 from ampsweep.training.instruments import Instruments
-from ampsweep.training.random_state import restore_rng_state, rng_state
-from ampsweep.training.schedule import Schedule
 from ampsweep.training.unread_rows import UnreadRows
 
 if TYPE_CHECKING:

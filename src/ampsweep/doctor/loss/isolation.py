@@ -13,7 +13,7 @@ from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
 from ampsweep.precision import Precision
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.training.random_state import restore_rng_state, rng_state
+from ampsweep.training.checkpoint import restore_rng_state, rng_state
 
 
 class ModuleErrors:

@@ -35,6 +35,12 @@ _OF_RANK: Final = (
     *(f"{category}_bytes" for category in MEMORY_CATEGORIES),
 )
 """Columns of the table of ranks, as in the record; then the peak's bytes by category."""
+_MAX_BINS: Final = 512
+"""The most that a histogram on W&B may have."""
+_COLUMNS: Final = (
+    *("kind", "layer", "dtype", "steps", "elements", "zeros", "nonfinite", "max_abs"),
+    *("lowest_exponent", "highest_exponent", "unchanged_pct"),
+)
 
 
 def run_name(record: RunRecord) -> str:
@@ -204,14 +210,6 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> "wandb.Tabl
     import wandb
 
     return wandb.Table(list(columns), [list(row) for row in rows])
-
-
-_MAX_BINS: Final = 512
-"""The most that a histogram on W&B may have."""
-_COLUMNS: Final = (
-    *("kind", "layer", "dtype", "steps", "elements", "zeros", "nonfinite", "max_abs"),
-    *("lowest_exponent", "highest_exponent", "unchanged_pct"),
-)
 
 
 def numerics_shown(directory: Path) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ampsweep.tracking.wandb.core import CORE_SILENT, Sending, abandon_wandb, kill_wandb_core, sendings
-from ampsweep.tracking.wandb.core_log import met
+from ampsweep.tracking.wandb.core import CORE_SILENT, Sending, abandon_wandb, kill_wandb_core, met, sendings
 from ampsweep.tracking.wandb.library import NO_ANSWER, Login, TooLongError, lost_errors
 from ampsweep.tracking.wandb.server import Heartbeat
 

@@ -21,8 +21,7 @@ from ampsweep.tracking.wandb.content import (
     send_record,
     tracking_of,
 )
-from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core
-from ampsweep.tracking.wandb.core_log import opening_of, refused_file
+from ampsweep.tracking.wandb.core import end_wandb, kill_wandb_core, opening_of, refused_file
 from ampsweep.tracking.wandb.library import NO_ANSWER, current_login
 from ampsweep.tracking.wandb.outage import OutageWatch, Patience, SeenServer
 from ampsweep.tracking.wandb.server import is_stopped
