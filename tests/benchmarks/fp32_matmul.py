@@ -14,8 +14,7 @@ import torch
 from rounds import machine, spread
 from torch import nn
 
-from ampsweep.config.modes import FP32_MATMULS
-from ampsweep.config.schema import PrecisionConfig
+from ampsweep.config.schema import FP32_MATMULS, PrecisionConfig
 from ampsweep.models.mlp import MLP
 from ampsweep.precision.arithmetic import kept_bits
 from ampsweep.precision.flags import fp32_arithmetic

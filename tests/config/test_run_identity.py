@@ -8,8 +8,8 @@ import pytest
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.identity import LATER_KEYS, config_hash, pair_key, run_directory_name, workload_hash
-from ampsweep.config.modes import DOTTED_ARM_KEYS, FP32_MATMULS, PRECISION_MODES, arm_label, arm_of, report_order
-from ampsweep.config.schema import ParallelConfig, PrecisionConfig
+from ampsweep.config.modes import DOTTED_ARM_KEYS, PRECISION_MODES, arm_label, arm_of, report_order
+from ampsweep.config.schema import FP32_MATMULS, ParallelConfig, PrecisionConfig
 from ampsweep.run.request import identity
 
 WITHOUT_RESULT = {

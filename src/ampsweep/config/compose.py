@@ -1,7 +1,7 @@
 """Compose every point of a command line before anything starts, exactly as Hydra will compose it for the jobs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -222,10 +222,8 @@ def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
         raise UserError(f"{' '.join(overrides)}: one of the keys is below a value that has none") from error
 
 
-@contextmanager
-def _hydra() -> Iterator[None]:
-    with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-        yield
+def _hydra() -> AbstractContextManager[None]:
+    return initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3")
 
 
 @contextmanager

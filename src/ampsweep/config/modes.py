@@ -127,9 +127,6 @@ PRECISION_MODES: Final[Mapping[str, PrecisionConfig]] = {name: mode.settings for
 """The settings of each mode, for Python callers; `precision=NAME` composes to the same."""
 
 
-FP32_MATMULS: Final = ("highest", "high", "medium")
-"""Ways to compute float32 matmuls by torch's names (`torch.set_float32_matmul_precision`), the most precise first."""
-
 EMULATED_CASTS: Final = "emulate_precision_casts"
 """A field that has an effect in compiled code alone, so that settings of precision by themselves do not tell of it."""
 

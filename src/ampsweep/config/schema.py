@@ -11,15 +11,27 @@ from typing import Any, Final
 
 from omegaconf import MISSING
 
+from ampsweep.complaints import COMPLAINTS
+
 COUNTS_WITH: Final = "counts_with"
 """Under this name the metadata of a field hold the key without which it has no effect, and the values that key must
 have: if there are none, any but null and false."""
 COMMAND: Final = "ampsweep"
 """Stands in the place of that key for the command, a training or another one."""
+ALLOWED: Final = "allowed"
+"""Under this name the metadata of a field hold the only values that it, or an item of its list, may have besides
+null."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
+FP32_MATMULS: Final = ("highest", "high", "medium")
+"""Ways to compute float32 matmuls by torch's names (`torch.set_float32_matmul_precision`), the most precise first."""
 
 
 def _with(key: str, *values: str) -> dict[str, Any]:
     return {COUNTS_WITH: (key, values)}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {ALLOWED: values}
 
 
 def counts_with(value: Any, values: Collection[str]) -> bool:
@@ -33,10 +45,10 @@ class PrecisionConfig:
 
     mode: str = MISSING
     """Name of the mode these values started from."""
-    parameters: str = "float32"
+    parameters: str = field(default="float32", metadata=_one_of(*DTYPES))
     """dtype of the parameters, gradients and optimizer state: float32, bfloat16 or float16."""
     autocast: bool = False
-    dtype: str = "float32"
+    dtype: str = field(default="float32", metadata=_one_of(*DTYPES))
     """dtype that autocast computes in; without autocast the same as `parameters`."""
     cache_enabled: bool = field(default=True, metadata=_with("precision.autocast"))
     """Autocast keeps its half-precision copy of a weight for reuse within a forward pass."""
@@ -47,10 +59,12 @@ class PrecisionConfig:
     growth_interval: int = field(default=2000, metadata=_with("precision.grad_scaler"))
     tf32: bool = False
     """float32 matmuls and convolutions may run in TF32."""
-    fp32_matmul: str | None = field(default=None, metadata=_with("precision.parameters", "float32"))
+    fp32_matmul: str | None = field(
+        default=None, metadata=_with("precision.parameters", "float32") | _one_of(*FP32_MATMULS)
+    )
     """Arithmetic of float32 matmuls, and of nothing else: highest, high or medium, torch's names for float32, TF32 (or
     three products of bfloat16) and bfloat16. None: as `tf32` says, high or highest."""
-    eval: str = field(default="full", metadata=_with("precision.autocast"))
+    eval: str = field(default="full", metadata=_with("precision.autocast") | _one_of("full", "autocast"))
     """`full`: evaluate without autocast; `autocast`: evaluate under the autocast the training uses."""
     fp32_modules: list[str] = field(default_factory=list, metadata=_with("precision.autocast"))
     """Patterns (fnmatch) of the names of modules that compute in float32 under autocast, with all within them."""
@@ -303,7 +317,7 @@ class TrainerConfig:
     """Steps are left out of times, power and energy until this much time has passed, too. None: 2 on an accelerator,
     whose clocks rise under load; 0 on a CPU."""
     grad_accum_steps: int = 1
-    accumulate_dtype: str | None = None
+    accumulate_dtype: str | None = field(default=None, metadata=_one_of(*DTYPES))
     """dtype of the gradients, in which those of micro-batches are added up: float32, bfloat16 or float16. None: that of
     the parameters."""
     max_grad_norm: float | None = None
@@ -333,14 +347,18 @@ class TrainerConfig:
 class ParallelConfig:
     """The processes of a training, one a device, and how they share its work."""
 
-    strategy: str = "single"
+    strategy: str = field(default="single", metadata=_one_of("single", "ddp", "fsdp2"))
     """single: one process; ddp: each has the whole model, and gradients are averaged; fsdp2: parameters, gradients and
     optimizer state are sharded."""
     num_processes: int | None = None
     """None: one for each accelerator here, or as many as torchrun has started."""
-    reduce_dtype: str | None = field(default=None, metadata=_with("parallel.strategy", "ddp", "fsdp2"))
+    reduce_dtype: str | None = field(
+        default=None, metadata=_with("parallel.strategy", "ddp", "fsdp2") | _one_of(*DTYPES)
+    )
     """dtype in which gradients are added up across processes. None: that of the parameters."""
-    mixed_precision: str = field(default="policy", metadata=_with("parallel.strategy", "fsdp2"))
+    mixed_precision: str = field(
+        default="policy", metadata=_with("parallel.strategy", "fsdp2") | _one_of("policy", "autocast")
+    )
     """fsdp2 in an autocast mode. policy: parameters are cast as they are gathered (MixedPrecisionPolicy), and the whole
     forward pass computes in that dtype; autocast: they are gathered as they are, and autocast casts."""
     blocks: list[str] = field(default_factory=list, metadata=_with("parallel.strategy", "fsdp2"))
@@ -359,7 +377,7 @@ class ParallelConfig:
 
 @dataclass(kw_only=True)
 class TrackingConfig:
-    mode: str = "auto"
+    mode: str = field(default="auto", metadata=_one_of("auto", "online", "offline", "disabled"))
     """auto: online where there is a key, else offline; or online, offline, disabled."""
     project: str = field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "ampsweep"))
     entity: str | None = None
@@ -380,7 +398,7 @@ class ReportConfig:
     """The arm that the others are compared with."""
     margin_pct: float = 1.0
     """Loss gap, in percent of the baseline's loss, within which two arms count as having learned the same."""
-    objective: str = "time"
+    objective: str = field(default="time", metadata=_one_of("time", "energy"))
     """time or energy: what the recommended arm takes least of, up to the loss that the baseline ends at."""
     memory_gib: float | None = None
     """Memory that the recommended arm must fit into: peak of allocated tensor bytes, on the fullest rank. None: that of
@@ -410,7 +428,7 @@ class SeamConfig:
 class PredictConfig:
     """Settings of `ampsweep predict`, and of the predictions that a training makes for itself."""
 
-    target: str = field(default="auto", metadata=_with(COMMAND, "predict"))
+    target: str = field(default="auto", metadata=_with(COMMAND, "predict") | _one_of("auto", "cpu", "cuda"))
     """Device whose memory is predicted: cpu or cuda; auto is the kind that `device` means."""
     memory_gib: float | None = field(default=None, metadata=_with(COMMAND, "predict"))
     """Memory that the largest batch must fit into: what torch's allocator may take; on the CPU the tensors' bytes."""
@@ -435,7 +453,7 @@ class PredictConfig:
 class DoctorConfig:
     """Settings of `ampsweep doctor`."""
 
-    complaints: list[str] = field(default_factory=list, metadata=_with(COMMAND, "doctor"))
+    complaints: list[str] = field(default_factory=list, metadata=_with(COMMAND, "doctor") | _one_of(*COMPLAINTS))
     """The complaints that are examined: types, loss, numerics, memory, speed. Empty: all."""
     steps: int = field(default=20, metadata=_with(COMMAND, "doctor"))
     """Steps that are taken at most in each replay."""

@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from ampsweep.complaints import COMPLAINTS
 from ampsweep.config.errors import UserError
-from ampsweep.config.modes import EIGHT_BIT_STATES, FP32_MATMULS, PRECISION_MODES, mode_of, step_dtypes
+from ampsweep.config.modes import EIGHT_BIT_STATES, PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
+    ALLOWED,
     COMPONENTS,
     OPTIMIZERS,
     Config,
@@ -21,10 +21,7 @@ from ampsweep.config.schema import (
 from ampsweep.config.seam import precision_before_seam
 from ampsweep.redaction import hide
 
-DTYPES = ("float32", "bfloat16", "float16")
-OBJECTIVES = ("time", "energy")
 STATE_DTYPES = ("float32", "bfloat16", *EIGHT_BIT_STATES)
-STRATEGIES = ("single", "ddp", "fsdp2")
 _OWN = "ampsweep."
 _MAY_BE_ZERO = {"dropout", "label_smoothing", "num_workers", "warmup_steps", "warmup_seconds"}
 _COUNTS = {"num_workers", "prefetch_factor", "num_val_batches"}
@@ -48,24 +45,23 @@ def check(config: Config) -> None:
 def _faults(config: Config) -> Iterator[str]:
     values = asdict(config)
     yield from _not_finite("", values)
+    for one in fields(config):
+        yield from _not_allowed(one.name, getattr(config, one.name))
     yield from _precision(config.precision)
-    yield from _trainer(config.trainer)
+    if config.trainer.steps is None and config.trainer.epochs is None:
+        yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
     yield from _parallel(config)
     yield from _optimizer(config.optimizer)
     yield from _scheduler(config.scheduler)
     for group in ("data", "model", "task"):  # a model takes sizes from its data
         yield from _component(group, getattr(config, group))
     yield from _gradient_penalty(config.task, config.trainer, config.parallel.strategy)
-    yield from _choice("tracking.mode", config.tracking.mode, ("auto", "online", "offline", "disabled"))
-    yield from _choice("report.objective", config.report.objective, OBJECTIVES)
     if mode_of(config.report.baseline) is None:
         modes = ", ".join(PRECISION_MODES)
         yield f"report.baseline={config.report.baseline}: must be an arm, which begins with its mode: {modes}"
     yield from _predict(config.predict)
     yield from _seam(config)
     yield from _numerics(config)
-    for complaint in config.doctor.complaints:
-        yield from _choice("doctor.complaints", complaint, COMPLAINTS)
     for group, part in values.items():
         for key, value in part.items() if group not in COMPONENTS and isinstance(part, dict) else ():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -80,6 +76,15 @@ def _faults(config: Config) -> Iterator[str]:
     yield from _device(config.device)
 
 
+def _not_allowed(group: str, part: Any) -> Iterator[str]:
+    """Find the values that the metadata of their fields do not allow."""
+    for one in fields(part) if is_dataclass(part) else ():
+        value = getattr(part, one.name)
+        for item in value if isinstance(value, list) else [value]:
+            if ALLOWED in one.metadata and item is not None:
+                yield from _choice(f"{group}.{one.name}", item, one.metadata[ALLOWED])
+
+
 def _device(name: str) -> Iterator[str]:
     places = name.partition(":")[2].split("/")
     if not re.fullmatch(r"auto|cpu|(?!cpu:)[a-z]+(:\d+(/\d+)*)?", name):
@@ -90,11 +95,6 @@ def _device(name: str) -> Iterator[str]:
 
 def _precision(precision: PrecisionConfig) -> Iterator[str]:
     yield from _choice("precision.mode", precision.mode, tuple(PRECISION_MODES))
-    yield from _choice("precision.dtype", precision.dtype, DTYPES)
-    yield from _choice("precision.parameters", precision.parameters, DTYPES)
-    yield from _choice("precision.eval", precision.eval, ("full", "autocast"))
-    if precision.fp32_matmul is not None:
-        yield from _choice("precision.fp32_matmul", precision.fp32_matmul, FP32_MATMULS)
     if precision.autocast and precision.dtype == "float32":
         yield "precision.autocast=true with precision.dtype=float32: autocast computes in bfloat16 or float16"
     if not precision.autocast and precision.dtype not in (precision.parameters, PRECISION_MODES[precision.mode].dtype):
@@ -117,19 +117,8 @@ def _precision(precision: PrecisionConfig) -> Iterator[str]:
         yield f"precision.backoff_factor={precision.backoff_factor:g}: must lie between 0 and 1"
 
 
-def _trainer(trainer: TrainerConfig) -> Iterator[str]:
-    if trainer.steps is None and trainer.epochs is None:
-        yield "trainer.steps and trainer.epochs are both null; one of them must say how long to train"
-    if trainer.accumulate_dtype is not None:
-        yield from _choice("trainer.accumulate_dtype", trainer.accumulate_dtype, DTYPES)
-
-
 def _parallel(config: Config) -> Iterator[str]:
     parallel = config.parallel
-    yield from _choice("parallel.strategy", parallel.strategy, STRATEGIES)
-    yield from _choice("parallel.mixed_precision", parallel.mixed_precision, ("policy", "autocast"))
-    if parallel.reduce_dtype is not None:
-        yield from _choice("parallel.reduce_dtype", parallel.reduce_dtype, DTYPES)
     if not all(isinstance(pattern, str) and pattern for pattern in parallel.blocks):
         yield f"parallel.blocks={parallel.blocks}: must be a list of patterns of module names"
     if parallel.strategy != "single" and config.trainer.accumulate_dtype is not None:
@@ -288,7 +277,6 @@ def seam_too_late(step: int, num_steps: int) -> str:
 
 
 def _predict(predict: PredictConfig) -> Iterator[str]:
-    yield from _choice("predict.target", predict.target, ("auto", "cpu", "cuda"))
     if predict.memory_gib is not None and predict.memory_gib > _LARGEST_GIB:
         yield f"predict.memory_gib={predict.memory_gib:g}: must be at most {_LARGEST_GIB}"
     for batch_size in predict.batch_sizes or ():

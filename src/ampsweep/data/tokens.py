@@ -1,6 +1,6 @@
 """Token ids from a memory-mapped file, as nanoGPT writes them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +112,7 @@ def _whole(path: str, dtype: str) -> TokenFile:
 
 def _split(file: TokenFile, val_fraction: float) -> tuple[TokenFile, TokenFile]:
     num_train = round(len(file) * (1 - val_fraction))
-    return (
-        TokenFile(file.path, file.dtype, 0, num_train),
-        TokenFile(file.path, file.dtype, num_train, len(file)),
-    )
+    return replace(file, stop=num_train), replace(file, start=num_train)
 
 
 def _fingerprint_parts(file: TokenFile) -> list[str | bytes]:

@@ -1,7 +1,7 @@
 """Peak arithmetic and memory bandwidth of devices, and the share of the peak that a training uses (MFU)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -238,9 +238,4 @@ class Efficiency:
         """The denominator of the share, its source, and a share that was refused; None where no peak is known."""
         if self._peak is None:
             return None
-        peak: dict[str, Any] = {
-            "tflops_per_sec": self._peak.tflops_per_sec,
-            "by_dtype": self._peak.by_dtype,
-            "source": self._peak.source,
-        }
-        return peak if self._refused is None else peak | {"refused": self._refused}
+        return asdict(self._peak) | ({} if self._refused is None else {"refused": self._refused})

@@ -101,19 +101,12 @@ class MagnitudeTable:
         return 100 * unchanged / updated if updated else None
 
 
-def selected(
-    kind: TensorKind, layer: str, tensor: Tensor, *, is_scaled: bool = False, with_extremes: bool = True
-) -> SelectedElements | None:
-    """Take a selection of a floating-point tensor; nothing waits for the device. None of an empty one.
-
-    Args:
-        with_extremes: look at all elements for the largest magnitude.
-    """
+def selected(kind: TensorKind, layer: str, tensor: Tensor, *, is_scaled: bool = False) -> SelectedElements | None:
+    """Take a selection of a floating-point tensor; nothing waits for the device. None of an empty one."""
     tensor = flat(tensor)
     if not tensor.numel():
         return None
-    extremes = tuple(tensor.aminmax()) if with_extremes else ()
-    return SelectedElements(kind, layer, tensor.dtype, taken(tensor), extremes, is_scaled)
+    return SelectedElements(kind, layer, tensor.dtype, taken(tensor), tuple(tensor.aminmax()), is_scaled)
 
 
 def flat(tensor: Tensor) -> Tensor:
