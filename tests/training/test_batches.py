@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from ampsweep.training.batches import as_model_input
+from ampsweep.data.base import as_model_input
 
 IMAGES, LABELS = torch.ones(2, 3, 4, 4), torch.tensor([0, 1])
 

@@ -1,4 +1,4 @@
-"""The protocol of data, as the training loop uses it, its shares, and the transfer of batches to the device."""
+"""The protocol of data, as the training loop uses it, its shares, and its batches in the form that the model takes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -273,3 +273,25 @@ def map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Change every tensor in a batch; a list becomes a tuple, other values stay."""
     changed = map_tensors(batch, change)
     return tuple(changed) if type(changed) is list else changed
+
+
+def as_model_input(batch: Any, dtype: torch.dtype, *, channels_last: bool) -> Any:
+    """Convert a batch: floating-point tensors to `dtype` and, on request, images (N, C, H, W) to channels-last layout.
+
+    Integer tensors (tokens, labels) stay as they are.
+    """
+    if type(batch) is tuple and not channels_last:  # the usual case, in every step: nothing would change
+        for value in batch:
+            if not isinstance(value, Tensor) or (value.dtype != dtype and value.is_floating_point()):
+                break
+        else:
+            return batch
+
+    def converted(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        if channels_last and tensor.dim() == 4:
+            return tensor.to(dtype, memory_format=torch.channels_last)
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+    return map_tensors(batch, converted)

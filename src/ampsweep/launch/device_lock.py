@@ -145,7 +145,7 @@ class DeviceLock:
         return release
 
 
-def locks_of(devices: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[DeviceLock]:
+def locks_of(devices: Sequence[str]) -> list[DeviceLock]:
     """The locks of `devices` (names such as "cpu" or "cuda:1") in the order in which they are taken.
 
     A CPU of which a process may use some cores only is held by these: processes that share no physical core do not
@@ -156,7 +156,7 @@ def locks_of(devices: Sequence[str], environment: Mapping[str, str] = os.environ
     """
     found: dict[Path, DeviceLock] = {}
     for device in devices:
-        path = lock_path(device, environment)
+        path = lock_path(device, os.environ)
         cores = _allowed_cores() if device == "cpu" else None
         if cores is None:
             found[path] = DeviceLock(device, path)

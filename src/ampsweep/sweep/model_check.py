@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
-from ampsweep.data.base import Data, stop_workers
+from ampsweep.data.base import Data, as_model_input, stop_workers
 from ampsweep.precision.fp32_modules import find_modules
 from ampsweep.record.parts import LinearShape
 from ampsweep.tasks.base import FollowsStep, HasTurns, OutputError, Task, Turn, turns_of
@@ -23,7 +23,6 @@ from ampsweep.tracing.calls import noting_linear_calls
 from ampsweep.tracing.feeding import map_tensors
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.memory_limit import TensorBytes
-from ampsweep.training.batches import as_model_input
 from ampsweep.training.build.built import build_model
 from ampsweep.training.build.instantiate import build_component
 from ampsweep.training.turns import trained_parts

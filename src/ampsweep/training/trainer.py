@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ampsweep.config.schema import TrainerConfig
+from ampsweep.data.base import as_model_input
 from ampsweep.launch.watchdog import UNWATCHED, Watchdog
 from ampsweep.parallel.base import Stop
 from ampsweep.tasks.base import FollowsStep
 from ampsweep.tracing.feeding import fed
-from ampsweep.training.batches import as_model_input
 from ampsweep.training.build.built import Built
 from ampsweep.training.build.learning_rates import Schedule
 from ampsweep.training.checkpoint import restore_rng_state, rng_state
