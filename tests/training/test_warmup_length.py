@@ -45,7 +45,7 @@ def trained(clock, *overrides):
     enclose = own._traced_step
 
     def note():
-        traced.append(own._num_steps_seen + 1)
+        traced.append(own.num_steps_seen + 1)
         return enclose()
 
     own._traced_step = note

@@ -72,7 +72,8 @@ class Ledger:
         self.is_host = device.type == "cpu" if is_host is None else is_host
         self.moment = 0
         """Births and deaths so far."""
-        self._live = 0
+        self.live_bytes = 0
+        """Bytes alive now."""
         self.held_bytes = 0
         """Bytes that existed from the beginning."""
         self.peak_bytes = 0
@@ -81,10 +82,6 @@ class Ledger:
         self._noted: tuple[int, int] | None = None
         """Bytes alive at the moment noted last, and the moment."""
         self._marked: tuple[int, int] | None = None
-
-    @property
-    def live_bytes(self) -> int:
-        return self._live
 
     def find(self, tensor: Tensor) -> Allocation | None:
         """The allocation under a tensor, or None where it is unknown."""
@@ -172,7 +169,7 @@ class Ledger:
 
     def note(self) -> None:
         """Note this moment, in which a backward pass begins, until `mark` tells whose."""
-        self._noted = self._live, self.moment
+        self._noted = self.live_bytes, self.moment
 
     def mark(self) -> None:
         """Mark the moment noted last if more bytes were alive in it than at the moment marked before."""
@@ -244,7 +241,7 @@ class Ledger:
         allocation = Allocation(num_bytes, category, born)
         if self._keeps_history:
             self._allocations.append(allocation)
-        self._live += num_bytes
+        self.live_bytes += num_bytes
         return allocation
 
     def _count_used(self, known: "_Known", span: "_Span") -> None:
@@ -255,7 +252,7 @@ class Ledger:
         known.used = _united(known.used, span)
         added = sum(end - begin for begin, end in known.used) - before
         known.allocation.num_bytes += added
-        self._live += added
+        self.live_bytes += added
         self.held_bytes += added
         self.peak_bytes += added
         self._noted, self._marked = (
@@ -278,8 +275,8 @@ class Ledger:
         self._look_at_peak()
 
     def _look_at_peak(self) -> None:
-        if self._live > self.peak_bytes:
-            self.peak_bytes, self.peak_moment = self._live, self.moment
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_moment = self.live_bytes, self.moment
 
     def _on_death(self, key: int, _: weakref.ref[torch.UntypedStorage]) -> None:
         self._forget(key)
@@ -295,7 +292,7 @@ class Ledger:
     def _free(self, allocation: Allocation) -> None:
         self.moment += 1
         allocation.died = self.moment
-        self._live -= allocation.num_bytes
+        self.live_bytes -= allocation.num_bytes
 
     def _alive_at(self, moment: int) -> dict[MemoryCategory, int]:
         return self._sum(allocation for allocation in self._allocations if allocation.alive_at(moment))

@@ -77,7 +77,9 @@ class Instruments:
     ) -> None:
         self._model, self._optimizers, self._precision, self._data = model, optimizers, precision, data
         device, scaler = precision.device, precision.config
-        self._warmup_steps, self._warmup_seconds, self._num_steps_seen = warmup_steps, warmup_seconds, 0
+        self._warmup_steps, self._warmup_seconds = warmup_steps, warmup_seconds
+        self.num_steps_seen = 0
+        """Steps of this process so far."""
         self._warmup_began_s = 0.0
         self._num_left_out: int | None = None
         """Steps that warm-up took; None while it lasts."""
@@ -162,7 +164,7 @@ class Instruments:
             self._settle_compilations()
         if self._growth is not None and (num_slowed := self._growth.step_ended()):
             self._clock.mark_warmup(num_slowed)
-        self._num_steps_seen += 1
+        self.num_steps_seen += 1
         if self._num_left_out is None:
             self._look_at_warmup(perf_counter())
 
@@ -214,21 +216,21 @@ class Instruments:
     def _end_traced_step(self) -> None:
         self._settle_compilations()
         self._clock.mark_traced()
-        self._num_steps_seen += 1
+        self.num_steps_seen += 1
         self._warmup_began_s = perf_counter()  # the device had little to do until now
         self._look_at_warmup(self._warmup_began_s, is_traced=True)
 
     def _settle_compilations(self) -> None:
         """Put what was compiled down to the current step."""
         if self._compilations.compiled:
-            self._compilations.settle(self._num_steps_seen + 1, is_warmup=self._num_left_out is None)
+            self._compilations.settle(self.num_steps_seen + 1, is_warmup=self._num_left_out is None)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Enclose work that is no ordinary step (evaluation, a checkpoint); leaving waits for the device to do it."""
         self.wait()
         self._look_for_growth()
-        self._energy.end(self._num_steps_seen)
+        self._energy.end(self.num_steps_seen)
         self._sampler.pause()
         self._others.pause()
         yield
@@ -236,7 +238,7 @@ class Instruments:
         if self._growth is not None:
             self._growth.begin()  # nor did what was allocated for it
         if self._num_left_out is not None:
-            self._energy.begin(self._num_steps_seen)
+            self._energy.begin(self.num_steps_seen)
             self._sampler.resume()
             self._others.resume()
         self._clock.restart()
@@ -250,7 +252,7 @@ class Instruments:
             self._applied_on_host += ends_step
             return
         sampling = self._clock.sampling
-        began = self.now() if self._num_steps_seen % sampling == sampling // 2 else None
+        began = self.now() if self.num_steps_seen % sampling == sampling // 2 else None
         scale = self._precision.scale()
         assert scale is not None
         self._scale.observe(scale, ends_step=ends_step)
@@ -300,13 +302,9 @@ class Instruments:
         return self._told(times | self._sampler.summary() | self._memory.summary(self._use))
 
     @property
-    def num_steps_seen(self) -> int:
-        return self._num_steps_seen
-
-    @property
     def num_warmup_steps(self) -> int:
         """Steps that warm-up took so far."""
-        return self._num_steps_seen if self._num_left_out is None else self._num_left_out
+        return self.num_steps_seen if self._num_left_out is None else self._num_left_out
 
     def absent(self) -> dict[str, str]:
         """Figures that the device can tell and that `summary` lacks, by metric key: clauses on why.
@@ -316,7 +314,7 @@ class Instruments:
         if self._emulated is not None:
             return dict.fromkeys(_OF_EMULATION, "the mode is emulated on this device")
         found = self._sampler.absent()
-        if self._num_steps_seen and not self._clock.summary():
+        if self.num_steps_seen and not self._clock.summary():
             found["perf/step_ms"] = self._why_untimed()
         return found
 
@@ -398,18 +396,18 @@ class Instruments:
 
         It is not the last one of warm-up, if that has more than two steps: the next ones find the device cold.
         """
-        if self._num_steps_seen == 0:
+        if self.num_steps_seen == 0:
             return False
         # A fused optimizer makes its state in a skipped step, too; SGD without momentum never has any.
         has_stepped = self.counts_on_device or self._applied_on_host > self._applied_before
         has_state = all(optimizer.state for optimizer in self._optimizers)
-        return has_stepped or has_state or self._num_steps_seen + 2 >= self._warmup_steps
+        return has_stepped or has_state or self.num_steps_seen + 2 >= self._warmup_steps
 
     def _look_at_warmup(self, now_s: float, *, is_traced: bool = False) -> None:
         """See after a step whether warm-up is over; a traced step does not end it."""
-        if self._num_steps_seen == self._warmup_steps:
+        if self.num_steps_seen == self._warmup_steps:
             self._memory.after_warmup()
-        has_lasted = self._num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
+        has_lasted = self.num_steps_seen >= self._warmup_steps and now_s - self._warmup_began_s >= self._warmup_seconds
         if has_lasted and self._num_left_out is None and not is_traced:
             self._end_warmup()
 
@@ -417,7 +415,7 @@ class Instruments:
         self._traced_batches.append(self._batch_size)
         if traced.peak_bytes > (self._use.peak_bytes or -1):
             self._use, self._unreported = self._memory.of_step(traced), True
-            self._use.step = None if self._growth else self.steps_before + self._num_steps_seen + 1
+            self._use.step = None if self._growth else self.steps_before + self.num_steps_seen + 1
         if self._traced is not None:
             return
         self._traced = traced
@@ -433,7 +431,7 @@ class Instruments:
         return times | self._efficiency.figures(times["perf/step_ms"])
 
     def _why_untimed(self) -> str:
-        if self._num_left_out is not None and self._num_steps_seen > self._num_left_out:
+        if self._num_left_out is not None and self.num_steps_seen > self._num_left_out:
             return "each step after warm-up was traced, compiled something or made the allocator grow"
         seconds = f" and {self._warmup_seconds:g} s" if self._warmup_seconds else ""
         return f"the training ended before its warm-up ({self._warmup_steps} steps{seconds}) was over"
@@ -450,9 +448,9 @@ class Instruments:
 
     def _end_warmup(self) -> None:
         self.wait()
-        self._num_left_out = self._num_steps_seen
+        self._num_left_out = self.num_steps_seen
         self._clock.end_warmup()
-        self._energy.begin(self._num_steps_seen)
+        self._energy.begin(self.num_steps_seen)
         self._compilations.begin()
         if self._growth is not None:
             self._growth.begin()

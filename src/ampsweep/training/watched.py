@@ -85,14 +85,14 @@ class WatchedInstruments(Instruments):
     def step(self) -> AbstractContextManager[None]:
         """Enclose one optimizer step: time it, trace it or look into it, as is due."""
         chosen = super().step()
-        number = self.steps_before + self._num_steps_seen + 1
+        number = self.steps_before + self.num_steps_seen + 1
         is_due = chosen is self._timed_step and self.watch.looks.is_due(number)
         return self._looked_step(number) if is_due else chosen
 
     @contextmanager
     def _looked_step(self, number: int) -> Iterator[None]:
         looks, has_queue = self.watch.looks, self._precision.device.type != "cpu"
-        mean_s = looks.steps_s / self._num_steps_seen if self._num_steps_seen else None
+        mean_s = looks.steps_s / self.num_steps_seen if self.num_steps_seen else None
         with super().aside():
             began_s = perf_counter()
             with self.watch.look():
@@ -106,7 +106,7 @@ class WatchedInstruments(Instruments):
             looks.looked(max(self.watch.own_time.seconds, more_s))
             self._settle_compilations()
             self._clock.mark_traced()
-            self._num_steps_seen += 1
+            self.num_steps_seen += 1
             self._look_at_warmup(perf_counter(), is_traced=True)
 
     @contextmanager
