@@ -41,7 +41,7 @@ def adapted(train=None, val=None, **changes):
 def test_items_arrive_as_default_collate_makes_them():
     batch = adapted().train_batch(0)
     assert torch.equal(batch["inputs"] ** 2, batch["labels"].float())
-    assert batch["name"] == tuple(f"item {number:.0f}" for number in batch["inputs"])
+    assert batch["name"] == [f"item {number:.0f}" for number in batch["inputs"]]
 
 
 def test_pairs_arrive_as_pairs():
