@@ -42,13 +42,13 @@ def trained(clock, *overrides):
 
     training.trainer.data = TimedData()
     own = training.trainer.instruments
-    enclose = own._traced_step
+    enclose = own._examined_step
 
     def note():
         traced.append(own.num_steps_seen + 1)
         return enclose()
 
-    own._traced_step = note
+    own._examined_step = note
     training.train()
     return own, traced
 

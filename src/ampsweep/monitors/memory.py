@@ -54,25 +54,22 @@ class MemoryMonitor:
             self._retried = self._counted().num_retried
 
     @contextmanager
-    def one_step(self) -> Iterator[None]:
-        """Take the allocator's peak of the code inside by itself; the other peaks include it."""
-        if self._device.type == "cpu":
+    def one_step(self, *, is_profiled: bool = False) -> Iterator[None]:
+        """Take the allocator's peak of the code inside by itself; the other peaks include it.
+
+        The profile of a step that `is_profiled` has the peak on a host.
+        """
+        if self._device.type == "cpu" and not is_profiled:
             with measure_host_peak() as self._host_peak:
                 yield
             return
-        with self.one_compiled_step():
-            yield
-
-    @contextmanager
-    def one_compiled_step(self) -> Iterator[None]:
-        """Do the same for a step that is profiled, whose profile has the peak on a host."""
         self._count_anew()
         yield
         if self._allocator is not None:
             self._step_peak = self._counted().allocated_peak
 
     def of_step(self, traced: TracedStep) -> MemoryUse:
-        """Bytes of the step that was traced inside `one_step`, or profiled inside `one_compiled_step`, for the record.
+        """Bytes of the step that was traced or profiled inside `one_step`, for the record.
 
         The allocator's own peak covers, on cuda and xpu, everything that this process has on the device; on the CPU
         only what the step used and allocated, which of a profiled step is the peak itself; elsewhere it is absent.

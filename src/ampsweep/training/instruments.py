@@ -175,9 +175,8 @@ class Instruments:
         One that runs compiled, as all others do, is profiled: only another one can be looked into if it compiles.
         """
         unfreed = self.scale_values(), batch  # the allocator does not know what it did not see allocated
-        memory = self._memory.one_compiled_step if self._is_compiled else self._memory.one_step
         with self.aside():
-            with memory(), self._examine() as examined:
+            with self._memory.one_step(is_profiled=self._is_compiled), self._examine() as examined:
                 self._clock.begin()
                 yield
                 self._clock.end(waits=None if self._waits is None else ())
