@@ -10,7 +10,7 @@ import torch
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.record.parts import as_json
-from ampsweep.record.typed import typed
+from ampsweep.record.reading import converted
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.trainer import Trainer
 
@@ -131,7 +131,7 @@ class WatchedInstruments(Instruments):
         """Go on from what was seen before; see `Instruments.go_on`."""
         super().go_on(observed, step, is_same_run=is_same_run)
         if "numerics" in observed:
-            self.watch.load(typed(RunNumerics)(observed["numerics"]))
+            self.watch.load(converted(observed["numerics"], RunNumerics))
 
     def summary(self) -> dict[str, float]:
         """The run's figures after warm-up."""
