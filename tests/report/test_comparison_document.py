@@ -180,8 +180,8 @@ def test_seeds_recorded_before_and_after_an_edit_of_the_source_pair_and_the_repo
     ]
     document = document_of(entries)
     assert {row["arm"]: row["n"] for row in rows(document, "arms")}["amp_bf16"] == "2", "both seeds pair"
-    said = "the runs were made by 2 states of ampsweep's source, which keep no runs of one version from pairing"
-    assert f"{said}: 0.1.0+aaaaaaaa (2 runs), 0.1.0+bbbbbbbb (2 runs)" in " ".join(markdown(document).split())
+    said = "The runs were made by 2 states of ampsweep's source, which keep no runs of one version from pairing"
+    assert f"{said}: 0.1.0+aaaaaaaa (2 runs), 0.1.0+bbbbbbbb (2 runs)" in printed(document)
 
 
 def test_with_two_seeds_the_spread_within_runs_is_told():
