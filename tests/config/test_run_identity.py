@@ -136,7 +136,7 @@ def test_runs_pair_on_the_same_device_and_data_alone(fact):
     assert pair(config, **fact) != pair(config)
 
 
-def test_an_edit_of_the_packages_source_unpairs_nothing_another_version_does(monkeypatch):
+def test_another_version_unpairs_runs_an_edited_source_does_not(monkeypatch):
     config = CONFIGS["gpt on text"]
     before = pair(config)
     monkeypatch.setattr(own_identity, "code_version", lambda: "0.1.0+00000000")

@@ -23,14 +23,14 @@ def max_memory_allocated(program, target):
     for moment, number, is_birth in events(lives):
         while len(peaks) < len(moments) and moment > moments[len(peaks)]:
             peaks.append(allocator.max_allocated)
-            allocator.reset_peaks()
+            allocator.max_allocated = allocator.allocated
         if is_birth:
             allocator.allocate(number, int(lives.sizes[number]))
         else:
             allocator.free(number)
     for _ in moments[len(peaks) :]:
         peaks.append(allocator.max_allocated)
-        allocator.reset_peaks()
+        allocator.max_allocated = allocator.allocated
     return peaks
 
 

@@ -171,7 +171,7 @@ def test_the_environment_is_said_once_and_differences_by_run(gpu_runs):
     assert different in rows(document, "environment_differing")
 
 
-def test_seeds_recorded_before_and_after_an_edit_of_the_source_pair_and_the_report_says_so():
+def test_seeds_of_two_states_of_the_source_pair_and_are_noted():
     states = {0: "0.1.0+aaaaaaaa", 1: "0.1.0+bbbbbbbb"}
     entries = [
         run(arm, seed, step_ms=step_ms, environment={"code_version": states[seed]})

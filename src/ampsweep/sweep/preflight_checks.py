@@ -26,9 +26,8 @@ from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
-from ampsweep.sweep.memory_check import too_large
+from ampsweep.sweep.device_checks import too_large, with_precision
 from ampsweep.sweep.model_check import CheckedModel, check_model
-from ampsweep.sweep.precision_check import with_precision
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
