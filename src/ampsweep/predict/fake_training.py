@@ -68,9 +68,7 @@ class FakeTraining:
         """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
 
         Args:
-            batch_size: samples in a micro-batch.
             step: the number of the step, 2 or more, whose batches it has.
-            evaluates: whether an evaluation follows.
 
         Raises:
             UserError: the data does not have that many items.

@@ -69,10 +69,7 @@ class Interpolation:
 class MemoryByBatchSize:
     """The memory of a training step at any batch size; two are traced at once, others where that is needed.
 
-    Args:
-        trace: returns the step at a batch size.
-        has_batch: tells whether the data has a batch of this size.
-        batch_size: the one the user trains with.
+    `batch_size` is the one the user trains with.
     """
 
     def __init__(

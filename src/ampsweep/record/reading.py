@@ -35,7 +35,6 @@ def read_object(path: Path, noun: str, schema: int) -> dict[str, Any]:
     """Read a file that holds one JSON object of this schema, as it was written.
 
     Args:
-        path: the file.
         noun: what it should be, such as `a run record`.
         schema: the number under its key `schema`.
 

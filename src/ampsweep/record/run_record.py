@@ -179,7 +179,6 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
     """Find all records at or below `directory` in the order of their paths, as (run directory, record).
 
     Args:
-        directory: the top directory.
         mentioning: read only records whose text contains this; searching costs a tenth of reading.
     """
     unreadable: list[RecordError] = []

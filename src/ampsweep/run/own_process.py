@@ -28,8 +28,6 @@ def run_in_own_process(
     """Train in a fresh process and return the record, which holds the outcome, whatever it is.
 
     Args:
-        request: the training and its directory.
-        display: shows the run.
         is_tried_again: tells by its record whether another training follows; then the display is not told of the end.
 
     Raises:

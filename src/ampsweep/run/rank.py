@@ -64,8 +64,6 @@ def run_rank(
     Args:
         request: the training; None: the first rank tells it.
         taken: the devices held for the ranks of this machine, one alone for all of them; none where nobody holds any.
-        send: takes messages for the process that has started this one.
-        stop: ends the training.
         tells: true on a rank that tells the others the request.
 
     Raises:

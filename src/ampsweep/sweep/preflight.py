@@ -42,7 +42,6 @@ def preflight(
     """Check all configs in one child process.
 
     Args:
-        configs: the configs.
         wandb: the address of the process that checks them with W&B, if any.
         elsewhere: true if the runs are for machines with other devices than this one, which are left unchecked.
 
