@@ -339,12 +339,3 @@ def test_the_generator_of_a_gpu_continues_too():
     expected = torch.rand(3, device=device)
     restore_rng_state(state, device)
     assert torch.equal(torch.rand(3, device=device), expected)
-
-
-def test_the_older_format_of_one_optimizer_is_read(tmp_path):
-    content = {key: value for key, value in vars(CHECKPOINT).items() if key not in ("optimizers", "data")}
-    older = content | {"format": 1, "optimizer_class": "SGD", "optimizer": SGD["state"]}
-    torch.save(older, tmp_path / "last.pt")
-    found = load_checkpoint(tmp_path / "last.pt")
-    assert found.optimizers == {"optimizer": SGD | {"parameters": None}}
-    require_same_model(found, tmp_path / "last.pt", NET, "my_net")

@@ -166,16 +166,12 @@ class StreamReader:
 
     def next_batch(self, state: dict[str, Any]) -> int:
         """The batch of this share in which a state was taken, or before which."""
-        if "position" not in state:
-            return int(state["next_batch"])
         return int(state["position"] // self._position(1))
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
         """Go to where a state was taken, by this rank or another one; return sentences for the user on how."""
         next_batch, streams, num_streams = self.next_batch(state), state["num_streams"], self._turns.num_streams
         differs = "so that its batches are others from now on"
-        if "position" not in state:
-            return self._skip_to(next_batch, "was read by an earlier version, whose batches may have been others")
         if streams != num_streams:
             return self._skip_to(next_batch, f"was read by {streams} workers and is now by {num_streams}, {differs}")
         if streams > 1 and state["batch_size"] != self._batch_size:

@@ -14,8 +14,6 @@ from ampsweep.record import CHECKPOINTS, LAST, PREVIOUS, remove_leftovers, repla
 from ampsweep.training.checkpoint_faults import fault_for, fault_of
 
 FORMAT: Final = 2
-_OF_ONE_OPTIMIZER: Final = 1
-"""The format of checkpoints in which there is one optimizer."""
 
 _DAMAGED: Final = (
     zipfile.BadZipFile,
@@ -48,17 +46,14 @@ class Checkpoint:
     arm: str
     model: dict[str, Any]
     optimizers: dict[str, dict[str, Any]]
-    """By name the `class` (its name), `state` and `parameters` (their names, in the state's order) of each optimizer.
-
-    In a checkpoint of before there were several the `parameters` are None: they are all of the model's.
-    """
+    """By name each optimizer's `class` (its name), `state` and `parameters` (their names, in the state's order)."""
     scaler: dict[str, Any]
     scale_monitor: dict[str, Any]
     rng: dict[str, Any]
     data: dict[str, Any]
     """State of the data; empty for data without any."""
     observed: dict[str, Any] = field(default_factory=dict)
-    """The state of the instruments after the steps so far; empty in older checkpoints."""
+    """The state of the instruments after the steps so far."""
     format: int = FORMAT
 
 
@@ -127,21 +122,12 @@ def checkpoint_of(content: Any, path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is something else.
     """
-    if isinstance(content, dict) and content.get("format") == _OF_ONE_OPTIMIZER:
-        content = _with_several(content)
-    content = {"observed": {}} | content if isinstance(content, dict) else {}
-    if content.keys() != {f.name for f in fields(Checkpoint)} or content["format"] != FORMAT:
+    names = {one.name for one in fields(Checkpoint)}
+    if not isinstance(content, dict) or content.keys() != names or content["format"] != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this version (format {FORMAT})")
     if (fault := fault_of(content)) is not None:
         raise CheckpointError(f"checkpoint {path} is of no training: {fault}")
     return Checkpoint(**content)
-
-
-def _with_several(content: dict[Any, Any]) -> dict[Any, Any]:
-    """Write the content of an older checkpoint as it is written now."""
-    kept = {key: value for key, value in content.items() if key not in ("optimizer_class", "optimizer")}
-    optimizer = {"class": content.get("optimizer_class"), "state": content.get("optimizer"), "parameters": None}
-    return kept | {"optimizers": {"optimizer": optimizer}, "data": {}, "format": FORMAT}
 
 
 def _verify(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +34,7 @@ def fault_for(optimizers: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, 
         optimizers: `Checkpoint.optimizers`.
         shapes: of the parameters to train, by name, in the model's order.
     """
-    names = {name: names_of(one, shapes) for name, one in optimizers.items()}
+    names: dict[str, list[str]] = {name: one["parameters"] for name, one in optimizers.items()}
     if len(known := [name for one in names.values() for name in one]) != len(shapes):
         return f"its optimizer has {len(known)} parameters, the model {len(shapes)} to train"
     for name in known:
@@ -51,18 +51,6 @@ def fault_for(optimizers: Mapping[str, Mapping[str, Any]], shapes: Mapping[str, 
                 if is_known and isinstance(value, Tensor) and tuple(value.shape) != shape:
                     return f"its optimizer's {key} has shape {tuple(value.shape)}, its parameter {shape}"
     return None
-
-
-def names_of(optimizer: Mapping[str, Any], trained: Iterable[str]) -> list[str]:
-    """The names of an optimizer's parameters in the order of its state.
-
-    Args:
-        optimizer: a value of `Checkpoint.optimizers`.
-        trained: the names of all parameters that are trained, in the model's order: those of an older checkpoint, whose
-            optimizer has all of them.
-    """
-    names: list[str] | None = optimizer["parameters"]
-    return [*trained] if names is None else names
 
 
 def _faults(content: Mapping[str, Any]) -> Iterator[str]:
@@ -100,7 +88,7 @@ def _of_optimizer(saved: Any, applied_steps: int) -> Iterator[str]:
         yield "its optimizer has a group without parameters"
         return
     names = saved.get("parameters")
-    if names is not None and not (isinstance(names, list) and len(names) == sum(map(len, ids))):
+    if not isinstance(names, list) or len(names) != sum(map(len, ids)):
         yield "its optimizer has not as many parameters as names"
         return
     known = {one for group in ids for one in group if type(one) is int}

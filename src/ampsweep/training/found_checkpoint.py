@@ -107,9 +107,8 @@ class FoundCheckpoint:
             return checkpoint
         from ampsweep.training import sharded_checkpoint as sharded  # a single process does without torch.distributed
 
-        trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if self.manifest is None:
-            return with_tensors(checkpoint, lambda _, owner, one: sharded.placed(one, own.get(owner)), trained)
+            return with_tensors(checkpoint, lambda _, owner, one: sharded.placed(one, own.get(owner)))
         stored = self.manifest.tensors.keys() | self.manifest.aliases.keys()
         wanted: dict[str, Tensor | None] = {}
 
@@ -118,9 +117,9 @@ class FoundCheckpoint:
                 wanted[name] = own.get(owner)
             return tensor
 
-        with_tensors(checkpoint, want, trained)
+        with_tensors(checkpoint, want)
         found = sharded.read_tensors(self.path, self.manifest, wanted, ranks)
-        return with_tensors(checkpoint, lambda name, _, one: found[name] if one.is_meta else one, trained)
+        return with_tensors(checkpoint, lambda name, _, one: found[name] if one.is_meta else one)
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def _load_directory(path: Path, ranks: Parallel) -> FoundCheckpoint:
     if manifest.world_size == ranks.world_size and ranks.rank > 0:
         own = read_content(path / own_file(ranks.rank))
         try:
-            content |= {"rng": own["rng"], "data": own["data"], "observed": own.get("observed", {})}
+            content |= {"rng": own["rng"], "data": own["data"], "observed": own["observed"]}
             content["model"].update(own["buffers"])
         except (LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {path} is of no training: rank {ranks.rank} has no state") from error

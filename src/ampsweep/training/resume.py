@@ -18,7 +18,6 @@ from ampsweep.training.build.eight_bit_states import update_of
 from ampsweep.training.build.instantiate import parameters_of
 from ampsweep.training.build.optimizer import class_name
 from ampsweep.training.checkpoint import Checkpoint, OneFile, Storage
-from ampsweep.training.checkpoint_faults import names_of
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import dtypes_of, in_parts, load_parts
 from ampsweep.training.random_state import restore_rng_state, rng_state
@@ -88,7 +87,7 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
         CheckpointError: its place in the data is none of this training's.
     """
     restored = found.restored(trainer.model, trainer.data.batch_size, trainer.parallel, trainer.precision.device)
-    checkpoint = _with_master_weights(restored.checkpoint, trainer.model)
+    checkpoint = _with_master_weights(restored.checkpoint)
     own = trainer.model.state_dict() | _master_weights(trainer)
     notes = restored.notes + _converted("parameters", checkpoint.model.values(), own.values())
     trainer.model.load_state_dict(checkpoint.model)
@@ -109,18 +108,17 @@ def resume(trainer: Trainer, found: FoundCheckpoint, config_hash: str | None = N
     return notes
 
 
-def _with_master_weights(checkpoint: Checkpoint, model: nn.Module) -> Checkpoint:
+def _with_master_weights(checkpoint: Checkpoint) -> Checkpoint:
     """The same checkpoint with the master weights in it in place of the parameters that were rounded from them.
 
     No optimizer of it has any then: a training that keeps master weights takes them from the parameters, any other has
     them for its parameters.
     """
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     weights: dict[str, Tensor] = {}
     optimizers = {}
     for name, saved in checkpoint.optimizers.items():
         numbers = [number for group in saved["state"]["param_groups"] for number in group["params"]]
-        names = dict(zip(numbers, names_of(saved, trained), strict=True))
+        names = dict(zip(numbers, saved["parameters"], strict=True))
         states = dict(saved["state"]["state"])
         for number, state in states.items():
             if number in names and MASTER_WEIGHT in state:
@@ -147,7 +145,6 @@ def _master_weights(trainer: Trainer) -> dict[str, Tensor]:
 
 def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Load the optimizers' states; yield a sentence about each that starts fresh."""
-    trained = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
     for name, optimizer in trainer.optimizers.items():
         kind = class_name(optimizer)
         if name not in saved:
@@ -155,8 +152,7 @@ def _load_optimizers(trainer: Trainer, saved: Mapping[str, dict[str, Any]]) -> I
         elif update_of(saved[name]["class"]) != update_of(kind):
             yield f"the checkpoint's {saved[name]['class']} state is ignored; {kind} starts fresh"
         else:
-            names = names_of(saved[name], trained)
-            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name], names)
+            _load_optimizer(optimizer, _names(optimizer, trainer.model), saved[name], saved[name]["parameters"])
             yield from _converted(f"{kind}'s state", _moments(saved[name]["state"]), _moments(optimizer.state_dict()))
 
 
