@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -78,12 +78,13 @@ class FakeTraining:
         self._trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
             self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
-        taken = self._traced(step, evaluates=evaluates)
-        if self._forget_state_except_of(taken.trained):
-            taken = self._traced(step, evaluates=evaluates)
-        return taken.timeline
+        taken, trained = self._traced(step, evaluates=evaluates)
+        if self._forget_state_except_of(trained):
+            taken, _ = self._traced(step, evaluates=evaluates)
+        return taken
 
-    def _traced(self, number: int, *, evaluates: bool) -> "_TakenStep":
+    def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
+        """The step, and the parameters that had a gradient when their optimizer stepped."""
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
@@ -117,10 +118,8 @@ class FakeTraining:
             self._varies = data.latest_sizes != earlier
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
-        return _TakenStep(
-            timeline(trace.lives, end_of_forward=trace.end_of_forward, optimizer_step=begins[0], unvouched=unvouched),
-            trained,
-        )
+        ends = {"end_of_forward": trace.end_of_forward, "optimizer_step": begins[0]}
+        return timeline(trace.lives, **ends, unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
@@ -233,13 +232,6 @@ def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":
     from ampsweep.predict.fake_ranks import FakeRanks
 
     return FakeRanks(config.parallel, CPU, world_size, rank)
-
-
-@dataclass(frozen=True)
-class _TakenStep:
-    timeline: Timeline
-    trained: set[Tensor]
-    """The parameters that had a gradient when their optimizer stepped."""
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:

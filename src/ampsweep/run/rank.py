@@ -86,7 +86,7 @@ def run_rank(
 
     with own.occupied(place.local_world_size), joined(place, store, own.device, tell=send, end=end) as group:
         _fit_threads(own.device, place)
-        send_own = send if request.is_recorded else _say_nothing
+        send_own = send if request.is_recorded else lambda _: None
         try:
             name = request.config.device
             with nullcontext() if taken else held_devices(name, place, store, lambda text: send_own(Say(text)), stop):
@@ -145,10 +145,6 @@ def _fit_threads(device: torch.device, place: RankPlace) -> None:
     """Share the processor's cores among the ranks of this machine, unless the user has."""
     if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, num_available_cores() // place.local_world_size))
-
-
-def _say_nothing(_: object) -> None:
-    pass
 
 
 @contextmanager
