@@ -1,5 +1,6 @@
 """Figures that others have published, predicted under their conditions."""
 
+from programs import trace_program
 from recipe_loop import recipe
 
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel
@@ -14,7 +15,7 @@ T4, A100 = (7, 5), (8, 0)
 def max_memory_allocated(program, target):
     """After each moment that the program marks: the allocator's peak since the one before."""
     device, moments = FakeDevice(target), []
-    with device(), device.trace_program() as trace:
+    with device(), trace_program(device) as trace:
         program(lambda: moments.append(trace.moment))
     lives = timeline(trace.lives, end_of_forward=0, optimizer_step=0)
     allocator, peaks = CudaAllocatorModel(), []
