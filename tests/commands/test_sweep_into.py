@@ -88,7 +88,7 @@ def test_a_point_with_an_unreadable_record_is_trained_beside_it(copied, train):
     assert before.items() <= states(copied.directory).items()
     assert (run.directory / "run.json").read_text() == newer
     assert RunRecord.read(again).status == "completed"
-    assert "is of a newer version" in ended.out
+    assert "is a run record of schema 7" in ended.out
 
     ended = train("-m", *copied.arguments, f"into={copied.directory}", "dry_run=true")
     assert "6 points, 0 to train" in ended.out
