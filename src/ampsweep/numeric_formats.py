@@ -4,6 +4,7 @@ The limits are those of IEEE 754 for float16, of bfloat16, and of "FP8 Formats f
 al., 2022, https://arxiv.org/abs/2209.05433) for the two of 8 bits, as `torch.finfo` tells them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,19 +27,12 @@ class NumericFormat:
     @property
     def max_exponent(self) -> int:
         """The exponent of `max`: the largest power of two that the format holds."""
-        return _exponent(self.max)
+        return math.frexp(self.max)[1] - 1
 
     @property
     def unit_roundoff(self) -> float:
         """The largest relative error of rounding to the nearest normal number."""
         return 2.0**-self.digits
-
-
-def _exponent(value: float) -> int:
-    exponent = 0
-    while 2.0 ** (exponent + 1) <= value:
-        exponent += 1
-    return exponent
 
 
 FLOAT16: Final = NumericFormat("float16", 65504.0, -14, -24, 11)

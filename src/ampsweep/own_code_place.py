@@ -72,11 +72,7 @@ def shown_place(frame: FrameType) -> str:
 
 def frame_of_caller() -> FrameType | None:
     """The frame of the place that `place_of_caller` names."""
-    return _innermost_of_a_model(sys._getframe(1))
-
-
-def _innermost_of_a_model(frame: FrameType | None) -> FrameType | None:
-    return next((one for one in _outwards(frame) if _is_of_a_model(one.f_code.co_filename)), None)
+    return next((one for one in _outwards(sys._getframe(1)) if _is_of_a_model(one.f_code.co_filename)), None)
 
 
 @cache

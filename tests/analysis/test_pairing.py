@@ -108,7 +108,7 @@ def test_a_failed_baseline_is_the_reason_of_its_partner():
         ({"config": {"optimizer": {"weight_decay": 0.1}}}, ("optimizer.weight_decay", "0.1", "0.0")),
         ({"environment": {"packages": {"torch": "2.12"}}}, ("packages.torch", "2.12", "not set")),
     ],
-    ids=["device", "code version", "setting", "torch"],
+    ids=["device", "commit", "setting", "torch"],
 )
 def test_what_keeps_a_run_from_its_nearest_baseline_is_named(other, named):
     pairing = pair(run("fp32", **other), run("amp_bf16", environment={"git_commit": "bbb"}))

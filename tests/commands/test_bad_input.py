@@ -318,7 +318,7 @@ def test_the_process_says_it_in_one_line_as_well(start, tmp_path):
         (("report", "nosuch"), "nosuch: no such directory"),
         (("report", "empty"), "no run records"),
         (("report", "broken"), "run.json is cut off"),
-        (("report", "newer"), "run.json is of a newer version of ampsweep (record schema 99; this one reads 1)"),
+        (("report", "newer"), "run.json is a run record of schema 99; this version of ampsweep reads schema 1"),
         (("report", "empty", "--format", "xml"), "'xml'"),
         (("report", "empty", "--margin-pct", "0"), "--margin-pct 0: must be greater than 0"),
         (("report", "empty", "--memory-gib", "0"), "--memory-gib 0: must be greater than 0"),

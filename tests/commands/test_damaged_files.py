@@ -56,15 +56,15 @@ def test_each_trouble_is_named_once_everywhere(copied, report):
     arms = {(arm, seed): run_of(copied, arm, seed) for arm in ("fp32", "amp_bf16", "tf32") for seed in (0, 1)}
     name = {key: run.directory.name for key, run in arms.items()}
     change(arms["amp_bf16", 1], schema=99)
-    change(arms["tf32", 0], **{"identity.seed": "<b>0</b>"})
+    change(arms["tf32", 0], status="<b>0</b>")
     (arms["tf32", 1].directory / "run.json").write_text('{"schema": 1,')
     history = arms["fp32", 0].directory / "history.jsonl"
     lines = history.read_text().splitlines(keepends=True)
     history.write_bytes(b"".join([lines[0].encode(), b"\xff\n", *(line.encode() for line in lines[1:])]))
     (arms["fp32", 1].directory / "history.jsonl").unlink()
     expected = {
-        f"{name['amp_bf16', 1]}/run.json": "is of a newer version of ampsweep (record schema 99; this one reads 1)",
-        f"{name['tf32', 0]}/run.json": "is not a run record: identity.seed is '<b>0</b>', not a number",
+        f"{name['amp_bf16', 1]}/run.json": "is a run record of schema 99; this version of ampsweep reads schema 1",
+        f"{name['tf32', 0]}/run.json": "is not a run record: status: invalid enum value '<b>0</b>'",
         f"{name['tf32', 1]}/run.json": "is cut off",
         f"{name['fp32', 0]}/history.jsonl": "is damaged: line 2 is not JSON",
         f"{name['fp32', 1]}/history.jsonl": "is not there",

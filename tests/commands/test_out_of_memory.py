@@ -71,7 +71,7 @@ def test_the_sweep_goes_on_and_every_report_tells_of_it(train):
     assert (lost["phase"], lost["step"]) == (runs[0].record.oom.phase, 1)
     tracked = read_wandb_file(runs[0].directory / runs[0].record.wandb.directory)
     assert (tracked.exit_code, tracked.summary["status"]) == (0, "oom")
-    assert tracked.summary["oom"] == lost
+    assert tracked.summary["oom"] | {"sentence": error} == lost
 
 
 def test_a_run_that_could_not_be_built_is_finished_in_wandb(train):

@@ -82,13 +82,13 @@ def test_a_point_with_an_unreadable_record_is_trained_beside_it(copied, train):
     assert ended.code == 0
     said, finished = ended.said
     assert finished == "5 of 6 runs finished earlier"
-    assert "run.json is of a newer version of ampsweep (record schema 7; this one reads 1)" in said
+    assert "run.json is a run record of schema 7; this version of ampsweep reads schema 1" in said
     assert said.endswith("its point counts as not run")
     again = run.directory.with_name(f"{run.directory.name}-2")
     assert before.items() <= states(copied.directory).items()
     assert (run.directory / "run.json").read_text() == newer
     assert RunRecord.read(again).status == "completed"
-    assert "is of a newer version" in ended.out
+    assert "is a run record of schema 7" in ended.out
 
     ended = train("-m", *copied.arguments, f"into={copied.directory}", "dry_run=true")
     assert "6 points, 0 to train" in ended.out

@@ -165,7 +165,8 @@ def test_wrong_input_costs_a_sentence(copied, online, sync, monkeypatch, tmp_pat
     assert sync(run.directory) == (2, [], ["error: wandb is not logged in (`wandb login` or WANDB_API_KEY)"])
     file = run.directory / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 0}))
-    assert sync(run.directory) == (2, [], [f"error: {file} has record schema 0; this version reads schema 1"])
+    refused = f"error: {file} is a run record of schema 0; this version of ampsweep reads schema 1"
+    assert sync(run.directory) == (2, [], [refused])
     assert online.runs == []
 
 

@@ -25,7 +25,6 @@ FLOORS = (
         "cores",
         "numeric_formats",
         "complaints",
-        "installed_torch",
     },
     {"config", "record"},
     {"tracing", "precision"},

@@ -10,7 +10,7 @@ from trainings import Collectives, assemble, by_hand, same, seeded
 
 from ampsweep.launch.signals import StopRequest
 from ampsweep.parallel.place import RankPlace
-from ampsweep.run.held_devices import held_devices
+from ampsweep.run.rank import held_devices
 
 
 def train(rank, config):

@@ -8,8 +8,8 @@ from trainings import GPT, MLP, STRATEGIES, composed
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UnsupportedError, UserError
-from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.parallel.fitting import blocks_of, check_fit
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.sweep import preflight_checks
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight_checks import check_ranks

@@ -173,7 +173,7 @@ def test_arms_whose_model_autocast_refuses_are_told(predict):
 def test_a_torch_whose_casts_are_unknown_is_told(predict):
     cuda = (*SMALL, "predict.target=cuda", "precision=amp_bf16")
     _, out, _ = predict(*cuda, "predict.torch=3.1")
-    assert "What autocast casts in torch 3.1 is not known; the lists of 2.15 are used." in out
+    assert "What autocast casts in torch 3.1 is not known; that of 2.15 is used." in out
     _, out, _ = predict(*cuda, "predict.torch=2.12")
     assert "not known" not in out
     for version, lists in (("2.5", "2.11"), ("2.14", "2.14")):

@@ -72,11 +72,3 @@ def test_a_segment_in_part_of_use_is_not_given_back():
     allocator.allocate(1, 2 * MIB)
     with pytest.raises(DeviceFullError):
         allocator.allocate(2, 39 * MIB)
-
-
-def test_peaks_are_counted_anew_from_what_is_there(allocator):
-    allocator.allocate(0, 30 * MIB)
-    allocator.allocate(1, 30 * MIB)
-    allocator.free(1)
-    allocator.reset_peaks()
-    assert (allocator.max_allocated, allocator.max_reserved) == (30 * MIB, 60 * MIB)

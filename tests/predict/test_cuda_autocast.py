@@ -9,15 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampsweep.installed_torch import INSTALLED_TORCH
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.autocast_dispatch import (
     RefusedCallError,
     autocast_operators,
     call_under_autocast,
     dispatched_casts,
 )
-from ampsweep.predict.autocast_lists import VERSIONS, cuda_casts, listed_casts, lists_of
-from ampsweep.predict.cuda_autocast import CAST_ONLY, AutocastRefusalError
+from ampsweep.predict.cuda_autocast import CAST_ONLY, VERSIONS, AutocastRefusalError, casts_like, cuda_casts
 from ampsweep.predict.cuda_operators import cuda_dispatch
 from ampsweep.predict.fake_device import FakeDevice
 from ampsweep.predict.target_device import TargetDevice
@@ -27,10 +26,6 @@ HEADER = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
 BF16, FP16, FP32, FP64, INT = torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64
 GIVEN = [(BF16,), (FP16,), (FP32,), (FP64,), (INT,), *((a, b) for a in (BF16, FP32) for b in (FP16, FP32, FP64, INT))]
 OF_ONE_DEVICE = {"_cudnn_rnn", "mkldnn_rnn_layer", CAST_ONLY}
-
-
-def test_the_lists_are_those_of_the_installed_torch():
-    assert listed_casts(INSTALLED_TORCH) == dispatched_casts("cuda")
 
 
 def in_header(policy):
@@ -74,19 +69,20 @@ def test_every_operator_is_cast_as_cudas_dispatcher_casts_it(dtype):
     assert not torch.cuda.is_initialized()
 
 
-def test_a_torch_that_is_not_installed_has_lists_of_its_own():
-    assert "rms_norm" not in listed_casts((2, 11))
-    assert listed_casts((2, 12))["rms_norm"] == "float32"
-    assert listed_casts((2, 15)).keys() - listed_casts((2, 13)).keys() == {"linalg_matrix_sqrth"}
+def test_a_torch_that_is_not_installed_has_casts_of_its_own():
+    assert cuda_casts(INSTALLED_TORCH) == dispatched_casts("cuda")
+    assert "rms_norm" not in cuda_casts((2, 11))
+    assert cuda_casts((2, 12))["rms_norm"] == "float32"
+    assert cuda_casts((2, 15)).keys() - cuda_casts((2, 12)).keys() == {"linalg_matrix_sqrth"}
     for version, dtype in (((2, 11), BF16), ((2, 15), FP32)):
         with FakeDevice(TargetDevice("cuda", torch_version=version))(), torch.autocast("cpu", BF16):
             assert nn.RMSNorm(8)(nn.Linear(8, 8)(torch.randn(4, 8))).dtype == dtype
 
 
-def test_an_unknown_torch_gets_the_lists_of_the_next_one():
-    assert [lists_of(version) for version in VERSIONS] == [*VERSIONS]
-    assert (lists_of((1, 11)), lists_of((3, 0))) == (VERSIONS[0], VERSIONS[-1])
-    assert cuda_casts((3, 0)) == listed_casts(VERSIONS[-1])
+def test_an_unknown_torch_gets_the_casts_of_the_next_one():
+    assert [casts_like(version) for version in VERSIONS] == [*VERSIONS]
+    assert (casts_like((1, 11)), casts_like((3, 0))) == (VERSIONS[0], VERSIONS[-1])
+    assert cuda_casts((3, 0)) == cuda_casts(VERSIONS[-1])
 
 
 def test_what_cuda_refuses_is_refused_wherever_it_is_called():

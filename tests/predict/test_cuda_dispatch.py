@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from attention_calls import CALLS, call, choices_of_torch
 from devices import needs_cuda
+from programs import trace_program
 from torch import nn
 
 from ampsweep.predict.cuda_attention import AttentionCall
@@ -120,7 +121,7 @@ def test_a_mask_is_padded_for_efficient_attention_alone():
     masks = {}
     for target in (A100, H100):
         device = FakeDevice(target)
-        with device(), device.trace_program() as trace:
+        with device(), trace_program(device) as trace:
             query = torch.randn(2, 4, 40, 64, dtype=torch.bfloat16, requires_grad=True)
             mask = torch.zeros(40, 40, dtype=torch.bfloat16)
             F.scaled_dot_product_attention(query, query, query, attn_mask=mask).sum().backward()
@@ -143,7 +144,7 @@ def test_a_switch_of_torch_decides_too():
 
 def test_rms_norm_is_one_kernel():
     device = FakeDevice(A100)
-    with device(), device.trace_program() as trace:
+    with device(), trace_program(device) as trace:
         norm, x = nn.RMSNorm(16), torch.randn(8, 16, requires_grad=True)
         norm(x).sum().backward()
     assert norm.weight.grad.shape == (16,)

@@ -1,5 +1,6 @@
 """Figures that others have published, predicted under their conditions."""
 
+from programs import trace_program
 from recipe_loop import recipe
 
 from ampsweep.predict.cuda_allocator import CudaAllocatorModel
@@ -14,7 +15,7 @@ T4, A100 = (7, 5), (8, 0)
 def max_memory_allocated(program, target):
     """After each moment that the program marks: the allocator's peak since the one before."""
     device, moments = FakeDevice(target), []
-    with device(), device.trace_program() as trace:
+    with device(), trace_program(device) as trace:
         program(lambda: moments.append(trace.ledger.moment))
     lives = timeline(trace.ledger.lives(), end_of_forward=0, optimizer_step=0)
     allocator, peaks = CudaAllocatorModel(), []
@@ -23,14 +24,14 @@ def max_memory_allocated(program, target):
     for moment, number, is_birth in events(lives):
         while len(peaks) < len(moments) and moment > moments[len(peaks)]:
             peaks.append(allocator.max_allocated)
-            allocator.reset_peaks()
+            allocator.max_allocated = allocator.allocated
         if is_birth:
             allocator.allocate(number, int(lives.sizes[number]))
         else:
             allocator.free(number)
     for _ in moments[len(peaks) :]:
         peaks.append(allocator.max_allocated)
-        allocator.reset_peaks()
+        allocator.max_allocated = allocator.allocated
     return peaks
 
 

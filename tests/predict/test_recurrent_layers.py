@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsweep.commands.main import main
-from ampsweep.installed_torch import INSTALLED_TORCH
-from ampsweep.predict.onednn_lstm import workspace_bytes
+from ampsweep.precision.support import INSTALLED_TORCH
+from ampsweep.predict.kernel_sizes import workspace_bytes
 
 TOKENS = (
     *("model=custom", "model._target_=recurrent_models.Recurrent"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from programs import trace_program
 from torch import nn
 
 from ampsweep.config.schema import PredictConfig
@@ -44,7 +45,7 @@ def test_a_setting_replaces_their_size(monkeypatch):
 def scratch_of_a_layer(version, *, bias):
     device = FakeDevice(TargetDevice("cuda", A100, version))
     layer = device.adopt(nn.Linear(8, 8, bias=bias, device="meta"))
-    with device(), device.trace_program() as trace:
+    with device(), trace_program(device) as trace:
         layer(torch.ones(4, 8)).sum().backward()
     lives = timeline(trace.ledger.lives(), end_of_forward=0, optimizer_step=0)
     return sorted(lives.sizes[lives.categories < 0].tolist())

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ampsweep.commands.main import main
-from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.launch.signals import StopRequest
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.fake_kernels import FakeKernels
 from ampsweep.predict.run_prediction import predict_batch, predict_run
 from ampsweep.predict.target_device import TargetDevice

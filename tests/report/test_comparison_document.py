@@ -171,6 +171,19 @@ def test_the_environment_is_said_once_and_differences_by_run(gpu_runs):
     assert different in rows(document, "environment_differing")
 
 
+def test_seeds_of_two_states_of_the_source_pair_and_are_noted():
+    states = {0: "0.1.0+aaaaaaaa", 1: "0.1.0+bbbbbbbb"}
+    entries = [
+        run(arm, seed, step_ms=step_ms, environment={"code_version": states[seed]})
+        for arm, step_ms in (("fp32", 100.0), ("amp_bf16", 50.0))
+        for seed in states
+    ]
+    document = document_of(entries)
+    assert {row["arm"]: row["n"] for row in rows(document, "arms")}["amp_bf16"] == "2", "both seeds pair"
+    said = "The runs were made by 2 states of ampsweep's source, which keep no runs of one version from pairing"
+    assert f"{said}: 0.1.0+aaaaaaaa (2 runs), 0.1.0+bbbbbbbb (2 runs)" in printed(document)
+
+
 def test_with_two_seeds_the_spread_within_runs_is_told():
     entries = [on_gpu(arm, seed) for arm in ("fp32", "amp_bf16") for seed in (0, 1)]
     for _, record in entries:

@@ -94,4 +94,4 @@ def test_damaged_numerics_do_not_hide_the_summary(tmp_path):
     _, record = run("fp32")
     text = lines((tmp_path, record))
     assert text["status"] == "completed"
-    assert "holds no numerics" in text["headroom"]
+    assert "is not numerics" in text["headroom"]

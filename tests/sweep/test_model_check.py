@@ -10,7 +10,7 @@ import torch
 
 from ampsweep.config.compose import compose_one
 from ampsweep.config.errors import UserError
-from ampsweep.sweep.memory_check import _at_most
+from ampsweep.sweep.device_checks import _at_most
 from ampsweep.sweep.model_check import check_model
 from ampsweep.sweep.preflight import Checked
 from ampsweep.tracing.step import trace_step

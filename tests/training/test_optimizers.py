@@ -12,8 +12,8 @@ from torch import nn
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision import Precision
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.training.build.fused_kernels import has_fused_kernels
 from ampsweep.training.build.optimizer import build_optimizers, is_fused, learning_rate, rehearse_optimizers
 

@@ -197,6 +197,19 @@ class MixedDevices(Finding):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeveralSources(Finding):
+    """Runs that several states of the package's source have made."""
+
+    num_runs_of: dict[str, int]
+    """By version and digest of the source."""
+
+    @property
+    def sentence(self) -> str:
+        states = f"the runs were made by {len(self.num_runs_of)} states of ampsweep's source"
+        return f"{states}, which keep no runs of one version from pairing: {_counted(self.num_runs_of)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherMargin(Finding):
     """A margin that was chosen after the runs."""
 
@@ -403,6 +416,9 @@ def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_
     mixed = Counter(" and ".join(run.devices_of_ranks) for run in runs if len(run.devices_of_ranks) > 1)
     if mixed:
         yield MixedDevices(num_runs_of=dict(mixed))
+    sources = Counter(code for run in runs if (code := run.record.environment.get("code_version")) is not None)
+    if len(sources) > 1:
+        yield SeveralSources(num_runs_of=dict(sources))
     recorded = {run.record.config.get("report", {}).get("margin_pct", margin_pct) for run in runs}
     for other in sorted(recorded - {margin_pct}):
         yield OtherMargin(margin_pct=margin_pct, recorded_margin_pct=other)

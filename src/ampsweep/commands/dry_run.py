@@ -64,7 +64,8 @@ def plan_document(
         )
         rows.append(Row(cells, arm=arm_of(config), seed=config.seed))
     unsupported = sorted({(arm_of(c), o.unsupported) for c, o, _ in points if o.unsupported})
-    told = dict.fromkeys(sentence for one in checked for sentence in (one.float8_gain, one.too_large) if sentence)
+    gains = [one.float8_gain.sentence for one in checked if one.float8_gain is not None]
+    told = dict.fromkeys((*gains, *(one.too_large for one in checked if one.too_large is not None)))
     items = (*(Item(why, arm=arm) for arm, why in unsupported), *map(Item, told))
     known = [value for value in seconds.values() if value is not None]
     took = "" if elsewhere else f"about {duration(sum(known))}, from steps timed just now; "

@@ -9,6 +9,7 @@ from typing import Final
 
 from ampsweep.commands.arguments import quoted
 from ampsweep.commands.hydra_job import SweepEnded, SweepJob, hand_over
+from ampsweep.commands.run_watch import watch
 from ampsweep.commands.submitted_jobs import SubmittedJobs, refuse_queued
 from ampsweep.config.compose import Points
 from ampsweep.config.errors import UserError
@@ -25,7 +26,6 @@ from ampsweep.sweep.live_comparison import LiveComparison
 from ampsweep.sweep.plan import Plan
 from ampsweep.sweep.preflight import preflight
 from ampsweep.sweep.progress.display import ProgressDisplay
-from ampsweep.sweep.progress.workers import watch
 from ampsweep.text import escaped, plural
 from ampsweep.tracking.wandb.agent import is_agents_run
 from ampsweep.tracking.wandb.process import WandbAddress, WandbProcess

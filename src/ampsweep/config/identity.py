@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ampsweep import __version__
 from ampsweep.config.modes import (
@@ -17,7 +17,7 @@ from ampsweep.config.modes import (
     outside_differences,
     with_effect,
 )
-from ampsweep.config.schema import COMPONENTS, OPTIMIZERS, Config, component_name
+from ampsweep.config.schema import Config, component_name
 from ampsweep.config.seam import saved_in
 from ampsweep.redaction import hide
 from ampsweep.text import folder_name
@@ -27,37 +27,6 @@ _NOT_HASHED = ("name", "tracking", "report", "predict", "doctor", "numerics", "r
 # What is read decides, not where it lies: the fingerprint stands for it.
 _LOCATIONS = ("path", "val_path")
 _CADENCE = ("log_every", "checkpoint_every", "memory_snapshot", "grace_seconds")
-
-LATER_KEYS: Final[dict[tuple[str, str], Any]] = {
-    ("optimizer", "foreach"): None,
-    ("optimizer", "capturable"): None,
-    ("optimizer", "groups"): [],
-    ("optimizer", "each"): {},
-    ("optimizer", "state_dtype"): None,
-    ("parallel", "blocks"): [],
-    ("parallel", "bucket_cap_mb"): None,
-    ("parallel", "find_unused_parameters"): False,
-    ("parallel", "mixed_precision"): "policy",
-    ("parallel", "num_processes"): None,
-    ("parallel", "reduce_dtype"): None,
-    ("parallel", "reshard_after_forward"): True,
-    ("parallel", "strategy"): "single",
-    ("parallel", "sync_batchnorm"): False,
-    ("precision", "emulate_precision_casts"): False,
-    ("precision", "fp32_matmul"): None,
-    ("precision", "fp32_modules"): [],
-    ("seam", "saved_in"): None,
-    ("seam", "step"): None,
-    ("task", "gradient_penalty"): 0.0,
-    ("task", "output"): None,
-    ("task", "penalty_of"): "parameters",
-    ("trainer", "accumulate_dtype"): None,
-    ("trainer", "cudnn_benchmark"): None,
-    ("trainer", "max_grad_value"): None,
-    ("trainer", "warmup_seconds"): None,
-}
-"""Keys (group, key) that came after the first records, with the default that does what runs did before there was the
-key. At this value a key is left out of every hash, so that old records stay known and pair."""
 
 
 def resolved_values(config: Config) -> dict[str, Any]:
@@ -76,16 +45,17 @@ def workload_hash(config: Config) -> str:
 
 
 def pair_key(config: Config, *, device_name: str, world_size: int, data_fingerprint: str) -> str:
-    """Twelve hex digits, equal for runs that differ only in their arm, on devices of one model, the same data and code.
+    """Twelve hex digits, equal for runs that differ only in their arm, on devices of one model and the same data.
 
-    So do a run that goes on from a checkpoint at its seam and the uninterrupted run that has kept it.
+    The package's version counts, not the state of its source: a comparison notes where that differs. A run that goes on
+    from a checkpoint at its seam has the key of the uninterrupted run that has kept it.
     """
     settings = _without_arm(_result_settings(replace(config, seam=replace(config.seam, saved_in=None))))
     settings["data"] = _without(settings["data"], _LOCATIONS)
     del settings["device"]  # several may do, such as those of `auto`: the model of the one that was taken decides
-    if "parallel" in settings:  # the number of ranks decides, whether it was given or found
-        settings["parallel"] = _without(settings["parallel"], ("num_processes",))
-    facts = [device_name, world_size, code_version(), data_fingerprint]
+    # The number of ranks decides, whether it was given or found.
+    settings["parallel"] = _without(settings["parallel"], ("num_processes",))
+    facts = [device_name, world_size, __version__, data_fingerprint]
     return _digest([settings, facts])
 
 
@@ -120,7 +90,6 @@ def _result_settings(config: Config) -> dict[str, Any]:
     changed = outside_differences(config)
     for group, keys in ARM_KEYS.items():  # what changes no dtype is the same run, whatever it says
         settings[group] = _without(settings[group], keys) | {key: changed[key] for key in keys if key in changed}
-    _leave_out_later_keys(settings)
     if config.max_batch.search:  # the batch size is then a result; `data.batch_size` is where the search begins
         settings["data"] = _without(settings["data"], ("batch_size",))
     else:
@@ -132,25 +101,6 @@ def _without_arm(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings without what makes the arm."""
     rest = _without(settings, ("precision",))
     return rest | {group: _without(rest[group], keys) for group, keys in ARM_KEYS.items() if group in rest}
-
-
-def _leave_out_later_keys(settings: dict[str, Any]) -> None:
-    for (group, key), default in LATER_KEYS.items():
-        # In a class of the user's own a key of this name means something else, and its absence another default.
-        if not _is_own(group, settings[group]) and key in settings[group] and settings[group][key] == default:
-            del settings[group][key]
-    if not _is_own("optimizer", settings["optimizer"]):  # whose name says the class
-        settings["optimizer"] = _without(settings["optimizer"], ("_target_",))
-    for group in ("parallel", "seam"):  # all of whose keys are later ones
-        if not settings[group]:
-            del settings[group]
-
-
-def _is_own(group: str, part: dict[str, Any]) -> bool:
-    if group == "optimizer":
-        option = OPTIMIZERS.get(part["name"])
-        return option is None or part["_target_"] != option._target_
-    return group in COMPONENTS and not str(part["_target_"]).startswith("ampsweep.")
 
 
 def _without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

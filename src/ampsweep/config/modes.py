@@ -80,20 +80,20 @@ _TABLE: Final = (
         settings=PrecisionConfig(mode="bf16_sr", parameters="bfloat16", dtype="bfloat16"),
         summary="Everything in bfloat16, and updates rounded stochastically, so that small ones count in the mean.",
         colour="#60c060",
-        implementation="ampsweep.precision.stochastic_rounding:StochasticRounding",
+        implementation="ampsweep.precision.narrow_parameters:StochasticRounding",
     ),
     Mode(
         settings=PrecisionConfig(mode="master_bf16", parameters="bfloat16", dtype="bfloat16"),
         summary="Parameters and gradients in bfloat16; the optimizer updates float32 master weights.",
         colour="#0072b2",
-        implementation="ampsweep.precision.master_weights:MasterWeights",
+        implementation="ampsweep.precision.narrow_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(
         settings=PrecisionConfig(mode="master_fp16", parameters="float16", dtype="float16", grad_scaler=True),
         summary="Parameters and gradients in float16 with a GradScaler; the optimizer updates float32 master weights.",
         colour="#006060",
-        implementation="ampsweep.precision.master_weights:MasterWeights",
+        implementation="ampsweep.precision.narrow_parameters:MasterWeights",
         dtypes={"optimizer_state": "float32"},
     ),
     Mode(

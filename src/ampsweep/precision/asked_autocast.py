@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 
@@ -30,11 +31,8 @@ def noting_autocast() -> Iterator[None]:
         for one in said:  # torch's words, at the user's line
             warnings.warn(one.message, one.category, stacklevel=2)
 
-    torch.autocast.__init__ = init  # type: ignore[method-assign]
-    try:
+    with patch.object(torch.autocast, "__init__", init):
         yield
-    finally:
-        torch.autocast.__init__ = original  # type: ignore[method-assign]
 
 
 def was_asked(autocast: torch.autocast) -> bool:

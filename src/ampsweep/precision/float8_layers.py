@@ -100,12 +100,9 @@ class Float8Layers:
     def convert(
         self, model: nn.Module, plan: Float8Plan, conversion: Callable[[nn.Module, Callable[..., bool]], nn.Module]
     ) -> None:
-        """Convert the layers of a plan in place; parameters stay the same objects, and keep their names.
+        """Convert the layers of the plan of `model` in place; parameters stay the same objects, and keep their names.
 
-        Args:
-            model: the model of the plan.
-            plan: the choice of layers.
-            conversion: torchao's, of a model and a filter of module and name.
+        `conversion` is torchao's, of a model and a filter of module and name.
         """
         chosen, before = {*plan.converted.values()}, {*model.modules()}
         conversion(model, lambda module, _: module in chosen)

@@ -13,10 +13,11 @@ import torch
 
 from ampsweep.config.modes import step_dtypes, with_effect
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision.arithmetic import FLOAT32_BITS, matmul_bits
 from ampsweep.text import first_line
 
+INSTALLED_TORCH: Final = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
+"""Major and minor version of the torch that is installed here."""
 _KERNELS: Final = {"high": "TF32 or bfloat16 kernels", "medium": "bfloat16 kernels"}
 _NAMES_IN_ERRORS: Final = {"float16": "Half", "bfloat16": "BFloat16"}
 _NO_PRIMITIVE: Final = re.compile(r"could not create a primitive(?: descriptor)?\b[^.]*")

@@ -54,22 +54,14 @@ def import_torchao(module: str, needed_by: str) -> ModuleType:
 
 @contextmanager
 def _without_idle_words() -> Iterator[None]:
-    filters = {logging.getLogger(name): _Without(beginning) for name, beginning in _IDLE_WORDS.items()}
-    for logger, one in filters.items():
-        logger.addFilter(one)
+    def says_more(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(_IDLE_WORDS[record.name])
+
+    loggers = [*map(logging.getLogger, _IDLE_WORDS)]
+    for logger in loggers:
+        logger.addFilter(says_more)
     try:
         yield
     finally:
-        for logger, one in filters.items():
-            logger.removeFilter(one)
-
-
-class _Without(logging.Filter):
-    """Drops the messages that begin in this way."""
-
-    def __init__(self, beginning: str) -> None:
-        super().__init__()
-        self._beginning = beginning
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(self._beginning)
+        for logger in loggers:
+            logger.removeFilter(says_more)

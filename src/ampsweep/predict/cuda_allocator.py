@@ -87,10 +87,6 @@ class CudaAllocatorModel:
         """Tell whether an allocation with this number is in use."""
         return number in self._used
 
-    def reset_peaks(self) -> None:
-        """Restart the peaks from the current counts."""
-        self.max_allocated, self.max_reserved = self.allocated, self.reserved
-
     def _segment(self, size: int, pool: list[tuple[int, int]]) -> _Block:
         if size <= _SMALL:
             segment = _SMALL_SEGMENT

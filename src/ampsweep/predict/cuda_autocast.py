@@ -1,17 +1,22 @@
 """CUDA's autocast on CPU tensors: for each operator that CUDA casts in another way than the CPU, a kernel that does so.
 
 The kernels are registered where the CPU's own are, above autograd, so that the tensors saved for backward are those
-CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it.
+CUDA saves, inside composite operators too: CUDA has no rule for cross_entropy, but one for the log_softmax in it. The
+state of CUDA's autocast, as the user's code sees and sets it, is the CPU's meanwhile.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.amp import autocast_mode
 
+from ampsweep.precision.asked_autocast import was_asked
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.autocast_dispatch import Cast, dispatched_casts, operator
-from ampsweep.predict.autocast_lists import cuda_casts
 
 aten = torch.ops.aten
 
@@ -21,12 +26,25 @@ CAST_ONLY: Final = "_addmm_activation"
 """An operator that the CPU's autocast lowers and no training calls. `cast_only` in its place lends autocast's own cache
 of weights, which torch gives no other access to."""
 
+VERSIONS: Final = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+"""The versions of torch whose casts are known (`tests/benchmarks/autocast_casts.py` compares them)."""
+_SINCE: Final[dict[str, tuple[tuple[int, int], Cast]]] = {
+    "rms_norm": ((2, 12), "float32"),
+    "linalg_matrix_sqrth": ((2, 14), "float32"),
+}
+"""Operators that CUDA's autocast casts in some of them only: since which one, and how."""
+
 _LEFT_TO_THE_CPU: Final = {CAST_ONLY, "mkldnn_rnn_layer"}
 """Operators that only the CPU has. The second is its recurrent layers, lowered as CUDA lowers its own."""
 _ADVICE: Final = {
     "binary_cross_entropy": "; use nn.BCEWithLogitsLoss (F.binary_cross_entropy_with_logits) on what goes into the "
     "sigmoid, instead of nn.BCELoss on what comes out of it"
 }
+
+
+_OF_DEVICE: Final = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "set_autocast_enabled")
+"""Functions of torch that take the type of device first; without it the older ones mean CUDA."""
+_cast_on: Final[Callable[..., Any]] = autocast_mode._cast
 
 
 class AutocastRefusalError(RuntimeError):
@@ -39,7 +57,7 @@ def cuda_autocast_kernels(version: tuple[int, int]) -> Iterator[tuple[str, Kerne
     Those that the CPU treats alike are left to it: its own kernels are faster.
 
     Args:
-        version: major and minor version of torch, whose lists are taken.
+        version: major and minor version of torch, whose casts are taken.
     """
     on_cuda, on_cpu = cuda_casts(version), dispatched_casts("cpu")
     for name in sorted({*on_cuda, *on_cpu} - _LEFT_TO_THE_CPU):
@@ -47,6 +65,23 @@ def cuda_autocast_kernels(version: tuple[int, int]) -> Iterator[tuple[str, Kerne
         if cast == on_cpu.get(name) or not _exists(name):
             continue
         yield name, torch.library.fallthrough_kernel if cast is None else _kernel(name, cast)
+
+
+def cuda_casts(version: tuple[int, int]) -> Mapping[str, Cast]:
+    """The casts of CUDA's autocast in this version of torch, by operator without `aten.`; others are not cast.
+
+    They are those of the installed torch, but for the operators in which versions differ.
+    """
+    if version == INSTALLED_TORCH:
+        return dispatched_casts("cuda")
+    like = casts_like(version)
+    same = {name: cast for name, cast in dispatched_casts("cuda").items() if name not in _SINCE}
+    return same | {name: cast for name, (since, cast) in _SINCE.items() if like >= since}
+
+
+def casts_like(version: tuple[int, int]) -> tuple[int, int]:
+    """The version whose casts a prediction for `version` uses: its own, else those of the next one that is known."""
+    return version if version == INSTALLED_TORCH else min(max(version, VERSIONS[0]), VERSIONS[-1])
 
 
 def cast_only(tensor: Tensor, *rest: Any, **keywords: Any) -> Tensor:
@@ -173,3 +208,51 @@ def _widest(tensors: list[Tensor]) -> torch.dtype:
         elif tensor.dtype != lower:
             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
     return widest
+
+
+@contextmanager
+def cuda_autocast_state() -> Iterator[None]:
+    """Let everything inside that asks for CUDA's autocast, or changes it, have that of the CPU, in whose name the
+    operators of the fake device are cast.
+
+    So `torch.autocast("cuda", ...)` acts as a context or as a decorator, and so do `torch.amp.custom_fwd` and
+    `custom_bwd`. Code that asks a tensor for its type of device is told `cpu`, which therefore means the fake device,
+    too. Where CUDA itself is missing, torch is told that it is there, for autocast alone.
+    """
+    default = torch.get_autocast_dtype("cuda")
+    with ExitStack() as stack:
+        before = torch.get_autocast_dtype("cpu")
+        stack.callback(torch.set_autocast_dtype, "cpu", before)
+        torch.set_autocast_dtype("cpu", default)
+        for name in _OF_DEVICE:
+            stack.enter_context(patch.object(torch, name, _on_cpu(getattr(torch, name))))
+        stack.enter_context(patch.object(autocast_mode, "_cast", _casting_on_cpu))
+        stack.enter_context(patch.object(torch.autocast, "__enter__", _entering(torch.autocast.__enter__)))
+        stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
+        stack.enter_context(patch.object(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True))
+        yield
+
+
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def on_cpu(*args: Any) -> Any:
+        device_type, rest = (args[0], args[1:]) if args and isinstance(args[0], str) else ("cuda", args)
+        return function("cpu" if device_type == "cuda" else device_type, *rest)
+
+    return on_cpu
+
+
+def _casting_on_cpu(value: Any, device_type: str, dtype: torch.dtype) -> Any:
+    return _cast_on(value, "cpu" if device_type == "cuda" else device_type, dtype)
+
+
+def _entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+    def entered(autocast: torch.autocast) -> Any:
+        """Enter as on a machine with CUDA."""
+        enabled = autocast._enabled
+        autocast._enabled = was_asked(autocast) if autocast.device == "cuda" else enabled
+        try:
+            return enter(autocast)
+        finally:
+            autocast._enabled = enabled
+
+    return entered

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ampsweep.predict.cuda_attention import CudaAttention
-from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels
-from ampsweep.predict.cuda_autocast_state import cuda_autocast_state
+from ampsweep.predict.cuda_autocast import CAST_ONLY, cast_only, cuda_autocast_kernels, cuda_autocast_state
 from ampsweep.predict.cudnn_rnn import recurrent_kernels
 from ampsweep.predict.target_device import TargetDevice
 

@@ -20,7 +20,7 @@ from ampsweep.predict.kernel_sizes import scratch_of
 from ampsweep.predict.known_values import taken_for_real
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.ledger import plain_tensors_in
-from ampsweep.tracing.step import Trace, trace_program, trace_step
+from ampsweep.tracing.step import Trace, trace_step
 
 CPU: Final = torch.device("cpu")
 STAND_IN: Final = torch.device("meta")
@@ -104,12 +104,6 @@ class FakeDevice:
             return trace_step(model, *optimizers, held=kept if counts_unused else (), fake=self.kernels)
         scratch = scratch_of(self.target)
         return trace_step(model, *optimizers, held=kept, data=data, fake=self.kernels, is_host=False, scratch=scratch)
-
-    def trace_program(self) -> AbstractContextManager[Trace]:
-        """Trace a program as `ampsweep.tracing.step.trace_program` does, on this device."""
-        if self.target.kind == "cpu":
-            return trace_program(CPU, fake=self.kernels)
-        return trace_program(CPU, fake=self.kernels, is_host=False, scratch=scratch_of(self.target))
 
 
 class _KeptTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -68,9 +68,7 @@ class FakeTraining:
         """Trace one step with this micro-batch size. It is not the first: the optimizer has its state.
 
         Args:
-            batch_size: samples in a micro-batch.
             step: the number of the step, 2 or more, whose batches it has.
-            evaluates: whether an evaluation follows.
 
         Raises:
             UserError: the data does not have that many items.
@@ -80,12 +78,13 @@ class FakeTraining:
         self._trainer.data = self._data(batch_size)
         with self._as_rank(), self._device.setting_up():
             self._trainer.after_step(self._trainer.model)  # of the step before: an average of the weights is there
-        taken = self._traced(step, evaluates=evaluates)
-        if self._forget_state_except_of(taken.trained):
-            taken = self._traced(step, evaluates=evaluates)
-        return taken.timeline
+        taken, trained = self._traced(step, evaluates=evaluates)
+        if self._forget_state_except_of(trained):
+            taken, _ = self._traced(step, evaluates=evaluates)
+        return taken
 
-    def _traced(self, number: int, *, evaluates: bool) -> "_TakenStep":
+    def _traced(self, number: int, *, evaluates: bool) -> tuple[Timeline, set[Tensor]]:
+        """The step, and the parameters that had a gradient when their optimizer stepped."""
         trainer, device, data = self._trainer, self._device, self._trainer.data
         assert isinstance(data, _FakeData)
         trainer.next_batch = (number - 1) * trainer.config.grad_accum_steps * len(trainer.turns)
@@ -120,9 +119,7 @@ class FakeTraining:
         if self._varies:
             unvouched += (UnvouchedOperator(name="batches that vary in size", doubt="varies"),)
         lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
-        return _TakenStep(
-            timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0], unvouched=unvouched), trained
-        )
+        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0], unvouched=unvouched), trained
 
     def _forget_state_except_of(self, trained: set[Tensor]) -> bool:
         """Drop the optimizers' state of parameters that no gradient reaches; tell whether there was any.
@@ -235,13 +232,6 @@ def _ranks(config: Config, world_size: int, rank: int) -> "FakeRanks | None":
     from ampsweep.predict.fake_ranks import FakeRanks
 
     return FakeRanks(config.parallel, CPU, world_size, rank)
-
-
-@dataclass(frozen=True)
-class _TakenStep:
-    timeline: Timeline
-    trained: set[Tensor]
-    """The parameters that had a gradient when their optimizer stepped."""
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:

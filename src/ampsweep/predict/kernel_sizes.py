@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ampsweep.predict import cudnn_rnn
-from ampsweep.predict.onednn_lstm import with_two_bias_gradients, with_workspace
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.tracing.operator_tracer import Scratch
 
@@ -24,6 +23,10 @@ _NORMS: Final = {aten.native_layer_norm: 2, aten.native_batch_norm: 1, aten.nati
 """Normalizations, with the position of the weight among their arguments."""
 _LOSSES: Final = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.soft_margin_loss: 2, aten.binary_cross_entropy: 3}
 """Losses, with the position of the reduction."""
+_PAGE: Final = 4096
+_LINE: Final = 64
+_ALIASED: Final = 256
+"""For oneDNN's LSTM: bytes of a page and of a line of a cache, and the values in a row whose multiples it avoids."""
 _LOSSES_OF_FULL_SIZE: Final = (1, 12)
 """Version of torch since which a reduced loss keeps the storage of its unreduced values."""
 
@@ -36,7 +39,10 @@ def corrections(target: TargetDevice) -> dict[Any, Correction]:
     if target.torch_version >= _LOSSES_OF_FULL_SIZE:
         known |= {loss: _full_size(position) for loss, position in _LOSSES.items()}
     if target.kind == "cpu":
-        return known | {aten.mkldnn_rnn_layer: with_workspace, aten.mkldnn_rnn_layer_backward: with_two_bias_gradients}
+        return known | {
+            aten.mkldnn_rnn_layer: _with_workspace,
+            aten.mkldnn_rnn_layer_backward: _with_two_bias_gradients,
+        }
     known[aten._scaled_dot_product_efficient_attention_backward] = _gradients_of_groups
     return known | {aten._cudnn_rnn: cudnn_rnn.with_reserve}
 
@@ -127,6 +133,61 @@ def _ungrouped(args: Sequence[Any]) -> int:
 def _loss(args: Sequence[Any]) -> int:
     """The losses before their mean is taken, and the buffer and semaphores of the mean (native/cuda/Reduce.cuh)."""
     return int(args[0].numel() * args[0].element_size()) + 2 * 512
+
+
+def _with_workspace(result: Any, args: Sequence[Any]) -> Any:
+    """The results of the CPU's LSTM layer with oneDNN's workspace; it has one only while autograd records.
+
+    torch gives the fake layer none, and it is most of what an LSTM keeps. LSTMs with projections, GRUs and plain RNNs
+    do not come here: torch computes them from operators of their own.
+    """
+    if not torch.is_grad_enabled():
+        return result
+    output, hidden, cell, workspace = result
+    inputs, cells = args[0], args[6]
+    length, batch, width = inputs.shape
+    size = workspace_bytes(length, batch, width, output.shape[-1], inputs.element_size(), cells.element_size())
+    return output, hidden, cell, workspace.new_empty(size)
+
+
+def _with_two_bias_gradients(result: Any, _args: Sequence[Any]) -> Any:
+    """The gradients of that layer, with one of its own for either bias; on fake tensors the two are one tensor."""
+    *others, bias, _, hidden, cell = result
+    return (*others, bias, torch.empty_like(bias), hidden, cell)
+
+
+def workspace_bytes(length: int, batch: int, width: int, hidden: int, itemsize: int, cell_itemsize: int) -> int:
+    """Bytes of the workspace of a layer on inputs (length, batch, width) with a hidden state of `hidden` values.
+
+    Gates, outputs, states and their gradients, each from a page of its own on (`set_workspace_sizes` and `set_offsets`
+    of oneDNN's cpu/rnn/rnn_utils, 3.12). States are kept for all steps and the one before them, and for the layer and
+    the one below it.
+    """
+    num_gates, accumulated = 4, 4
+    num_states = 2 * (length + 1) * batch
+    widest = max(width, hidden)
+    gradient = num_states * _row(widest, accumulated)
+    parts = (
+        length * batch * _row(num_gates * hidden, itemsize),
+        length * batch * _row(hidden, itemsize),
+        num_states * _row(widest, itemsize),
+        num_states * hidden * cell_itemsize,
+        gradient,
+        gradient,
+        num_states * hidden * accumulated,
+        0,
+    )
+    end = 0
+    for part in parts:
+        end = _up(end, _PAGE) + part
+    return end
+
+
+def _row(num_values: int, itemsize: int) -> int:
+    """Bytes from one row of a matrix to the next (`get_good_ld`)."""
+    per_line = _LINE // itemsize
+    padded = _up(num_values, per_line)
+    return itemsize * (padded + per_line if padded % _ALIASED == 0 else padded)
 
 
 def _up(value: int, multiple: int) -> int:

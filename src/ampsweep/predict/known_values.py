@@ -6,8 +6,9 @@ comes from the batch or from constants alone, never from parameters: the host kn
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -90,15 +91,9 @@ def taken_for_real() -> Iterator[None]:
     They ask `transformers.utils.import_utils.is_fake_tensor`, if they are there.
     """
     module = sys.modules.get("transformers.utils.import_utils")
-    asked = getattr(module, "is_fake_tensor", None)
-    if module is None or asked is None:
+    is_there = hasattr(module, "is_fake_tensor")
+    with patch.object(module, "is_fake_tensor", lambda _: False) if is_there else nullcontext():
         yield
-        return
-    module.is_fake_tensor = lambda _: False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        module.is_fake_tensor = asked  # type: ignore[attr-defined]
 
 
 def _is_whole(tensor: Tensor) -> bool:

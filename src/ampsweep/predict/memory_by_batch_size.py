@@ -1,5 +1,6 @@
 """The memory of a training step at any batch size, and the largest batch that fits, from a few traces."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,10 +69,7 @@ class Interpolation:
 class MemoryByBatchSize:
     """The memory of a training step at any batch size; two are traced at once, others where that is needed.
 
-    Args:
-        trace: returns the step at a batch size.
-        has_batch: tells whether the data has a batch of this size.
-        batch_size: the one the user trains with.
+    `batch_size` is the one the user trains with.
     """
 
     def __init__(
@@ -144,10 +142,7 @@ class MemoryByBatchSize:
         low, high = SMALLEST, 2 * SMALLEST
         while high < MAX_BATCH and holds(high):
             low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
+        return low + bisect_left(range(low + 1, high), True, key=lambda size: not holds(size))
 
 
 def saves_from(baseline: Interpolation, arm: Interpolation) -> int | None:
@@ -162,7 +157,4 @@ def saves_from(baseline: Interpolation, arm: Interpolation) -> int | None:
     while high < _NEVER_AFTER:
         low, high = (low, high * 2) if saves(high) else (high, high * 2)
     high = max(2 * low, SMALLEST)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if saves(middle) else (middle, high)
-    return high
+    return low + 1 + bisect_left(range(low + 1, high), True, key=saves)

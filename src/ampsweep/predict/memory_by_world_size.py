@@ -1,5 +1,6 @@
 """The memory of the fullest rank on any number of ranks, from traces on a few."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -173,11 +174,8 @@ class MemoryByWorldSize:
         fitting = next((number for number in numbers if self._fits(number, limit)), None)
         if fitting is None or fitting == numbers[0]:
             return fitting
-        low, high = max(number for number in numbers if number < fitting), fitting
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._fits(middle, limit) else (middle, high)
-        return high
+        low = max(number for number in numbers if number < fitting)
+        return low + 1 + bisect_left(range(low + 1, fitting), True, key=lambda number: self._fits(number, limit))
 
     def _fits(self, world_size: int, limit: int) -> bool:
         return fits(self.step(world_size), self._target, limit)

@@ -1,16 +1,16 @@
 """Predictions of memory as a document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict
 from typing import Any, Final
 
 from ampsweep.analysis.float8_gain import emulated_memory
 from ampsweep.analysis.recorded import unvouched
 from ampsweep.config.schema import component_name
-from ampsweep.predict.answers import sentences
-from ampsweep.predict.autocast_lists import lists_of
+from ampsweep.predict.cuda_autocast import casts_like
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
+from ampsweep.record.parts import Doubt
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table
@@ -18,6 +18,7 @@ from ampsweep.text import num_bytes
 
 _NUMBERS: Final = (2, 4, 8, 16, 64, 256, 1024)
 """Numbers of ranks in the table, beside the configured one; the data have the powers of two between them, too."""
+_UNLESS: Final = ", unless what is named below takes more than predicted"
 
 
 def prediction_document(predictions: Sequence[WorkloadPrediction], refused: Sequence[str] = ()) -> Document:
@@ -53,12 +54,72 @@ def _sentences(of: WorkloadPrediction) -> Iterator[str]:
     """Lines on the answers, on what the target emulates and float8 can gain, and on what is not vouched for."""
     if of.arms:
         doubts = {one.doubt for one in of.unvouched}
-        yield from sentences(of.answers, of.baseline, of.arms[0].config.predict.memory_gib, doubts)
+        yield from _answers(of.arms, of.baseline, of.arms[0].config.predict.memory_gib, doubts)
     for arm in of.arms:
         if arm.emulated is not None:
             yield emulated_memory(arm.arm, arm.emulated)
-    yield from dict.fromkeys(f"{arm.float8_gain}." for arm in of.arms if arm.float8_gain is not None)
+    yield from dict.fromkeys(f"{arm.float8_gain.sentence}." for arm in of.arms if arm.float8_gain is not None)
     yield from unvouched(of.unvouched)
+
+
+def _answers(
+    arms: Sequence[ArmPrediction], baseline: str | None, memory_gib: float | None, doubts: Set[Doubt]
+) -> Iterator[str]:
+    """The answers in plain English: on a condition, which they name, where there are `doubts` about operators.
+
+    `baseline` is None where there is none to compare with.
+    """
+    if ranks := [arm for arm in arms if arm.fewest is not None]:
+        yield f"With {memory_gib:g} GiB on each GPU{_UNLESS if doubts else ''}: {', '.join(_numbers(ranks))}."
+        return
+    if memory_gib is not None and any(arm.largest is not None for arm in arms):
+        yield f"On {memory_gib:g} GiB{_UNLESS if doubts else ''}: {', '.join(_fits(arms))}."
+    if baseline is None:
+        return
+    unless = _UNLESS if doubts - {"workspace"} else ""
+    for batch_size in sorted({arm.saves_from for arm in arms if arm.saves_from is not None}):
+        saving = [arm.arm for arm in arms if arm.saves_from == batch_size]
+        yield f"{_listed(saving)} {_verb('save', saving)} memory from batch {batch_size} on{unless}."
+    if same := [arm.arm for arm in arms if arm.against_baseline == "same"]:
+        yield f"{_listed(same)} {_verb('take', same)} the same memory as {baseline}{unless}."
+    if more := [arm.arm for arm in arms if arm.against_baseline == "takes_more"]:
+        yield f"{_listed(more)} {_verb('take', more)} as much memory as {baseline} or more, at any batch size{unless}."
+
+
+def _fits(arms: Sequence[ArmPrediction]) -> Iterator[str]:
+    said = False
+    for arm in arms:
+        if arm.largest is None:
+            continue
+        size = arm.largest.batch_size
+        if size == 0:
+            yield f"{arm.arm} not even one item"
+        elif arm.largest.is_all_the_data:
+            yield f"{arm.arm} every batch the data has (up to {size})"
+        elif arm.largest.ended_search:
+            yield f"{arm.arm} beyond batch {size}"
+        else:
+            yield f"{arm.arm} up to {size}" if said else f"{arm.arm} up to batch {size}"
+            said = True
+
+
+def _numbers(arms: Sequence[ArmPrediction]) -> Iterator[str]:
+    for arm in arms:
+        fewest = arm.fewest
+        assert fewest is not None
+        if fewest.world_size is None:
+            yield f"{arm.arm} on no number of them"
+        else:
+            or_fewer = " (fewer were not looked at)" if fewest.world_size == fewest.least else ""
+            yield f"{arm.arm} from {fewest.world_size} on{or_fewer}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _verb(verb: str, subjects: Sequence[str]) -> str:
+    return verb if len(subjects) > 1 else f"{verb}s"
 
 
 def _reservations(of: WorkloadPrediction) -> Iterator[str]:
@@ -73,8 +134,8 @@ def _reservations(of: WorkloadPrediction) -> Iterator[str]:
         yield "Every batch size was traced: sizes do not grow evenly with the batch."
     if of.target.kind == "cuda":
         asked = of.target.torch_version
-        if (used := lists_of(asked)) != asked:
-            yield f"What autocast casts in torch {_dotted(asked)} is not known; the lists of {_dotted(used)} are used."
+        if (used := casts_like(asked)) != asked:
+            yield f"What autocast casts in torch {_dotted(asked)} is not known; that of {_dotted(used)} is used."
         yield (
             "peak is what torch.cuda.max_memory_allocated would say, with cuBLAS workspaces; not in it: the driver's "
             "context (about 0.5 GiB)."
@@ -142,22 +203,21 @@ def _data(of: WorkloadPrediction) -> dict[str, Any]:
     cuda = {
         "capability": list(target.capability),
         "workspace_bytes": sum(target.workspaces),
-        "autocast_of_torch": _dotted(lists_of(target.torch_version)),
+        "autocast_of_torch": _dotted(casts_like(target.torch_version)),
     }
     return {
         "target": target.kind,
         "torch": _dotted(target.torch_version),
         **(cuda if target.kind == "cuda" else {}),
         "baseline": of.baseline,
-        "modes": [_arm(of, arm) for arm in of.arms],
+        "modes": [*map(_arm, of.arms)],
         "unsupported": of.unsupported,
         "sentences": [*_sentences(of)],
     }
 
 
-def _arm(of: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
+def _arm(arm: ArmPrediction) -> dict[str, Any]:
     config = arm.config
-    (answer,) = (answer for answer in of.answers if answer.arm == arm.arm)
     return {
         "arm": arm.arm,
         "model": component_name(config.model),
@@ -165,8 +225,8 @@ def _arm(of: WorkloadPrediction, arm: ArmPrediction) -> dict[str, Any]:
         "num_parameters": arm.model_size,
         **_memory(arm.memory),
         "memory_gib": config.predict.memory_gib,
-        "largest_batch": None if answer.largest is None else answer.largest.batch_size,
-        "saves_from_batch": answer.saves_from,
+        "largest_batch": None if arm.largest is None else arm.largest.batch_size,
+        "saves_from_batch": arm.saves_from,
         "is_measured": arm.is_measured,
         "unvouched": [asdict(one) for one in arm.memory.unvouched],
         "curve": [_memory(memory) for memory in arm.curve],

@@ -1,14 +1,14 @@
-"""Predictions as run records keep them: as a record of their own, or beside the figures of a measured run."""
+"""Predictions as run records of their own."""
 
 from pathlib import Path
 
 from ampsweep.config.identity import run_directory_name
 from ampsweep.memory_categories import memory_key
-from ampsweep.predict.step_memory import StepMemory
+from ampsweep.predict.run_prediction import as_prediction
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.predict.workload_prediction import ArmPrediction, WorkloadPrediction
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import MemoryUse, StepPrediction
+from ampsweep.record.parts import MemoryUse
 from ampsweep.run.directories import new_directory
 from ampsweep.run.request import new_record, now
 from ampsweep.text import GIB
@@ -48,19 +48,3 @@ def predicted_record(arm: ArmPrediction, target: TargetDevice) -> RunRecord:
         record.memory.unattributed_bytes = memory.allocated_bytes - memory.peak_bytes
     record.prediction = as_prediction(memory, target, arm.curve)
     return record
-
-
-def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = ()) -> StepPrediction:
-    """`RunRecord.prediction`: the predicted bytes of a step, the target they hold for, and the peak by batch size."""
-    by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
-    return StepPrediction(
-        target=target.name,
-        torch=".".join(map(str, target.torch_version)),
-        peak_bytes=memory.peak_bytes,
-        peak=memory.peak,
-        end_of_forward=memory.end_of_forward,
-        allocator_peak_bytes=memory.allocated_bytes,
-        reserved_bytes=None if memory.allocated_bytes is None else memory.reserved_bytes,
-        peak_bytes_by_batch_size=by_batch_size or None,
-        unvouched=[*memory.unvouched] or None,
-    )

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsweep.config.errors import UserError
-from ampsweep.config.schema import Config, PredictConfig
+from ampsweep.config.errors import UnsupportedError, UserError
+from ampsweep.config.schema import Config, PredictConfig, component_name
 from ampsweep.launch.signals import StopRequest
 from ampsweep.precision.precision import unsupported_reason
+from ampsweep.predict.cuda_autocast import AutocastRefusalError
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
 from ampsweep.predict.memory_by_batch_size import MemoryByBatchSize
 from ampsweep.predict.memory_by_world_size import world_size_of
-from ampsweep.predict.prediction_record import as_prediction
 from ampsweep.predict.step_memory import StepMemory, fits, step_memory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
 from ampsweep.predict.timeline import Timeline
@@ -45,7 +45,7 @@ def trace_run(config: Config, device: torch.device, step: int = 2) -> TracedRun:
         UserError: it cannot be traced, whatever the reason.
     """
     target, batch_size = _target(device), config.data["batch_size"]
-    with _as_user_error():
+    with as_user_error(config):
         traced = FakeTraining(config, target, world_size_of(config)).trace(batch_size, step=step)
     return TracedRun(target, traced, step_memory(traced, target, batch_size))
 
@@ -71,7 +71,7 @@ def predict_batch(config: Config, *, stop: StopRequest) -> PredictedBatch | None
     Waits until nothing is being measured on the device.
     """
     try:
-        with taken_device(config.device, stop=stop) as taken, _as_user_error():
+        with taken_device(config.device, stop=stop) as taken, as_user_error(config):
             device = taken.device
             if unsupported_reason(config.precision, device) is not None:
                 return None
@@ -91,14 +91,35 @@ def _target(device: torch.device) -> TargetDevice:
     return resolve_target(PredictConfig(), str(device))
 
 
+def as_prediction(memory: StepMemory, target: TargetDevice, curve: tuple[StepMemory, ...] = ()) -> StepPrediction:
+    """`RunRecord.prediction`: the predicted bytes of a step, the target they hold for, and the peak by batch size."""
+    by_batch_size = {str(point.batch_size): point.total_bytes for point in curve}
+    return StepPrediction(
+        target=target.name,
+        torch=".".join(map(str, target.torch_version)),
+        peak_bytes=memory.peak_bytes,
+        peak=memory.peak,
+        end_of_forward=memory.end_of_forward,
+        allocator_peak_bytes=memory.allocated_bytes,
+        reserved_bytes=None if memory.allocated_bytes is None else memory.reserved_bytes,
+        peak_bytes_by_batch_size=by_batch_size or None,
+        unvouched=[*memory.unvouched] or None,
+    )
+
+
 @contextmanager
-def _as_user_error() -> Iterator[None]:
-    """Turn every error that keeps a training from being traced into a UserError."""
+def as_user_error(config: Config) -> Iterator[None]:
+    """Turn what keeps a training from being traced into a UserError: one that names its model or, where the target's
+    autocast refuses an operator of it, an UnsupportedError.
+    """
+    name = component_name(config.model)
     try:
         yield
     except UserError:
         raise
+    except AutocastRefusalError as refusal:
+        raise UnsupportedError(str(refusal)) from refusal
     except UntraceableError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"model={name}: {error}") from error
     except Exception as error:  # the user's own model may raise anything where its tensors have no values
-        raise UserError(one_line(error)) from error
+        raise UserError(f"model={name} cannot be trained so: {one_line(error)}") from error

@@ -10,9 +10,8 @@ import torch
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import PredictConfig
-from ampsweep.installed_torch import INSTALLED_TORCH
 from ampsweep.precision.arithmetic import matmul_bits
-from ampsweep.precision.support import Abilities, cuda_matmul_bits, emulates_casts
+from ampsweep.precision.support import INSTALLED_TORCH, Abilities, cuda_matmul_bits, emulates_casts
 from ampsweep.text import MIB
 
 KINDS: Final = ("cpu", "cuda")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from ampsweep.installed_torch import INSTALLED_TORCH
+from ampsweep.precision.support import INSTALLED_TORCH
 from ampsweep.predict.target_device import TargetDevice
 from ampsweep.record.parts import Doubt, UnvouchedOperator
 

@@ -6,42 +6,53 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
-from ampsweep.analysis.float8_gain import float8_gain
+from ampsweep.analysis.float8_gain import Float8Gain, float8_gain
 from ampsweep.config.errors import UnsupportedError, UserError
 from ampsweep.config.modes import MODES, arm_of, outside_differences, with_effect
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
 from ampsweep.precision.float8 import Float8
 from ampsweep.precision.precision import precision_class
-from ampsweep.predict.answers import ArmAnswer, FewestRanks
-from ampsweep.predict.cuda_autocast import AutocastRefusalError
+from ampsweep.predict.fake_device import CPU
 from ampsweep.predict.fake_kernels import UntraceableError
 from ampsweep.predict.fake_training import FakeTraining
-from ampsweep.predict.measured_training import MeasuredTraining
 from ampsweep.predict.memory_by_batch_size import Interpolation, LargestBatch, MemoryByBatchSize, saves_from
 from ampsweep.predict.memory_by_world_size import MOST, MemoryByWorldSize, ShardBytes, shard_bytes, world_size_of
+from ampsweep.predict.run_prediction import as_user_error
 from ampsweep.predict.step_memory import StepMemory
 from ampsweep.predict.target_device import TargetDevice, resolve_target
-from ampsweep.predict.timeline import Timeline
+from ampsweep.predict.timeline import Timeline, timeline
 from ampsweep.record.parts import UnvouchedOperator
-from ampsweep.text import GIB, one_line
+from ampsweep.text import GIB
+from ampsweep.tracing.step import trace_step
+from ampsweep.training.assembly import assemble_trainer
+from ampsweep.training.build.built import build, build_data
+
+
+@dataclass(frozen=True)
+class FewestRanks:
+    """The smallest number of ranks on which each has enough memory."""
+
+    world_size: int | None
+    """None where no number that was looked at is enough."""
+    least: int
+    """The smallest number that was looked at."""
 
 
 @dataclass(frozen=True)
 class ArmPrediction:
-    """The prediction of one arm: its memory at the configured batch size and at others."""
+    """The prediction of one arm: its memory at the configured batch size and at others, and what follows."""
 
     config: Config
     model_size: int
     memory: StepMemory
     curve: tuple[StepMemory, ...]
     largest: LargestBatch | None
-    """None where it was not asked for."""
+    """The largest batch that fits; None where it was not asked for, or the target emulates the mode."""
     interpolation: Interpolation | None
     is_measured: bool = False
     """True where real steps were taken on the CPU, because the model cannot be traced without values."""
@@ -50,11 +61,15 @@ class ArmPrediction:
     by_world_size: Mapping[int, StepMemory] = field(default_factory=dict)
     """The memory on other numbers of ranks; empty where there is one process."""
     fewest: FewestRanks | None = None
-    """None where it was not asked for."""
+    """None where it was not asked for, or there is one process."""
     emulated: str | None = None
     """The reason why the target emulates the mode, so that the memory is that of an emulation; None: it does not."""
-    float8_gain: str | None = None
-    """A sentence on what float8 can gain in the layers of this model; None in other modes."""
+    float8_gain: Float8Gain | None = None
+    """The time that float8 can gain in the layers of this model; None in other modes."""
+    against_baseline: Literal["baseline", "same", "unknown", "saves", "takes_more"] = "unknown"
+    """`same`: at every batch size; `saves`: from some batch size on; `takes_more`: it never takes less."""
+    saves_from: int | None = None
+    """The batch size from which on it saves."""
 
     @property
     def arm(self) -> str:
@@ -71,7 +86,7 @@ class WorkloadPrediction:
     unsupported: dict[str, str]
     """Arms that the target cannot run, or whose model its autocast refuses, with the reason."""
     baseline: str | None
-    answers: tuple[ArmAnswer, ...]
+    """None where there is none to compare with."""
 
     @property
     def unvouched(self) -> tuple[UnvouchedOperator, ...]:
@@ -101,9 +116,9 @@ def predict(configs: Sequence[Config]) -> WorkloadPrediction:
         raise UserError(f"model={component_name(first.model)}: {next(iter(refused.values()))}")
     unsupported |= refused
     baseline = next((arm for arm in arms if arm.arm == first.report.baseline), None)
-    answers = tuple(_answer(baseline, arm) for arm in arms)
     name = baseline.arm if baseline is not None and len(arms) > 1 else None
-    return WorkloadPrediction(target, arms, unsupported, name, answers)
+    compared = tuple(arm if baseline is None else _against(baseline, arm) for arm in arms)
+    return WorkloadPrediction(target, compared, unsupported, name)
 
 
 def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
@@ -111,35 +126,34 @@ def predict_arm(config: Config, target: TargetDevice) -> ArmPrediction:
 
     Raises:
         UserError: a part refuses its settings, or the model cannot be traced.
-        AutocastRefusalError: the target's autocast refuses an operator of the model.
+        UnsupportedError: the target's autocast refuses an operator of the model.
     """
     if config.parallel.strategy != "single":
         return _predict_rank(config, target)
     batch_size: int = config.data["batch_size"]
     training, memory, is_measured = _traced(config, target, batch_size)
     limit = config.predict.memory_gib
-    largest = None if limit is None else memory.largest(round(limit * GIB))
-    sizes = config.predict.batch_sizes or _table_sizes(batch_size, largest)
+    emulated = precision_class(config.precision).why_emulated(config.precision, target.abilities)
+    sizes = config.predict.batch_sizes or _table_sizes(batch_size)
     return ArmPrediction(
         config,
         training.model_size,
         memory.at(batch_size),
         tuple(memory.at(size) for size in sizes if memory.interpolation or training.has_batch(size)),
-        largest,
+        None if limit is None or emulated is not None else memory.largest(round(limit * GIB)),
         memory.interpolation,
         is_measured,
-        emulated=precision_class(config.precision).why_emulated(config.precision, target.abilities),
+        emulated=emulated,
         float8_gain=_float8_gain(training) if isinstance(training, FakeTraining) else None,
     )
 
 
-def _float8_gain(training: FakeTraining) -> str | None:
+def _float8_gain(training: FakeTraining) -> Float8Gain | None:
     precision = training.precision
     if not isinstance(precision, Float8):
         return None
     shapes = (shape for name, shape in training.linear_calls.items() if name in precision.converted)
-    gain = float8_gain(shapes, precision.recipe)
-    return None if gain is None else gain.sentence
+    return float8_gain(shapes, precision.recipe)
 
 
 def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
@@ -149,7 +163,7 @@ def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
 
     def trace(world_size: int) -> tuple[Timeline, set[ShardBytes]]:
         nonlocal model_size
-        with _as_user_error(config):
+        with as_user_error(config):
             training = FakeTraining(config, target, world_size)
             model_size = training.model_size
             return training.trace(batch_size), shard_bytes(training.model)
@@ -171,45 +185,54 @@ def _predict_rank(config: Config, target: TargetDevice) -> ArmPrediction:
     )
 
 
-@contextmanager
-def _as_user_error(config: Config) -> Iterator[None]:
-    """Turn what keeps a model from being traced into a UserError that names it."""
-    name = component_name(config.model)
-    try:
-        yield
-    except (UserError, AutocastRefusalError):
-        raise
-    except UntraceableError as error:
-        raise UserError(f"model={name}: {error}") from error
-    except Exception as error:  # the user's own model may raise anything
-        raise UserError(f"model={name} cannot be trained so: {one_line(error)}") from error
+class _MeasuredTraining:
+    """A training for models that cannot be traced without values: every trace takes two real steps on the CPU."""
+
+    def __init__(self, config: Config, model_size: int) -> None:
+        self._config, self.model_size = config, model_size
+
+    def trace(self, batch_size: int) -> Timeline:
+        """Trace the second step with this micro-batch size."""
+        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        built = build(config, CPU, build_data(config, CPU))
+        trainer = assemble_trainer(config, built, CPU)
+        trainer.model.train()
+        begins: list[int] = []
+        with built.precision.flags():
+            trainer.train_step()
+            with trace_step(trainer.model, *built.optimizers.values()) as trace:
+                for optimizer in built.optimizers.values():
+                    optimizer.register_step_pre_hook(lambda *_: begins.append(trace.ledger.moment))
+                trainer.train_step()
+        lives, end_of_forward = trace.ledger.lives(), trace.ledger.marked_moment
+        return timeline(lives, end_of_forward=end_of_forward, optimizer_step=begins[0])
+
+    def has_batch(self, batch_size: int) -> bool:
+        """Tell whether the data has batches of this size."""
+        config = replace(self._config, data=self._config.data | {"batch_size": batch_size})
+        try:
+            build_data(config, CPU).train_batch(0)
+        except ValueError:
+            return False
+        return True
 
 
-class _Training(Protocol):
-    @property
-    def model_size(self) -> int: ...
-
-    def trace(self, batch_size: int) -> Timeline: ...
-
-    def has_batch(self, batch_size: int) -> bool: ...
-
-
-def _traced(config: Config, target: TargetDevice, batch_size: int) -> tuple[_Training, MemoryByBatchSize, bool]:
-    training = FakeTraining(config, target)
-    try:
-        return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size), False
-    except UntraceableError as error:
-        name = component_name(config.model)
-        if not config.predict.measure:
-            raise UserError(f"model={name}: {error}; predict.measure=true measures a small step instead") from error
-        if target.kind != "cpu":
-            raise UserError(f"model={name}: {error}; a step is measured on the CPU, with predict.target=cpu") from error
-        measured = MeasuredTraining(config, training.model_size)
-        return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
-    except (UserError, AutocastRefusalError):
-        raise
-    except Exception as error:  # the user's own model may raise anything
-        raise UserError(f"model={component_name(config.model)} cannot be trained so: {one_line(error)}") from error
+def _traced(
+    config: Config, target: TargetDevice, batch_size: int
+) -> tuple[FakeTraining | _MeasuredTraining, MemoryByBatchSize, bool]:
+    with as_user_error(config):
+        training = FakeTraining(config, target)
+        try:
+            return training, MemoryByBatchSize(training.trace, training.has_batch, target, batch_size), False
+        except UntraceableError as error:
+            name = component_name(config.model)
+            if not config.predict.measure:
+                raise UserError(f"model={name}: {error}; predict.measure=true measures a small step instead") from error
+            if target.kind != "cpu":
+                cpu = "a step is measured on the CPU, with predict.target=cpu"
+                raise UserError(f"model={name}: {error}; {cpu}") from error
+            measured = _MeasuredTraining(config, training.model_size)
+            return measured, MemoryByBatchSize(measured.trace, measured.has_batch, target, batch_size=2), True
 
 
 @dataclass(frozen=True)
@@ -243,7 +266,7 @@ def _autograd_has_threads() -> bool:
 def _predicted_or_refused(config: Config, target: TargetDevice) -> ArmPrediction | _RefusedArm:
     try:
         return predict_arm(config, target)
-    except (AutocastRefusalError, UnsupportedError) as refusal:
+    except UnsupportedError as refusal:
         return _RefusedArm(config, str(refusal))
 
 
@@ -258,23 +281,22 @@ def _memory_settings(config: Config) -> tuple[PrecisionConfig, dict[str, str]]:
     return settings, outside_differences(config)
 
 
-def _table_sizes(batch_size: int, largest: LargestBatch | None) -> list[int]:
+def _table_sizes(batch_size: int) -> list[int]:
     """Batch sizes for the table: powers of two up to a few times the configured one, and that one itself."""
     most = max(4 * batch_size, 8)
     sizes = {2**power for power in range(1, most.bit_length()) if 2**power <= most} | {batch_size}
     return sorted(sizes)[-8:]
 
 
-def _answer(baseline: ArmPrediction | None, arm: ArmPrediction) -> ArmAnswer:
-    if arm.fewest is not None:
-        return ArmAnswer(arm.arm, fewest=arm.fewest)
-    if arm.emulated is not None:
-        return ArmAnswer(arm.arm)
-    if baseline is None or arm is baseline:
-        return ArmAnswer(arm.arm, arm.largest, "unknown" if baseline is None else "baseline")
+def _against(baseline: ArmPrediction, arm: ArmPrediction) -> ArmPrediction:
+    """The arm's prediction with what it takes against the baseline, as far as that can be told."""
+    if arm.fewest is not None or arm.emulated is not None:
+        return arm
+    if arm is baseline:
+        return replace(arm, against_baseline="baseline")
     if baseline.interpolation is None or arm.interpolation is None:
-        return ArmAnswer(arm.arm, arm.largest)
+        return arm
     if _memory_settings(arm.config) == _memory_settings(baseline.config):
-        return ArmAnswer(arm.arm, arm.largest, "same")
+        return replace(arm, against_baseline="same")
     start = saves_from(baseline.interpolation, arm.interpolation)
-    return ArmAnswer(arm.arm, arm.largest, "takes_more" if start is None else "saves", start)
+    return replace(arm, against_baseline="takes_more" if start is None else "saves", saves_from=start)

@@ -1,18 +1,22 @@
 """The run record and the history beside it: what a run leaves behind, read and written here only."""
 
-from ampsweep.record.checkpoint_places import (
+from ampsweep.record.digests import RowsDigest, Stretch
+from ampsweep.record.files import (
     AT_SEAM,
     CHECKPOINTS,
     LAST,
     MANIFEST,
+    NO_ROOM,
     PREVIOUS,
+    RecordError,
     directory_of,
     is_checkpoint,
     kept_checkpoint,
     kept_checkpoints,
+    remove_leftovers,
+    replacing,
+    write_atomically,
 )
-from ampsweep.record.digests import RowsDigest, Stretch
-from ampsweep.record.files import NO_ROOM, RecordError, remove_leftovers, replacing, write_atomically
 from ampsweep.record.history import (
     HISTORY_NAME,
     History,

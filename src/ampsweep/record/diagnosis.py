@@ -10,7 +10,7 @@ from typing import Any, Final
 from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.parts import as_json
-from ampsweep.record.typed import WrongValueError, typed
+from ampsweep.record.reading import WrongValueError, converted
 from ampsweep.redaction import hidden
 
 DIAGNOSIS_NAME: Final = "diagnosis.json"
@@ -98,7 +98,7 @@ class Diagnosis:
 
     def without_secrets(self) -> "Diagnosis":
         """Copy it as it may be shown."""
-        shown: Diagnosis = typed(Diagnosis)(hidden(self.as_json()))
+        shown: Diagnosis = converted(hidden(self.as_json()), Diagnosis)
         return shown
 
     @staticmethod
@@ -114,7 +114,7 @@ class Diagnosis:
             content = json.loads(read_file(path))
             if not isinstance(content, dict) or content.get("schema") != DIAGNOSIS_SCHEMA:
                 raise RecordError(path, f"is no diagnosis of schema {DIAGNOSIS_SCHEMA}")
-            diagnosis: Diagnosis = typed(Diagnosis)(content)
+            diagnosis: Diagnosis = converted(content, Diagnosis)
         except WrongValueError as error:
             raise RecordError(path, f"is no diagnosis: {error}") from error
         except RecordError:

@@ -46,7 +46,7 @@ def change_of(content: bytes, stretches: Sequence[Stretch], *, is_ended: bool) -
     """Compare a history with its digests; return a clause if it has been changed, None if not.
 
     Rows beyond the last stretch are not covered: a process that was killed wrote them. One that ended (`is_ended`) left
-    none; a record without stretches is of a version that noted none.
+    none.
     """
     begin, bytes_of = 0, memoryview(content)
     for stretch in stretches:
@@ -64,7 +64,7 @@ def sealed(text: str) -> str:
 
 
 def is_as_sealed(content: bytes, parsed: dict[str, Any]) -> bool:
-    """Tell whether a record's file, which holds `parsed`, matches its digest; earlier versions wrote none."""
+    """Tell whether a record's file, which holds `parsed`, matches its digest; who edits one on purpose removes that."""
     seal = _SEAL.search(content[-2 * _SEAL_LENGTH :])
     if seal is None:
         return DIGEST not in parsed

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from ampsweep.record.digests import CHANGED, is_as_sealed, sealed
-from ampsweep.record.files import RecordError, read_file, write_atomically
+from ampsweep.record.digests import sealed
+from ampsweep.record.files import RecordError, write_atomically
 from ampsweep.record.parts import as_json
-from ampsweep.record.typed import WrongValueError, typed
+from ampsweep.record.reading import WrongValueError, converted, read_object
 
 NUMERICS_NAME: Final = "numerics.json"
 NUMERICS_SCHEMA: Final = 1
@@ -86,18 +86,8 @@ class RunNumerics:
             FileNotFoundError: there is no such file.
         """
         path = directory / NUMERICS_NAME
+        content = read_object(path, "numerics", NUMERICS_SCHEMA)
         try:
-            content: Any = json.loads(written := read_file(path))
-        except RecordError:
-            raise
-        except ValueError as error:
-            raise RecordError(path, "is no JSON") from error
-        if not isinstance(content, dict) or content.get("schema") != NUMERICS_SCHEMA:
-            raise RecordError(path, f"holds no numerics of schema {NUMERICS_SCHEMA}")
-        if not is_as_sealed(written, content):
-            raise RecordError(path, CHANGED)
-        try:
-            numerics: RunNumerics = typed(RunNumerics)(content)
+            return converted(content, RunNumerics)
         except WrongValueError as error:
-            raise RecordError(path, f"holds no numerics: {error}") from error
-        return numerics
+            raise RecordError(path, f"is not numerics: {error}") from error

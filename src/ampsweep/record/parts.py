@@ -333,6 +333,12 @@ class RecordedConfig(TypedDict, total=False):
     trainer: RecordedTrainer
 
 
+class CheckedContent(TypedDict):
+    """The part of a record's JSON object that is checked although the record keeps it as it is."""
+
+    config: RecordedConfig
+
+
 def as_json(value: Any) -> Any:
     """A copy of a value of a record as JSON has it: parts and other dataclasses become objects."""
     if isinstance(value, Part):
@@ -342,3 +348,17 @@ def as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_json(item) for key, item in value.items()}
     return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def keep_others(value: Any, content: Any) -> None:
+    """Let each part in `value`, made of `content`, keep the keys that this version does not know, and nulls."""
+    if isinstance(value, list):
+        for one, of in zip(value, content, strict=True):
+            keep_others(one, of)
+    elif is_dataclass(value):
+        known = value.__dataclass_fields__.keys() - {"others"}
+        for key, one in content.items():
+            if key in known and isinstance(one, dict | list):
+                keep_others(getattr(value, key), one)
+        if isinstance(value, Part):
+            value.others = {key: one for key, one in content.items() if one is None or key not in known}

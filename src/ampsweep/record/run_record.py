@@ -4,26 +4,27 @@ import json
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ampsweep.record.batch_search import BatchSearch
 from ampsweep.record.compilation import Compilation
-from ampsweep.record.digests import CHANGED, Stretch, is_as_sealed, sealed
+from ampsweep.record.digests import Stretch, sealed
 from ampsweep.record.files import RecordError, read_file, write_atomically
 from ampsweep.record.outcome import OutOfMemory, Status
 from ampsweep.record.parts import (
     Attempt,
+    CheckedContent,
     Contamination,
     MemoryUse,
     ModeProof,
     RankFigures,
-    RecordedConfig,
     RecordedDtypes,
     StepPrediction,
     WandbFacts,
     as_json,
+    keep_others,
 )
-from ampsweep.record.typed import WrongValueError, typed
+from ampsweep.record.reading import WrongValueError, converted, read_object
 from ampsweep.redaction import hidden
 
 SCHEMA: Final = 1
@@ -33,6 +34,11 @@ SNAPSHOT_NAME: Final = "memory_snapshot.pickle"
 request only."""
 
 Kind = Literal["measured", "predicted"]
+
+if TYPE_CHECKING:
+    Figures = dict[str, float]
+else:  # values are not checked on reading: the code that uses a figure checks it
+    Figures = dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -82,7 +88,8 @@ class RunRecord:
     pair_key: str
     config_hash: str
     identity: Identity
-    config: Annotated[dict[str, Any], RecordedConfig]
+    config: dict[str, Any]
+    """The resolved config; readers rely on the types in `CheckedContent`."""
     schema: int = SCHEMA
     kind: Kind = "measured"
     status: Status = "interrupted"
@@ -98,9 +105,8 @@ class RunRecord:
     proof: ModeProof = field(default_factory=ModeProof)
     compilation: Compilation = field(default_factory=Compilation)
     contamination: Contamination = field(default_factory=Contamination)
-    summary: Annotated[dict[str, float], dict[str, object]] = field(default_factory=dict)
-    """Metric key -> value; a metric that the device cannot measure has no key. Values are not checked on reading: the
-    code that uses a figure checks it."""
+    summary: Figures = field(default_factory=dict)
+    """Metric key -> value; a metric that the device cannot measure has no key."""
     absent: dict[str, str] = field(default_factory=dict)
     """Metric key -> a clause on why the summary lacks a figure that the device can tell."""
     memory: MemoryUse = field(default_factory=MemoryUse)
@@ -140,7 +146,9 @@ class RunRecord:
         Raises:
             WrongValueError: a key is missing, or has a value of another type.
         """
-        record: RunRecord = typed(RunRecord)(content)
+        record = converted(content, RunRecord)
+        converted(content, CheckedContent)
+        keep_others(record, content)
         return record
 
     @staticmethod
@@ -152,7 +160,7 @@ class RunRecord:
             FileNotFoundError: there is no such file.
         """
         path = directory / FILE_NAME
-        content = _parsed(path)
+        content = read_object(path, "a run record", SCHEMA)
         try:
             return RunRecord.of_json(content)
         except WrongValueError as error:
@@ -171,7 +179,6 @@ def find_records(directory: Path, *, mentioning: str | None = None) -> Found:
     """Find all records at or below `directory` in the order of their paths, as (run directory, record).
 
     Args:
-        directory: the top directory.
         mentioning: read only records whose text contains this; searching costs a tenth of reading.
     """
     unreadable: list[RecordError] = []
@@ -199,30 +206,3 @@ def run_directories(directory: Path, unreadable: list[RecordError] | None = None
 
     walked = os.walk(directory, onerror=note)
     return sorted(Path(place) for place, folders, files in walked if FILE_NAME in files or FILE_NAME in folders)
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    """Read the JSON object of this schema from the file."""
-    content = read_file(path)
-    if not content.strip():
-        raise RecordError(path, "is empty")
-    try:
-        parsed = json.loads(content.decode())
-    except UnicodeDecodeError as error:
-        raise RecordError(path, f"is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        where = f"{error.msg} in line {error.lineno}, column {error.colno}"
-        is_cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
-        raise RecordError(path, "is cut off" if is_cut else f"is not JSON: {where}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
-        raise RecordError(path, f"is not JSON of a record: {error}") from error
-    schema = parsed.get("schema") if isinstance(parsed, dict) else None
-    if not isinstance(parsed, dict) or type(schema) is not int:
-        raise RecordError(path, "is not a run record: it names no schema")
-    if schema > SCHEMA:
-        raise RecordError(path, f"is of a newer version of ampsweep (record schema {schema}; this one reads {SCHEMA})")
-    if schema < SCHEMA:
-        raise RecordError(path, f"has record schema {schema}; this version reads schema {SCHEMA}")
-    if not is_as_sealed(content, parsed):
-        raise RecordError(path, CHANGED)
-    return parsed

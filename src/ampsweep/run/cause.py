@@ -1,16 +1,18 @@
 """The cause of a run's end: an error in this process, or another rank's fault from which it follows."""
 
+import re
+import sys
 import traceback
+from collections.abc import Iterator
 
 from ampsweep.monitors.environment import device_name
 from ampsweep.parallel.base import Parallel
 from ampsweep.parallel.faults import OtherRankError, RankFault
 from ampsweep.precision.support import refusal_by_kernel
 from ampsweep.record.outcome import OutOfMemory, Status
-from ampsweep.run.compiler_refusal import refusal_by_compiler
 from ampsweep.run.failure import record_stuck
 from ampsweep.run.request import RunRequest
-from ampsweep.text import one_line
+from ampsweep.text import first_line, one_line
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.training.out_of_memory import out_of_memory
 from ampsweep.training.trainer import Trainer
@@ -32,7 +34,7 @@ def cause_of_end(error: BaseException, trainer: Trainer, limit: MemoryLimit) -> 
     oom = out_of_memory(error, device, limit, trainer)
     if oom is not None:
         return cause_of_oom(error, oom, parallel)
-    refusal = refusal_by_compiler(error)
+    refusal = _refusal_by_compiler(error)
     refusal = refusal or refusal_by_kernel(error, trainer.precision.config, device_name(device) or str(device))
     return cause_of_failure(error, parallel) if refusal is None else _cause(error, parallel, "unsupported", refusal)
 
@@ -60,3 +62,30 @@ def _cause(
 ) -> RankFault:
     trace = "".join(traceback.format_exception(error)) if parallel.world_size > 1 else None
     return parallel.cause(error, RankFault(rank=parallel.rank, status=status, error=sentence, oom=oom, traceback=trace))
+
+
+def _refusal_by_compiler(error: BaseException) -> str | None:
+    """One sentence for an error that says that this machine has no working compiler; None for any other."""
+    asked = "trainer.compile=true"
+    errors = sys.modules.get("torch._inductor.exc")  # private: their types have no public name
+    if errors is None:
+        return None
+    for one in _chain(error):
+        if isinstance(one, errors.InvalidCxxCompiler):
+            return f"{asked} needs a C++ compiler, and there is none: install g++, or let the variable CXX name one"
+        if isinstance(one, errors.CppCompileError):
+            fault = re.search(r"^.*\berror: .*$", one.output, re.MULTILINE)
+            return f"{asked}: {one.cmd[0]} cannot compile: {fault[0].strip() if fault else first_line(one.output)}"
+        if isinstance(one, errors.TritonMissing | errors.GPUTooOldForTriton):
+            return f"{asked}: {one_line(one)}"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it followed from, the nearest first."""
+    one: BaseException | None = error
+    seen: set[int] = set()
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__

@@ -79,8 +79,6 @@ def unfinished_run(config: Config, say: Callable[[str], None], *, of_job: str | 
     Records that cannot be read are passed over, with a line for the user if the directory's name fits this config.
 
     Args:
-        config: the config.
-        say: gets the lines.
         of_job: only a run whose last process belonged to this job of Slurm.
     """
     root = Path(config.output_dir).expanduser().resolve() / config.name

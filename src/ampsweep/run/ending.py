@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import torch
+
+from ampsweep.config.schema import PrecisionConfig
 from ampsweep.data.base import num_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.metrics import AUTOCAST_PENALTY, CLIPPED, MEASURED
+from ampsweep.precision.precision import unsupported_reason, why_emulated
 from ampsweep.precision.proof import contradictions
 from ampsweep.record import RecordError, RunRecord, read_history
 from ampsweep.record.batch_search import LARGEST_BATCH
-from ampsweep.record.outcome import OutOfMemory, Status
+from ampsweep.record.outcome import Status
 from ampsweep.run.messages import Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.request import RunRequest, Untrained, new_record, now
@@ -90,31 +94,38 @@ def add_autocast_penalty(record: RunRecord, trainer: Trainer) -> None:
         record.absent[AUTOCAST_PENALTY] = "one of the two validation losses is not finite"
 
 
-def end_unsupported(request: RunRequest, taken: RunDevice, reason: str, send: Callable[[object], None]) -> Status:
-    """Write the record of a run whose device cannot do its precision mode, and track it as a finished run."""
-    return _track(_ended(request, taken, "unsupported", reason), request, send)
+def why_unsupported(precision: PrecisionConfig, device: torch.device, *, searches_batch: bool) -> str | None:
+    """One sentence saying why `device` cannot do a run with these settings, or None when it can.
+
+    Args:
+        searches_batch: the run is, or follows, a search for the largest batch that trains.
+    """
+    reason = unsupported_reason(precision, device)
+    if reason is None and searches_batch and (emulated := why_emulated(precision, device)) is not None:
+        return f"the largest batch of an emulation is not that of the mode: {emulated}"
+    return reason
 
 
 def end_untrained(request: RunRequest, taken: RunDevice, ended: Untrained, send: Callable[[object], None]) -> Status:
-    """Write the record of a run that has nothing to begin with, and track it as a finished run."""
-    record = _ended(request, taken, ended.status, ended.error)
-    record.oom = ended.oom
-    return _track(record, request, send)
-
-
-def end_failed(request: RunRequest, taken: RunDevice, error: str, send: Callable[[object], None]) -> Status:
-    """Write the record of a run that failed while it was built, and track it as a finished run."""
-    return _track(_ended(request, taken, "failed", error), request, send)
-
-
-def end_without_memory(
-    request: RunRequest, taken: RunDevice, oom: OutOfMemory, send: Callable[[object], None]
-) -> Status:
-    """Write the record of a run that ran out of memory while it was built, and track it as a finished run."""
-    record = _ended(request, taken, "oom", oom.sentence)
-    record.oom = oom
-    add_prediction(record, request, taken.device)
-    return _track(record, request, send)
+    """Write the record of a run that ended before its training, and track it as a finished run."""
+    record = new_record(
+        request.config,
+        device=str(taken),
+        device_name=taken.name,
+        batch_search=request.batch_search,
+        world_size=request.config.parallel.num_processes or 1,
+    )
+    record.status, record.error, record.oom, record.ended_at = ended.status, ended.error, ended.oom, now()
+    if request.untrained is None:
+        add_prediction(record, request, taken.device)
+    request.write(record)
+    tracker = tracker_of(request, send)
+    try:
+        tracker.start(record, request.directory, resume_after=None)
+    finally:
+        tracker.finish(record)
+        request.write(record)
+    return record.status
 
 
 def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRequest | None = None) -> Tracker:
@@ -128,26 +139,3 @@ def tracker_of(request: RunRequest, send: Callable[[object], None], stop: StopRe
         wandb=request.wandb,
         on_stop=lambda reason: None if stop is None else stop.request(reason),
     )
-
-
-def _ended(request: RunRequest, taken: RunDevice, status: Status, error: str) -> RunRecord:
-    record = new_record(
-        request.config,
-        device=str(taken),
-        device_name=taken.name,
-        batch_search=request.batch_search,
-        world_size=request.config.parallel.num_processes or 1,
-    )
-    record.status, record.error, record.ended_at = status, error, now()
-    return record
-
-
-def _track(record: RunRecord, request: RunRequest, send: Callable[[object], None]) -> Status:
-    request.write(record)
-    tracker = tracker_of(request, send)
-    try:
-        tracker.start(record, request.directory, resume_after=None)
-    finally:
-        tracker.finish(record)
-        request.write(record)
-    return record.status

@@ -53,7 +53,7 @@ def record_stuck(request: RunRequest, sentence: str, status: Status = "failed", 
     """Record how the run ended, from another thread than the one that stands still; the process ends next."""
     stacks = [f"{''.join(traceback.format_stack(frame))}\n" for frame in sys._current_frames().values()]
     write_error(request.directory, "\n".join([sentence, "The stacks of all threads:", "", *stacks]), request.config)
-    record = _record_so_far(request)
+    record = record_so_far(request)
     record.status, record.error, record.oom, record.ended_at = status, sentence, oom, now()
     with suppress(OSError):
         record.write(request.directory)
@@ -63,7 +63,9 @@ def record_stuck(request: RunRequest, sentence: str, status: Status = "failed", 
         print(f"{show_cursor}error: {told}; its error in full: {request.directory / ERROR_NAME}", file=sys.stderr)
 
 
-def _record_so_far(request: RunRequest) -> RunRecord:
-    with suppress(FileNotFoundError, RecordError):  # it has not written one that is whole
+def record_so_far(request: RunRequest, world_size: int = 1) -> RunRecord:
+    """Read the run's record or, where its process died before it wrote one that is whole, make one."""
+    with suppress(FileNotFoundError, RecordError):
         return RunRecord.read(request.directory)
-    return new_record(request.config, device=request.config.device, batch_search=request.batch_search)
+    config = request.config
+    return new_record(config, device=config.device, batch_search=request.batch_search, world_size=world_size)

@@ -49,18 +49,15 @@ from ampsweep.run.ending import (
     add_autocast_penalty,
     add_clipped_share,
     add_figures,
-    end_failed,
-    end_unsupported,
     end_untrained,
-    end_without_memory,
     tracker_of,
+    why_unsupported,
 )
 from ampsweep.run.failure import ERROR_NAME
 from ampsweep.run.messages import Progress, Say
 from ampsweep.run.prediction_error import add_prediction
 from ampsweep.run.rank_figures import add_rank_figures
-from ampsweep.run.request import RunRequest, new_record, now
-from ampsweep.run.supported import why_unsupported
+from ampsweep.run.request import RunRequest, Untrained, new_record, now
 from ampsweep.tracing.memory_limit import MemoryLimit
 from ampsweep.tracking.tracker import Tracker
 from ampsweep.tracking.wandb.agent import is_stopped_by_sweep, settle_stop
@@ -128,7 +125,7 @@ def run_once(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
         searches = request.batch_search is not None
         unsupported = why_unsupported(config.precision, device, searches_batch=searches)
         if unsupported is not None:
-            return end_unsupported(request, taken, unsupported, send)
+            return end_untrained(request, taken, Untrained("unsupported", unsupported), send)
         prepared = PreparedRun(taken, _limit_of(request, device), UseBeforeRun(device))
         return run_prepared(request, prepared, send=send, stop=stop)
 
@@ -143,7 +140,7 @@ def _limit_of(request: RunRequest, device: torch.device) -> MemoryLimit:
 def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop: StopRequest) -> Status:
     """Build, train and record; see `run_once`."""
     if prepared.unsupported is not None:
-        return end_unsupported(request, prepared.taken, prepared.unsupported, send)
+        return end_untrained(request, prepared.taken, Untrained("unsupported", prepared.unsupported), send)
     watchdog = Watchdog(
         request.config.trainer.max_seconds,
         request.config.trainer.grace_seconds,
@@ -155,14 +152,14 @@ def run_prepared(request: RunRequest, prepared: PreparedRun, *, send: Send, stop
         with watchdog.over(lambda: "building the run", BUILDING_GRACES):
             built = _build(request, prepared)
     except UnsupportedError as error:
-        return end_unsupported(request, prepared.taken, str(error), send)
+        return end_untrained(request, prepared.taken, Untrained("unsupported", str(error)), send)
     except (Exception, SystemExit) as error:  # of the user's own code
         fault = cause_of_failure(error, prepared.parallel)
         with suppress(OSError):  # no room, or no directory any more
-            end_failed(request, prepared.taken, sentence_of(fault, prepared.parallel), send)
+            end_untrained(request, prepared.taken, Untrained("failed", sentence_of(fault, prepared.parallel)), send)
         raise error_of(fault, error, prepared.parallel) from error
     if isinstance(built, OutOfMemory):
-        return end_without_memory(request, prepared.taken, built, send)
+        return end_untrained(request, prepared.taken, Untrained("oom", built.sentence, built), send)
     return _train(request, prepared, built, send, stop, watchdog)
 
 
@@ -203,7 +200,7 @@ def _train(
         oom = out_of_memory(error, device, limit)
         assert oom is not None, "of this type are all errors of a limit"
         cause_of_oom(error, oom, built.parallel)
-        return end_without_memory(request, prepared.taken, oom, send)
+        return end_untrained(request, prepared.taken, Untrained("oom", oom.sentence, oom), send)
     try:
         _continue(trainer, request, record, send)
         request.write(record)

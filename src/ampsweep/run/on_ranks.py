@@ -10,15 +10,15 @@ from ampsweep.launch.processes import num_oom_kills
 from ampsweep.launch.signals import StopRequest
 from ampsweep.parallel.faults import RankFault
 from ampsweep.precision.precision import unsupported_reason
-from ampsweep.record import RecordError, RunRecord
+from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OOM_KILLED, OUTCOMES, Status
-from ampsweep.run.ending import end_unsupported, end_untrained
-from ampsweep.run.failure import kept_error, write_error
+from ampsweep.run.ending import end_untrained
+from ampsweep.run.failure import kept_error, record_so_far, write_error
 from ampsweep.run.launched_ranks import RankExit, run_ranks
 from ampsweep.run.lifecycle import Send
 from ampsweep.run.messages import Say
 from ampsweep.run.rank import num_processes
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, Untrained, now
 from ampsweep.training.build.device import run_devices, taken_devices
 
 _RANK: Final = NamedFunction[Status]("ampsweep.run.rank:run_rank")
@@ -36,7 +36,7 @@ def run_on_ranks(request: RunRequest, *, send: Send, stop: StopRequest) -> Statu
         return end_untrained(request, first, request.untrained, send)
     unsupported = unsupported_reason(config.precision, first.device)
     if unsupported is not None:
-        return end_unsupported(request, first, unsupported, send)
+        return end_untrained(request, first, Untrained("unsupported", unsupported), send)
     number = num_processes(config.parallel, config.device)
     if first.device.type == "cpu":  # else torch's profiler tells of each block that the ranks' other threads have made
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -78,11 +78,7 @@ def _sudden_end(ranks: Sequence[RankExit[Status]], status: Status, *, is_oom_kil
 
 def _finished(request: RunRequest, fault: RankFault | None, ranks: Sequence[RankExit[Status]]) -> RunRecord:
     """Read the run's record, and complete it where the first rank could not."""
-    try:
-        record = RunRecord.read(request.directory)
-    except (FileNotFoundError, RecordError):
-        device = request.config.device
-        record = new_record(request.config, device=device, batch_search=request.batch_search, world_size=len(ranks))
+    record = record_so_far(request, world_size=len(ranks))
     if fault is None:
         return record
     # Lost only after the training had ended, while it was sent, or predicted: what it came to stands.

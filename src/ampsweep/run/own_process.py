@@ -9,11 +9,11 @@ from ampsweep.launch.isolated import ChildExit, run_isolated
 from ampsweep.launch.slurm import own_job
 from ampsweep.launch.watchdog import STACKS_BEGIN
 from ampsweep.parallel.place import place_in
-from ampsweep.record import RecordError, RunRecord
+from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OOM_KILLED, OutOfMemory, Status
-from ampsweep.run.failure import ERROR_NAME, kept_error, write_error
+from ampsweep.run.failure import ERROR_NAME, kept_error, record_so_far, write_error
 from ampsweep.run.messages import MessagePrinter
-from ampsweep.run.request import RunRequest, new_record, now
+from ampsweep.run.request import RunRequest, now
 
 _TRAIN: Final = NamedFunction[Status]("ampsweep.run.lifecycle:run_once")
 _TRAIN_ON_RANKS: Final = NamedFunction[Status]("ampsweep.run.on_ranks:run_on_ranks")
@@ -28,8 +28,6 @@ def run_in_own_process(
     """Train in a fresh process and return the record, which holds the outcome, whatever it is.
 
     Args:
-        request: the training and its directory.
-        display: shows the run.
         is_tried_again: tells by its record whether another training follows; then the display is not told of the end.
 
     Raises:
@@ -64,10 +62,7 @@ def _killed_for_memory() -> OutOfMemory:
 def complete_record(request: RunRequest, ended: ChildExit[Any]) -> RunRecord:
     """Read the run's record and add the facts that only the parent knows: that the process died, and how."""
     request.directory.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it
-    try:
-        record = RunRecord.read(request.directory)
-    except (FileNotFoundError, RecordError):  # the process died before it wrote one that is whole
-        record = new_record(request.config, device=request.config.device, batch_search=request.batch_search)
+    record = record_so_far(request)
     # Killed only after its training had ended, while that was predicted or sent: what it came to stands.
     has_trained = ended.exitcode < 0 and record.status in ("completed", "diverged")
     if ended.result is None and not ended.interrupted and not has_trained:

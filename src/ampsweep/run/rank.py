@@ -3,16 +3,21 @@
 import base64
 import os
 import pickle
+import socket
+import time
 import traceback
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import ParallelConfig
+from ampsweep.launch.device_lock import DeviceLock, held_locks, locks_of
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.contamination import UseBeforeRun
 from ampsweep.monitors.processors import count_companions, num_available_cores
@@ -22,7 +27,6 @@ from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.parallel.strategy import make_parallel
 from ampsweep.record.outcome import Status
 from ampsweep.run.failure import record_stuck
-from ampsweep.run.held_devices import held_devices
 from ampsweep.run.lifecycle import PreparedRun, Send, run_prepared
 from ampsweep.run.messages import Say
 from ampsweep.run.request import RunRequest
@@ -33,6 +37,8 @@ from ampsweep.training.build.device import RunDevice, devices_of_ranks
 _REQUEST: Final = "request"
 _PROCESSES_A_CORE: Final = 8
 """More of them only wait for each other, and a thousand exhaust a machine."""
+_HELD: Final = "machines with devices"
+_POLL_S: Final = 0.2
 
 
 def lead_run(request: RunRequest, *, send: Send, stop: StopRequest) -> Status:
@@ -58,8 +64,6 @@ def run_rank(
     Args:
         request: the training; None: the first rank tells it.
         taken: the devices held for the ranks of this machine, one alone for all of them; none where nobody holds any.
-        send: takes messages for the process that has started this one.
-        stop: ends the training.
         tells: true on a rank that tells the others the request.
 
     Raises:
@@ -82,7 +86,7 @@ def run_rank(
 
     with own.occupied(place.local_world_size), joined(place, store, own.device, tell=send, end=end) as group:
         _fit_threads(own.device, place)
-        send_own = send if request.is_recorded else _say_nothing
+        send_own = send if request.is_recorded else lambda _: None
         try:
             name = request.config.device
             with nullcontext() if taken else held_devices(name, place, store, lambda text: send_own(Say(text)), stop):
@@ -143,5 +147,38 @@ def _fit_threads(device: torch.device, place: RankPlace) -> None:
         torch.set_num_threads(max(1, num_available_cores() // place.local_world_size))
 
 
-def _say_nothing(_: object) -> None:
-    pass
+@contextmanager
+def held_devices(
+    name: str, place: RankPlace, store: Store, on_wait: Callable[[str], None], stop: StopRequest
+) -> Iterator[None]:
+    """Hold the devices of this name that the ranks of this machine have; entered by all ranks, when each has its own.
+
+    The first rank of a machine takes them all, in one order, so that two trainings do not each hold what the other
+    waits for; several launchers on a machine, as tasks of srun are, may have a device in common. The other ranks ask
+    the store whether every machine has its devices: a collective would give up after some minutes.
+
+    Raises:
+        KeyboardInterrupt: `stop` is requested during the wait.
+    """
+    wanted: list[tuple[str, list[DeviceLock]]] = [("", [])] * place.world_size
+    dist.all_gather_object(wanted, (socket.gethostname(), _locks(name, place)))
+    hosts = [host for host, _ in wanted]
+    own = hosts[place.rank]
+    with ExitStack() as held:
+        if hosts.index(own) == place.rank:
+            of_machine = [lock for host, locks in wanted if host == own for lock in locks]
+            held.enter_context(held_locks(of_machine, on_wait, stop))
+            store.add(_HELD, 1)
+        while store.add(_HELD, 0) < len({*hosts}):
+            if stop.requested:
+                raise KeyboardInterrupt
+            time.sleep(_POLL_S)
+        yield
+
+
+def _locks(name: str, place: RankPlace) -> list[DeviceLock]:
+    """The locks of the devices that the ranks of one launcher have; they are told by the first of those."""
+    if place.local_rank > 0:
+        return []
+    found = devices_of_ranks(name)[: place.local_world_size]
+    return locks_of([str(one) for one in (found[:1] if found[0].device.type == "cpu" else found)])

@@ -5,12 +5,12 @@ rank's time.
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ampsweep.parallel.base import Parallel
 from ampsweep.record import RunRecord
-from ampsweep.record.parts import Contamination, MemoryUse, RankFigures
+from ampsweep.record.parts import Contamination, RankFigures
 from ampsweep.text import merge_figures
 
 _SUMMED: Final = ("device/energy_j", "device/energy_per_sample_j", "device/busy_cores")
@@ -20,18 +20,6 @@ _VERDICTS: Final = ("clean", "unknown", "contaminated")
 """Verdicts on other use of a device, the worst last."""
 
 
-@dataclass(frozen=True)
-class _OfRank:
-    """The figures that one rank tells the others."""
-
-    figures: RankFigures
-    summary: dict[str, float]
-    absent: dict[str, str]
-    memory: MemoryUse
-    contamination: Contamination
-    contradictions: list[str]
-
-
 def add_rank_figures(record: RunRecord, parallel: Parallel, num_steps: int) -> None:
     """Exchange the ranks' figures, and make those of the record the whole training's; every rank calls it.
 
@@ -39,22 +27,16 @@ def add_rank_figures(record: RunRecord, parallel: Parallel, num_steps: int) -> N
     """
     if parallel.world_size == 1:
         return
-    own = _OfRank(
-        figures=_figures(record, parallel.rank),
-        summary=record.summary,
-        absent=record.absent,
-        memory=record.memory,
-        contamination=record.contamination,
-        contradictions=record.proof.contradictions or [],
-    )
-    ranks = parallel.gather(own)
-    record.ranks = [one.figures for one in ranks]
+    ranks = parallel.gather(replace(record, ranks=[_figures(record, parallel.rank)]))
+    record.ranks = [own for one in ranks for own in one.ranks]
     record.summary = _summary(ranks)
     if num_steps:
         record.summary["perf/reduced_mib"] = parallel.reduced_bytes / num_steps / 2**20
     record.memory = max(ranks, key=lambda one: one.memory.peak_bytes or 0).memory
     record.contamination = _contamination([one.contamination for one in ranks])
-    record.proof.contradictions = list(dict.fromkeys(one for rank in ranks for one in rank.contradictions)) or None
+    record.proof.contradictions = (
+        list(dict.fromkeys(one for rank in ranks for one in rank.proof.contradictions or ())) or None
+    )
     record.absent = ranks[0].absent
 
 
@@ -77,7 +59,7 @@ def _figures(record: RunRecord, rank: int) -> RankFigures:
     )
 
 
-def _summary(ranks: Sequence[_OfRank]) -> dict[str, float]:
+def _summary(ranks: Sequence[RunRecord]) -> dict[str, float]:
     """The summary of rank 0 with the memory of the fullest rank and the times of the slowest."""
     summary = dict(ranks[0].summary)
     fullest = _most(ranks, lambda one: one.summary.get("memory/peak_allocated_gib", _peak_gib(one)))
@@ -99,12 +81,12 @@ def _summary(ranks: Sequence[_OfRank]) -> dict[str, float]:
     return summary
 
 
-def _peak_gib(one: _OfRank) -> float | None:
+def _peak_gib(one: RunRecord) -> float | None:
     """The peak of the traced step, where no allocator counts."""
     return None if one.memory.peak_bytes is None else one.memory.peak_bytes / 2**30
 
 
-def _most(ranks: Sequence[_OfRank], figure: Callable[[_OfRank], float | None]) -> _OfRank | None:
+def _most(ranks: Sequence[RunRecord], figure: Callable[[RunRecord], float | None]) -> RunRecord | None:
     known = [(value, -number) for number, one in enumerate(ranks) if (value := figure(one)) is not None]
     return ranks[-max(known)[1]] if known else None
 

@@ -22,7 +22,7 @@ from ampsweep.tracking.wandb.process import WandbAddress
 
 @dataclass(frozen=True)
 class Untrained:
-    """The end of a run that cannot even begin, because the run that it was to go on from ended too early."""
+    """The end of a run that did not train, such as one whose run to go on from ended too early."""
 
     status: Status
     error: str

@@ -27,9 +27,6 @@ def complete_record_of_job(directory: Path, config: Config, job: JobState, log: 
     Returns the record; None if the run never began, because its job was taken away first.
 
     Args:
-        directory: the run's directory.
-        config: the run's config.
-        job: the job, which is over.
         log: what the job wrote to stderr, Slurm's own lines about its end included.
     """
     record = _read(directory)

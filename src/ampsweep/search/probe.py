@@ -11,8 +11,8 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import stop_workers
 from ampsweep.launch.signals import StopRequest
 from ampsweep.record.batch_search import Probe
+from ampsweep.run.ending import why_unsupported
 from ampsweep.run.messages import Say
-from ampsweep.run.supported import why_unsupported
 from ampsweep.search.largest_batch import Probed
 from ampsweep.text import GIB
 from ampsweep.tracing.memory_limit import MemoryLimit

@@ -38,8 +38,6 @@ def train_at_seam(request: RunRequest, runs: PointRuns, sweep: Path, display: Me
 
     Args:
         request: the request of the point; with a checkpoint of its own the point goes on from that.
-        runs: the other runs of the multirun.
-        sweep: the multirun's directory, which has them.
 
     Raises:
         KeyboardInterrupt: this process was asked to stop.

@@ -72,10 +72,8 @@ def check_model(config: Config, data: Data) -> CheckedModel:
     """
     with _random_states_kept():
         task = build_component("task", config.task)
-        try:
+        with _refused_as(f"task={_name(config.task)} has no turns"):
             turns = turns_of(task)
-        except (Exception, SystemExit) as error:  # as may be raised by all that is the user's own
-            raise UserError(f"task={_name(config.task)} has no turns: {one_line(error)}") from error
         trained_parts(turns)
         with torch.device("meta"):
             model = build_model(config)
@@ -114,14 +112,11 @@ class _Rehearsal:
         self.unused: set[str] = set()
         self.linear_calls: dict[str, LinearShape] = {}
         """The same as in `CheckedModel`."""
-        try:
+        with _refused_as(f"data={_name(config.data)} has no first batch"):
             self._batch = data.train_batch(0)
-        except (Exception, SystemExit) as error:
-            raise UserError(f"data={_name(config.data)} has no first batch: {one_line(error)}") from error
         try:
-            self._val_batch = next(iter(data.val_batches()), None) if self.is_own else None
-        except (Exception, SystemExit) as error:
-            raise UserError(f"data={_name(config.data)} has no validation batch: {one_line(error)}") from error
+            with _refused_as(f"data={_name(config.data)} has no validation batch"):
+                self._val_batch = next(iter(data.val_batches()), None) if self.is_own else None
         finally:
             stop_workers(data)
 
@@ -219,6 +214,15 @@ def _require_means(evaluated: Any) -> None:
             raise LossError(f"evaluate must return means that are scalar tensors, got {got} as {name}")
     if not isinstance(count, Number | Tensor):
         raise LossError(f"evaluate must return the number of items that its means are of, got {type(count).__name__}")
+
+
+@contextmanager
+def _refused_as(what: str) -> Iterator[None]:
+    """Turn every error inside, where the user's own code may raise any, into a UserError that says what is wrong."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: {one_line(error)}") from error
 
 
 @contextmanager

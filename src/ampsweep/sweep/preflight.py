@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.analysis.float8_gain import Float8Gain
 from ampsweep.config.errors import UserError
 from ampsweep.config.schema import Config
 from ampsweep.launch.child import NamedFunction
@@ -23,8 +24,8 @@ class Checked:
     num_parameters: int | None = None
     output_bytes: int | None = None
     """The same as `CheckedModel.output_bytes`."""
-    float8_gain: str | None = None
-    """A sentence on what float8 can gain in the layers of this model; None in other modes."""
+    float8_gain: Float8Gain | None = None
+    """The time that float8 can gain in the layers of this model; None in other modes."""
     too_large: str | None = None
     """A sentence if the run is predicted not to fit the device's memory."""
 
@@ -41,7 +42,6 @@ def preflight(
     """Check all configs in one child process.
 
     Args:
-        configs: the configs.
         wandb: the address of the process that checks them with W&B, if any.
         elsewhere: true if the runs are for machines with other devices than this one, which are left unchecked.
 

@@ -1,8 +1,8 @@
 """Checks before a sweep or a single run that need torch, the device or the user's files."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from ampsweep.parallel.place import RankPlace, place_in
 from ampsweep.precision.precision import unsupported_reason
 from ampsweep.run.lifecycle import BUILDING_GRACES, PreparedRun
 from ampsweep.run.rank import num_processes
-from ampsweep.sweep.memory_check import too_large
+from ampsweep.sweep.device_checks import too_large, with_precision
 from ampsweep.sweep.model_check import CheckedModel, check_model
-from ampsweep.sweep.precision_check import with_precision
 from ampsweep.sweep.preflight import Checked
 from ampsweep.text import one_line
 from ampsweep.tracing.feeding import feeding
@@ -100,8 +99,6 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
     try:
         with limit, _watched(config):
             data = _checked_data(config, device)
-    except TimeLimitError as error:
-        raise UserError(one_line(error)) from error
     except (RuntimeError, MemoryError, OSError) as error:
         oom = out_of_memory(error, device, limit)
         if oom is None:
@@ -109,12 +106,9 @@ def check_single_run(config: Config, taken: RunDevice, wandb: WandbAddress | Non
         prepared = replace(prepared, oom=oom)  # which is how the run will end
     else:
         prepared = replace(prepared, data=data)
-        try:
-            with _watched(config):
-                parts, found = _check_parts(config, data)
-                _check_optimizer(config, device, found, parts)
-        except TimeLimitError as error:
-            raise UserError(one_line(error)) from error
+        with _watched(config):
+            parts, found = _check_parts(config, data)
+            _check_optimizer(config, device, found, parts)
         parts = with_precision(config, device, parts, found)
         if parts.unsupported is not None and not is_agents_run():
             raise UserError(f"precision={arm_of(config)}: {parts.unsupported}")
@@ -243,8 +237,8 @@ def _check(
         _check_services(config, wandb)
         with _watched(config, stop.interrupt):
             checked, models[key] = _check_parts(config, _checked_data(config, torch.device("cpu")))
-    except (UserError, TimeLimitError) as error:
-        return _wrong(error)
+    except UserError as error:
+        return Checked(wrong_input=str(error))
     return checked
 
 
@@ -259,8 +253,8 @@ def _with_optimizer(
             _check_optimizer(config, device, found, checked)
     except UnsupportedError as error:
         return replace(checked, unsupported=str(error))
-    except (UserError, TimeLimitError) as error:
-        return _wrong(error)
+    except UserError as error:
+        return Checked(wrong_input=str(error))
     return checked
 
 
@@ -271,12 +265,10 @@ def _with_ranks(config: Config, checked: Checked, found: CheckedModel | None, st
     try:
         with _watched(config, stop.interrupt):
             check_ranks(config, found, place_in())
-    except TimeLimitError as error:
-        return _wrong(error)
     except UnsupportedError as error:
         return replace(checked, unsupported=str(error))
     except ValueError as error:
-        return _wrong(error if isinstance(error, UserError) else UserError(str(error)))
+        return Checked(wrong_input=str(error))
     return checked
 
 
@@ -327,14 +319,19 @@ def _check_shards(config: Config, device: torch.device, found: CheckedModel) -> 
         raise type(error)(f"parallel=fsdp2 shards parameters, and {error}; parallel=ddp leaves them whole") from error
 
 
-def _wrong(error: Exception) -> Checked:
-    return Checked(wrong_input=str(error) if isinstance(error, UserError) else one_line(error))
+@contextmanager
+def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> Iterator[None]:
+    """Limit the time of a check, in which the user's own code is called, as that of building the run.
 
-
-def _watched(config: Config, interrupt: Callable[[], bool] = interrupt_main_thread) -> AbstractContextManager[None]:
-    """Limit the time of a check, in which the user's own code is called, as that of building the run."""
+    Raises:
+        UserError: it did not end in time.
+    """
     watchdog = Watchdog(config.trainer.max_seconds, config.trainer.grace_seconds, interrupt=interrupt)
-    return watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES)
+    try:
+        with watchdog.over(lambda: "checking the run before it begins", BUILDING_GRACES):
+            yield
+    except TimeLimitError as error:
+        raise UserError(one_line(error)) from error
 
 
 def _with_device(config: Config, checked: Checked, found: CheckedModel | None) -> Checked:
@@ -348,7 +345,7 @@ def _with_device(config: Config, checked: Checked, found: CheckedModel | None) -
     try:
         checked = with_precision(config, device, checked, found)
     except UserError as error:
-        return _wrong(error)
+        return Checked(wrong_input=str(error))
     return checked if checked.unsupported else _with_size(config, device, checked)
 
 

@@ -157,25 +157,6 @@ def trace_step(
         ledger.close()
 
 
-@contextmanager
-def trace_program(
-    device: torch.device,
-    *,
-    fake: FakeTensorMode | None = None,
-    is_host: bool | None = None,
-    scratch: Scratch | None = None,
-) -> Iterator[Trace]:
-    """Trace a program whose parameters and optimizers are not known beforehand: with sizes, but without categories."""
-    ledger = Ledger(device, fake=fake, is_host=is_host)
-    trace, mode = Trace(ledger), OperatorTracer(ledger, scratch)
-    try:
-        with mode:
-            yield trace
-    finally:
-        trace._result = _traced(ledger, mode)
-        ledger.close()
-
-
 class _Watched:
     """The parameters whose gradients are noted when backward has accumulated them."""
 

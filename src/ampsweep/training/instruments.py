@@ -25,7 +25,7 @@ from ampsweep.precision import Precision
 from ampsweep.precision.arithmetic import flops_by_arithmetic
 from ampsweep.record.compilation import Compilation
 from ampsweep.record.parts import Contamination, MemoryUse, ModeProof, as_json
-from ampsweep.record.typed import typed
+from ampsweep.record.reading import converted
 from ampsweep.tracing.feeding import resident
 from ampsweep.tracing.ledger import tensors_in
 from ampsweep.tracing.profiled_step import StepProfile, profile_step
@@ -329,7 +329,7 @@ class Instruments:
         """Go on from what was seen in the steps up to `step`; their memory counts if they are of the same run."""
         self.steps_before = step
         if observed and is_same_run:
-            self._use, self._traced_batches = typed(MemoryUse)(observed["memory"]), observed["batches"]
+            self._use, self._traced_batches = converted(observed["memory"], MemoryUse), observed["batches"]
             self._memory.go_on(observed["peaks"])
 
     def compilation(self) -> Compilation:

@@ -10,7 +10,7 @@ import torch
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.record.parts import as_json
-from ampsweep.record.typed import typed
+from ampsweep.record.reading import converted
 from ampsweep.training.build.built import Built
 from ampsweep.training.instruments import Instruments
 from ampsweep.training.trainer import Trainer
@@ -129,7 +129,7 @@ class WatchedInstruments(Instruments):
     def go_on(self, observed: dict[str, Any], step: int, *, is_same_run: bool) -> None:
         super().go_on(observed, step, is_same_run=is_same_run)
         if "numerics" in observed:
-            self.watch.load(typed(RunNumerics)(observed["numerics"]))
+            self.watch.load(converted(observed["numerics"], RunNumerics))
 
     def summary(self) -> dict[str, float]:
         cost_pct = self.watch.looks.cost_pct

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from ampsweep.record import FILE_NAME, HISTORY_NAME
 from ampsweep.record.digests import DIGEST, sealed
+from ampsweep.record.reading import converted
 from ampsweep.record.run_record import run_directories
-from ampsweep.record.typed import typed
 
 NAME: Final = "call.json"
 RUNS: Final = "runs"
@@ -77,8 +77,8 @@ class Call:
         """
         with tarfile.open(packed) as archive:
             archive.extractall(directory, filter="data")
-        call: Call = typed(Call)(json.loads((directory / NAME).read_text(encoding="utf-8")))
-        return call
+        content = json.loads((directory / NAME).read_text(encoding="utf-8"))
+        return converted(content, Call)
 
 
 def _published(place: Path) -> Mapping[str, bytes]:

@@ -54,9 +54,6 @@ class SweepPace:
     """The pace of a sweep: the times that runs took, as estimates for similar runs.
 
     It is asked twice a second while runs are timed, so it counts runs by their kind.
-
-    Args:
-        to_come: the runs of the sweep.
     """
 
     def __init__(self, to_come: Iterable[PlannedRun]) -> None:
@@ -75,13 +72,7 @@ class SweepPace:
             self._num_of_kind[run.kind] -= 1
 
     def seconds_left(self, running: PlannedRun | None, elapsed_s: float, run_left_s: float | None) -> float | None:
-        """Seconds left, the `running` run included; None while there is nothing to estimate from.
-
-        Args:
-            running: the current run.
-            elapsed_s: seconds since it began.
-            run_left_s: seconds left of it, if known.
-        """
+        """Seconds left, the `running` run included, of which `run_left_s` are left; None where nothing tells."""
         usual = self._usual(elapsed_s, run_left_s)
         total_s = 0.0
         for kind, num_runs in self._num_of_kind.items():

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
+from ampsweep.commands.submitted_jobs import SubmittedJobs
 from ampsweep.config.compose import Points
 from ampsweep.config.identity import run_directory_name
 from ampsweep.config.schema import Config
-from ampsweep.launch.slurm import JobState
 from ampsweep.record import FILE_NAME, RecordError, RunRecord
 from ampsweep.run.slurm_end import complete_record_of_job
 from ampsweep.sweep.progress.display import ProgressDisplay
@@ -18,40 +18,11 @@ from ampsweep.sweep.progress.display import ProgressDisplay
 _EVERY_S: Final = 2.0
 
 
-class Jobs(Protocol):
-    """The protocol of jobs in Slurm's queue, in the order of their points."""
-
-    @property
-    def jobs(self) -> Sequence[str]:
-        """The jobs that were submitted so far."""
-
-    def look(self) -> None:
-        """Ask Slurm for their states, if it is time to."""
-
-    def state(self, job: str) -> JobState | None:
-        """The job's state when Slurm was last asked; None if it was not known then."""
-
-    def is_over(self, job: str) -> bool:
-        """Tell whether the job will do nothing more."""
-
-    def has_result(self, job: str) -> bool:
-        """Tell whether the job has ended by itself."""
-
-    def waiting(self) -> Sequence[JobState]:
-        """The jobs that wait in the queue."""
-
-    def close(self, job: str) -> None:
-        """End the launcher's wait for a job that has been ended."""
-
-    def log(self, job: str) -> Path:
-        """The file with what the job wrote to stderr."""
-
-
 def watch(
     points: Points,
     directory: Path,
     display: ProgressDisplay,
-    jobs: Jobs | None = None,
+    jobs: SubmittedJobs | None = None,
     after_run: Callable[[], None] | None = None,
 ) -> AbstractContextManager[object]:
     """Report to `display` the runs of a sweep into `directory`, if the launcher runs them in other processes.
@@ -83,7 +54,7 @@ class RunWatch:
         directory: Path,
         configs: Sequence[Config],
         display: ProgressDisplay,
-        jobs: Jobs | None = None,
+        jobs: SubmittedJobs | None = None,
         after_run: Callable[[], None] | None = None,
     ) -> None:
         self._files = [directory / run_directory_name(config) / FILE_NAME for config in configs]
@@ -140,7 +111,7 @@ class RunWatch:
                 self._ended(file, config, record)
         self._display.runs_elsewhere(len(self._going_on))
 
-    def _look_at_jobs(self, jobs: Jobs) -> None:
+    def _look_at_jobs(self, jobs: SubmittedJobs) -> None:
         """Complete the records of jobs that Slurm has ended, and tell of the runs that were interrupted for good."""
         for job, file in zip(jobs.jobs, self._files, strict=False):
             state = jobs.state(job)

@@ -1,15 +1,24 @@
-"""Check before a run that it is not predicted to need more memory than its device has."""
+"""Checks of a run on the device that there is: that its mode fits model and device, and that it is predicted to fit."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import torch
 
+from ampsweep.analysis.float8_gain import float8_gain
+from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import OPTIMIZERS, Config
+from ampsweep.config.seam import precision_before_seam
+from ampsweep.precision.float8 import recipe_of
+from ampsweep.precision.float8_layers import ALIGNMENT, plan_layers
+from ampsweep.precision.precision import misfit, why_emulated
+from ampsweep.run.ending import why_unsupported
+from ampsweep.sweep.model_check import CheckedModel
 from ampsweep.sweep.preflight import Checked
+from ampsweep.text import num_bytes
 from ampsweep.tracing.memory_limit import memory_bytes
 from ampsweep.training.build.fused_kernels import has_fused_kernels
 from ampsweep.training.build.instantiate import locate
@@ -27,6 +36,36 @@ _OUTPUTS_TWICE: Final = 2
 """Factor for outputs in the upper bound: backward makes at most one gradient per output, while the outputs are kept."""
 
 
+def with_precision(config: Config, device: torch.device, checked: Checked, found: CheckedModel) -> Checked:
+    """Add to the checks of a run what its mode makes of the model: why it cannot, or what it can gain.
+
+    Raises:
+        UserError: a package that the mode needs is missing.
+    """
+    for precision in (precision_before_seam(config), config.precision):
+        try:
+            reason = None if precision is None else misfit(precision, found.model)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        if reason is not None:
+            return replace(checked, unsupported=reason)
+    reason = why_unsupported(config.precision, device, searches_batch=config.max_batch.search)
+    if reason is not None:
+        return replace(checked, unsupported=reason)
+    recipe = recipe_of(config.precision)
+    return checked if recipe is None else _with_float8(config, device, checked, found, recipe)
+
+
+def _with_float8(config: Config, device: torch.device, checked: Checked, found: CheckedModel, recipe: str) -> Checked:
+    converted = plan_layers(found.model, config.precision.fp32_modules).converted
+    shapes = {name: shape for name, shape in found.linear_calls.items() if name in converted}
+    for name, shape in () if why_emulated(config.precision, device) else shapes.items():
+        if (rows := shape.rows // shape.calls) % ALIGNMENT:
+            reason = f"{name} multiplies {rows} rows, and float8 kernels take multiples of {ALIGNMENT}"
+            return replace(checked, unsupported=f"{reason}; change data.batch_size")
+    return replace(checked, float8_gain=float8_gain(shapes.values(), recipe))
+
+
 def too_large(config: Config, device: torch.device, checked: Checked) -> str | None:
     """Return a sentence if the run is predicted not to fit its device, None if it fits or cannot be predicted.
 
@@ -40,9 +79,7 @@ def too_large(config: Config, device: torch.device, checked: Checked) -> str | N
         return None
     if _at_most(config, device, checked) <= limit:
         return None
-    from ampsweep.analysis.recorded import not_vouched_for
     from ampsweep.predict.run_prediction import trace_run
-    from ampsweep.text import num_bytes
 
     try:
         traced = trace_run(config, device)

@@ -1,0 +1,87 @@
+"""Reading of JSON files into the classes whose fields they hold: types are checked once, by msgspec."""
+
+import json
+from pathlib import Path
+from typing import Any, Never, TypeVar
+
+from ampsweep.record.digests import CHANGED, is_as_sealed
+from ampsweep.record.files import RecordError, read_file
+
+T = TypeVar("T")
+
+
+class WrongValueError(ValueError):
+    """A missing value, or one of the wrong type; the text names its dotted key."""
+
+
+def converted(content: object, kind: type[T]) -> T:
+    """Make a `kind`, a dataclass or a TypedDict, of JSON values; unknown keys are ignored.
+
+    Raises:
+        WrongValueError: a key is missing, or has a value of another type.
+    """
+    import msgspec  # here: writing a record does without
+
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).replace("`", "").partition(" - at ")
+        key = place.replace("$.", "")
+        clause = what[0].lower() + what[1:]
+        raise WrongValueError(f"{key}: {clause}" if key else clause) from error
+
+
+def read_object(path: Path, noun: str, schema: int) -> dict[str, Any]:
+    """Read a file that holds one JSON object of this schema, as it was written.
+
+    Args:
+        noun: what it should be, such as `a run record`.
+        schema: the number under its key `schema`.
+
+    Raises:
+        RecordError: the file is something else, incomplete, of another schema, or does not match its digest.
+        FileNotFoundError: there is no such file.
+    """
+    written = read_file(path)
+    content = _parsed(path, written)
+    found = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or type(found) is not int:
+        raise RecordError(path, f"is not {noun}: it names no schema")
+    if found != schema:
+        raise RecordError(path, f"is {noun} of schema {found}; this version of ampsweep reads schema {schema}")
+    if not is_as_sealed(written, content):
+        raise RecordError(path, CHANGED)
+    return content
+
+
+def _parsed(path: Path, written: bytes) -> Any:
+    import msgspec
+
+    if not written.strip():
+        raise RecordError(path, "is empty")
+    try:
+        content = msgspec.json.decode(written)
+        msgspec.msgpack.encode(content)  # takes no integer of more than 64 bits, as little as who computes with it
+        return content
+    except OverflowError as error:
+        raise RecordError(path, "holds an integer of more than 64 bits") from error
+    except (ValueError, RecursionError):
+        return _parsed_slowly(path, written)
+
+
+def _parsed_slowly(path: Path, written: bytes) -> Any:
+    """Parse what msgspec does not: a part of a file's name that is no UTF-8 is valid, all else has its reason."""
+    try:
+        return json.loads(written.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise RecordError(path, f"is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} in line {error.lineno}, column {error.colno}"
+        is_cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
+        raise RecordError(path, "is cut off" if is_cut else f"is not JSON: {where}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise RecordError(path, f"is not JSON of a record: {error}") from error
+
+
+def _refuse(constant: str) -> Never:
+    raise ValueError(f"it holds {constant}, which is no finite number")
