@@ -1,7 +1,7 @@
 """Findings about runs: each kind a class with its facts, how grave it is, and its sentence."""
 
 import re
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,11 +13,13 @@ class Finding(ABC):
     """A base of dataclasses, one a kind: the fields are the facts, which are stored; the sentence follows from them."""
 
     severity: ClassVar[Severity] = "note"
+    template: ClassVar[str]
+    """The sentence with facts in braces, of a kind that does not put it together itself."""
 
     @property
-    @abstractmethod
     def sentence(self) -> str:
         """The finding as a clause: without a capital letter and without a stop."""
+        return self.template.format(**vars(self))
 
     @classmethod
     def kind(cls) -> str:
@@ -30,7 +32,7 @@ def as_data(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind()} if isinstance(value, Finding) else {}
         told = {"sentence": value.sentence} if hasattr(value, "sentence") else {}
-        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value)}, **told}
+        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value) if one.repr}, **told}
     if isinstance(value, dict):
         return {key: as_data(one) for key, one in value.items()}
     return [as_data(one) for one in value] if isinstance(value, list | tuple) else value

@@ -130,15 +130,15 @@ def test_launching_is_said_once_where_all_of_it_is_too_small():
 @pytest.mark.parametrize(
     ("word", "saved", "share", "text", "short"),
     [
-        ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%), n=3", "40.0% less peak memory"),
-        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%), n=3", "40.0% more peak memory"),
-        ("same", NOTHING, NOTHING, "the same peak memory, n=3", "the same peak memory"),
-        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory, n=1", "the same peak memory"),
+        ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%)", "40.0% less peak memory"),
+        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%)", "40.0% more peak memory"),
+        ("same", NOTHING, NOTHING, "the same peak memory", "the same peak memory"),
+        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory (n=1)", "the same peak memory"),
         (
             "unresolved",
             SAVED,
             Estimate(value=40.0, n=3, low=-1.0, high=81.0),
-            "no resolved memory difference, saves 400 MiB of peak memory (40.0% [-1, 81]), n=3",
+            "no resolved memory difference, saves 400 MiB of peak memory (40.0% [-1, 81])",
             "no resolved memory difference",
         ),
         ("not measured", None, None, "memory not measured", "memory not measured"),
@@ -146,7 +146,7 @@ def test_launching_is_said_once_where_all_of_it_is_too_small():
 )
 def test_the_memory_of_an_arm(word, saved, share, text, short):
     judged = replace(FOUND, memory=word, memory_saved_bytes=saved, memory_saved_pct=share)
-    assert judged.memory_text == text
+    assert judged.summary.startswith(f"1.49x [1.46, 1.53] the speed, {text}, val loss")
     assert judged.brief == f"1.49x the speed, {short}, val loss equivalent"
 
 
@@ -217,16 +217,6 @@ def test_what_would_settle_parity(held, text):
     assert held.settled_by == text
 
 
-def test_the_parity_of_an_arm_names_every_metric():
-    both = replace(FOUND, parities=(LOSS, replace(UNTESTED, metric="val/accuracy", is_share=True)))
-    assert both.parity_text == (
-        "val loss equivalent: gap +0.0027 [+0.0011, +0.0043] inside ±0.020 (1%), n=3; "
-        "val accuracy inconclusive: gap +0.27 pp in 2 pairs, at least 3 are needed"
-    )
-    assert replace(FOUND, parities=(OPEN,)).parity_text.endswith("found equivalent)")
-    assert replace(FOUND, parities=()).parity_text == "no final loss to compare"
-
-
 def test_the_summary_tells_another_n_where_it_is_one():
     assert FOUND.summary == (
         "1.49x [1.46, 1.53] the speed, saves 400 MiB of peak memory (40.0%), "
@@ -276,6 +266,8 @@ def test_the_time_to_the_loss_of_the_baseline():
         baseline_j=None,
         arm_j=None,
         energy_ratio=None,
+        seconds={},
+        joules={},
     )
     assert reached.sentence == "reached the baseline's final train loss (within 1%) 2.00x as fast (n=3)"
     energy = Estimate(value=0.75, n=3, exact=True)

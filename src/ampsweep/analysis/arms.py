@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,14 +10,12 @@ from typing import Final
 from ampsweep.analysis.pairing import (
     BaselineThere,
     Pair,
-    PairedRuns,
     Unpaired,
-    accuracies_of,
     baseline_there,
     figures_of_runs,
-    losses_of,
+    one_side,
+    paired_figures,
     peaks_of,
-    times_of,
 )
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
 from ampsweep.analysis.run_findings import findings_of_arm
@@ -30,6 +28,7 @@ from ampsweep.analysis.statistics import (
     known_median,
     mean_difference,
     mean_ratio,
+    saved_pct,
     spread,
 )
 from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
@@ -171,21 +170,19 @@ def summarise_arm(
     paired = {pair.pair_key for pair in pairs}
     measured = [run for run in runs if run.measured]
     undisturbed = [run for run in measured if run.contamination is None]
-    finished = [run for run in runs if run.finished]
-    memory = [(b * GIB, a * GIB) for b, a in peaks_of(pairs).values()]
-    losses = list(losses_of(pairs).values())
-    gap = mean_difference([a - b for b, a in losses]) if losses else None
+    times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
+    gap = mean_difference([after - before for before, after in losses.values()])
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
-    times = list(times_of(pairs).values())
-    row = PairedRuns(all_pairs if is_baseline else pairs, is_baseline)
-    step_ms = row.figures(times_of) or figures_of_runs(undisturbed, STEP_MS)
-    peaks = row.figures(peaks_of) or figures_of_runs(measured, PEAK_MEMORY)
-    val_losses = row.figures(losses_of) or figures_of_runs(finished, VAL_LOSS)
-    accuracies = row.figures(accuracies_of) or figures_of_runs(finished, VAL_ACCURACY)
-    penalties = [*figures_of_runs(finished, AUTOCAST_PENALTY).values()]
-    timed = row.timed_runs()
+    penalties = [*figures_of_runs(runs, AUTOCAST_PENALTY).values()]
+    timed = _timed_runs(all_pairs if is_baseline else pairs, is_baseline=is_baseline)
     operators = operator_time(runs)
+
+    def own(key: str) -> list[float]:
+        row = one_side(paired_figures(all_pairs if is_baseline else pairs, key), of_baseline=is_baseline)
+        return [*(row or figures_of_runs(runs, key)).values()]
+
+    step_ms, peaks = [value for value in own(STEP_MS) if value > 0], own(PEAK_MEMORY)
     return ArmComparison(
         arm=arm,
         is_baseline=is_baseline,
@@ -198,23 +195,23 @@ def summarise_arm(
         statuses=_statuses(runs),
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
-        step_ms=geometric_mean([value for value in step_ms.values() if value > 0]),
+        step_ms=geometric_mean(step_ms) if step_ms else None,
         num_operators=None if operators is None else operators[0],
         us_per_operator=None if operators is None else operators[2],
         limits=step_limits(runs),
         within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
-        speedup=mean_ratio(times) if times else None,
-        peak_memory_bytes=statistics.fmean(peaks.values()) * GIB if peaks else None,
+        speedup=mean_ratio([*times.values()]),
+        peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({one.name for run in runs for one in run.unvouched})),
-        memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
-        memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
-        val_loss=spread(list(val_losses.values())),
+        memory_saved_bytes=mean_difference([before - after for before, after in memory.values()]),
+        memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
+        val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
-        loss_gap_pct=_gap_pct(gap, losses),
-        val_accuracy=spread(list(accuracies.values())),
-        autocast_penalty=mean_difference(penalties) if penalties else None,
+        loss_gap_pct=_gap_pct(gap, [before for before, _ in losses.values()]),
+        val_accuracy=spread(own(VAL_ACCURACY)),
+        autocast_penalty=mean_difference(penalties),
         skipped_steps=round(sum(skipped)) if skipped else None,
         baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
@@ -226,15 +223,26 @@ def summarise_arm(
     )
 
 
+def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
+    """The runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
+    compared = paired_figures(pairs, STEP_MS)
+    sides = [
+        pair.baseline_runs if is_baseline else (*pair.baseline_runs, *pair.arm_runs)
+        for pair in pairs
+        if pair.pair_key in compared
+    ]
+    return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
+
+
 def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair]) -> int:
     paired_seeds = {pair.arm_runs[0].seed for pair in pairs}
     return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
 
 
-def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> float | None:
+def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | None:
     if gap is None:
         return None
-    baseline_loss = statistics.fmean(baseline for baseline, _ in losses)
+    baseline_loss = statistics.fmean(baseline_losses)
     return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
 
 

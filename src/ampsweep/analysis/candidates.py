@@ -1,8 +1,8 @@
-"""An arm as a candidate to train in: refused, still to be decided, or eligible."""
+"""An arm as a candidate to train in, with the verdict on it: refused, still to be decided, or eligible."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
@@ -14,7 +14,8 @@ from ampsweep.analysis.run_findings import seeds_text
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
 from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
-from ampsweep.analysis.time_to_loss import WayToLoss
+from ampsweep.analysis.time_to_loss import TimeToLoss
+from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.finding import Finding
 from ampsweep.text import first_line, num_bytes, plural
 
@@ -246,19 +247,35 @@ class SmallWorkload(Missing):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An arm other than the baseline, with all that a recommendation looks at."""
+    """The verdict on an arm other than the baseline, with all that a recommendation looks at."""
 
-    figures: ArmComparison
-    judgements: Judgements
-    pairs: tuple[Pair, ...]
-    refusal: Refusal | None
+    arm: str
     too_few_pairs: TooFewPairs | None
-    """The reason why nothing is concluded; None for an arm with three completed pairs."""
-    to_loss: WayToLoss | None
+    """The reason why nothing is concluded about it; None for an arm with at least three completed pairs."""
+    judgements: Judgements
+    waterfall: Waterfall | None
+    time_to_loss: TimeToLoss | None
+    refusal: Refusal | None = field(repr=False)
+    peak_memory_bytes: float | None = field(repr=False)
+    pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
-    def arm(self) -> str:
-        return self.figures.arm
+    def parities(self) -> tuple[Parity, ...]:
+        """One of the final validation loss, and one of the accuracy where there is one."""
+        return self.judgements.parities
+
+    @property
+    def conclusion(self) -> str:
+        """The findings on the arm, or why nothing is concluded about it, in a clause."""
+        if self.too_few_pairs is None:
+            return self.judgements.summary
+        so_far = f", {self.judgements.speed_text}" if self.judgements.is_timed else ""
+        return self.too_few_pairs.sentence + so_far
+
+    @property
+    def n(self) -> str:
+        """The number of completed pairs, after a clause: ' (n=3)'."""
+        return f" (n={self.judgements.num_completed_pairs})"
 
     @property
     def is_judged(self) -> bool:
@@ -275,7 +292,7 @@ class Candidate:
 
     def cost(self, kind: CostKind) -> Cost:
         """Its cost beside the baseline's."""
-        return cost_of(kind, self.pairs, self.to_loss)
+        return cost_of(kind, self.pairs, self.time_to_loss)
 
     def open(self, ranking: Ranking) -> Missing | None:
         """The first thing that is missing to judge the arm by; None if nothing is."""

@@ -22,7 +22,7 @@ from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.config.modes import report_order
 from ampsweep.finding import Finding, Severity
 from ampsweep.record import RunRecord
-from ampsweep.text import listed, plural, predicted_bytes
+from ampsweep.text import plural, predicted_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +102,6 @@ class FileProblem(Finding):
     def consequence(self) -> str:
         """The data that a comparison lacks for it."""
         return _CONSEQUENCES[self.name]
-
-
-def file_problem_lines(problems: Sequence[FileProblem]) -> list[str]:
-    """A sentence, without its stop, for each problem: the files (the first three of many), the reason, what follows."""
-    paths: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in problems:
-        paths[one.reason, one.consequence].append(one.path)
-    named = {key: of[0] if len(of) == 1 else f"{listed(of, limit=3)}: each" for key, of in paths.items()}
-    return [f"{files} {reason}; {consequence}" for (reason, consequence), files in named.items()]
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
             a share that is better higher (its margin is in percentage points).
         margin_pct: the margin, above 0.
     """
-    values = [figures for pair in pairs if (figures := pair.final_figures(metric)) is not None]
+    values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
     is_share = METRICS[metric].better == "higher"
     scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
     if not values or scale == 0:
@@ -219,30 +219,10 @@ class Judgements:
     """Runs that the speedup is of, and those of them of which nothing tells whether anything else slowed them down."""
 
     @property
-    def lines(self) -> tuple[str, str, str]:
-        """Speed, memory and parity, with all of their figures."""
-        return self.speed_text, self.memory_text, self.parity_text
-
-    @property
     def speed_text(self) -> str:
         """The speed with its interval and n, what limits it, and how far it was checked."""
         n, runs = ("", self._of_which_runs) if self.contaminated else (_n(self.speedup), [])
-        return self._speed_text + n + _in_brackets([*runs, *self.speed_remarks])
-
-    @property
-    def speed_remarks(self) -> list[str]:
-        """Clauses to stand beside a speed: what limits the step, and of how many runs nothing tells who else ran."""
-        return self._remarks(self.limits)
-
-    @property
-    def memory_text(self) -> str:
-        """Bytes of peak memory saved or added, with their share and n."""
-        return self._memory_text + _n(self.memory_saved_bytes)
-
-    @property
-    def parity_text(self) -> str:
-        """Each final metric with its verdict, what that stands on and what would settle it."""
-        return "; ".join(one.sentence for one in self.parities) or _NO_LOSS
+        return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.limits)])
 
     @property
     def summary(self) -> str:

@@ -30,7 +30,7 @@ from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
 from ampsweep.analysis.costs import Goal, Ranking, ranking
 from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import mean_ratio
+from ampsweep.analysis.statistics import ratio_between
 from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
 from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
@@ -256,7 +256,7 @@ def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Part 2 of the rule."""
     judged = [one for one in candidates if one.is_judged]
     settled = [one for one in judged if one.open_parity is None]
-    return ranking(goal.objective, {one.arm: (one.pairs, one.to_loss) for one in settled or judged})
+    return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
 
 
 def _option(one: Candidate, ranked: Ranking) -> _Option | None:
@@ -265,7 +265,7 @@ def _option(one: Candidate, ranked: Ranking) -> _Option | None:
     if cost.gain is None:
         return None
     own = {key: arm for key, (_, arm) in cost.by_pair.items()}
-    return _Option(one.arm, False, cost.gain.value, own, one.figures.peak_memory_bytes)
+    return _Option(one.arm, False, cost.gain.value, own, one.peak_memory_bytes)
 
 
 def _baseline_option(baseline: ArmComparison, candidates: Sequence[Candidate], ranked: Ranking) -> _Option:
@@ -286,11 +286,8 @@ def _choose(options: Sequence[_Option]) -> _Option:
 
 def _beats(one: _Option, other: _Option) -> bool:
     """Tell whether `one` costs less by enough, in the pairs that both have."""
-    both = [(other.cost[key], cost) for key, cost in one.cost.items() if key in other.cost]
-    if not both:
-        return False
-    ratio = mean_ratio(both)
-    return ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
+    ratio = ratio_between(other.cost, one.cost)
+    return ratio is not None and ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
 
 
 def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) -> bool:

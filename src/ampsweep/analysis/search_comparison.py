@@ -17,7 +17,7 @@ from ampsweep.analysis.run_findings import (
     statuses_text,
 )
 from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
-from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
+from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
 from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.finding import Finding
@@ -240,7 +240,6 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         other = min(reference, key=_size)
         if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
-    speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
     bound = None if smallest is None else _bound(smallest)
     first = runs[0] if smallest is None else None
@@ -257,8 +256,8 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         refusing=None if smallest is None else smallest.refusing,
         outcome=None if first is None else first.outcome,
         error=first_line(first.record.error) if first is not None and first.record.error else None,
-        samples_per_sec=_median([run for run in runs if run.contamination is None], SAMPLES_PER_SEC),
-        throughput_ratio=mean_ratio(speeds) if speeds else None,
+        samples_per_sec=_median(runs, SAMPLES_PER_SEC),
+        throughput_ratio=None if is_baseline else ratio_between(_throughputs(runs), _throughputs(of_baseline)),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
@@ -284,22 +283,13 @@ def _bound(search: BatchSearch) -> Bound:
     return "memory" if search.refusing.outcome == "oom" else "refused"
 
 
-def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[float, float]]:
-    """(arm, baseline) throughput of one seed, of uncontaminated trainings; of repeats the last."""
-    by_key = [
-        {run.pair_key: value for run in some if run.contamination is None and (value := _throughput(run))}
-        for some in (runs, of_baseline)
-    ]
-    return [(value, by_key[1][key]) for key, value in by_key[0].items() if key in by_key[1]]
-
-
-def _throughput(run: Run) -> float | None:
-    value = run.figure(SAMPLES_PER_SEC) if run.measured else None
-    return value if value is not None and value > 0 else None
+def _throughputs(runs: Sequence[Run]) -> dict[str, float]:
+    """Samples a second by pair key; of repeats the last counts."""
+    return {run.pair_key: value for run in runs if (value := run.compared_figure(SAMPLES_PER_SEC)) is not None}
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    return known_median(run.figure(key) for run in runs if run.measured)
+    return known_median(run.compared_figure(key) for run in runs)
 
 
 def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
