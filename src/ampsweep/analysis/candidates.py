@@ -1,7 +1,7 @@
 """An arm as a candidate to train in, with the verdict on it: refused, still to be decided, or eligible."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import ABC
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -90,11 +90,9 @@ class MostlyFailing(Refusal):
 class Emulated(Refusal):
     """The arm's device emulates the mode."""
 
-    cause: str
+    template = "emulated, hence without speed and memory: {cause}"
 
-    @property
-    def sentence(self) -> str:
-        return f"emulated, hence without speed and memory: {self.cause}"
+    cause: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,12 +128,14 @@ class OverMemory(Refusal):
 class Missing(Finding, ABC):
     """The first thing that is missing to judge an arm by."""
 
+    remedy: ClassVar[str]
+
     arm: str
 
     @property
-    @abstractmethod
     def next_step(self) -> str:
         """The step that would give it."""
+        return self.remedy.format(arm=self.arm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,33 +187,25 @@ class TooFewPairs(Missing):
 class SpeedNotKnown(Missing):
     """Its speed is neither resolved from the baseline's nor known to be about the same."""
 
+    template = "its speed is not known well enough: {speed}"
+    remedy = "time {arm} again with more seeds, on an idle machine"
+
     speed: str
     """As far as it is known, in words."""
-
-    @property
-    def sentence(self) -> str:
-        return f"its speed is not known well enough: {self.speed}"
-
-    @property
-    def next_step(self) -> str:
-        return f"time {self.arm} again with more seeds, on an idle machine"
 
 
 class EnergyNotKnown(Missing):
     """The same of its energy."""
 
-    sentence = "its energy is not known well enough"
-
-    @property
-    def next_step(self) -> str:
-        return f"run more seeds of {self.arm}, on an idle device"
+    template = "its energy is not known well enough"
+    remedy = "run more seeds of {arm}, on an idle device"
 
 
 class NoFinalLoss(Missing):
     """There is nothing to judge its learning by."""
 
-    sentence = "no validation loss was recorded"
-    next_step = "use data with a validation part, so that there is a final loss to compare"
+    template = "no validation loss was recorded"
+    remedy = "use data with a validation part, so that there is a final loss to compare"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +233,8 @@ class ParityOpen(Missing):
 class SmallWorkload(Missing):
     """The whole workload tells nothing of speed."""
 
-    sentence = TOO_SMALL
-    next_step = LARGER
+    template = TOO_SMALL
+    remedy = LARGER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,20 +319,32 @@ def refusal(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
 ) -> Refusal | None:
     """Find the first reason to refuse the arm of `runs`, in the order of the classes above; None if there is none."""
-    return (
-        _unsupported(runs)
-        or _contradicts_mode(runs)
-        or _diverged(runs, baseline_runs)
-        or _mostly(runs, "oom", "failed")
-        or _emulated(runs)
-        or next((Worse(parity=one) for one in parities if one.verdict == "worse"), None)
-        or over_memory(runs, goal)
-    )
+    return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, goal)
+
+
+def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
+    if all(run.outcome == "unsupported" for run in runs):
+        yield Unsupported(cause=_error(runs[0]))
+    if disproved := [run for run in runs if run.contradictions]:
+        yield ContradictsMode(cause="; ".join(disproved[0].contradictions), seeds=_seeds(disproved))
+    # If the baseline diverges too, the learning rate or the data is to blame.
+    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
+    if alone := [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]:
+        so = [run for run in alone if run.record.error == alone[0].record.error]
+        others = [run for run in alone if run.record.error != alone[0].record.error]
+        yield Diverged(cause=_error(alone[0]), seeds=_seeds(so), other_seeds=_seeds(others))
+    yield from _mostly(runs, "oom", "failed")
+    emulated = [run.emulated for run in runs if run.measured]
+    if emulated and all(emulated):
+        yield Emulated(cause=emulated[0] or "")
+    yield from (Worse(parity=one) for one in parities if one.verdict == "worse")
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
     """The reason why the baseline's runs are nothing to compare with: more than half of them ended without figures."""
-    return _unsupported(runs) or _mostly(runs, "disproved", "diverged", "oom", "failed")
+    if all(run.outcome == "unsupported" for run in runs):
+        return Unsupported(cause=_error(runs[0]))
+    return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
 
 
 def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
@@ -359,39 +363,12 @@ def _failures(arm: ArmComparison) -> dict[str, int]:
     return {status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES}
 
 
-def _unsupported(runs: Sequence[Run]) -> Refusal | None:
-    return Unsupported(cause=_error(runs[0])) if all(run.outcome == "unsupported" for run in runs) else None
-
-
-def _contradicts_mode(runs: Sequence[Run]) -> Refusal | None:
-    found = [run for run in runs if run.contradictions]
-    return ContradictsMode(cause="; ".join(found[0].contradictions), seeds=_seeds(found)) if found else None
-
-
-def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | None:
-    """Refuse an arm that diverges alone: if the baseline does too, the learning rate or the data is to blame."""
-    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
-    found = [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]
-    if not found:
-        return None
-    first = found[0].record.error
-    so = [run for run in found if run.record.error == first]
-    others = [run for run in found if run.record.error != first]
-    return Diverged(cause=_error(found[0]), seeds=_seeds(so), other_seeds=_seeds(others))
-
-
-def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
-    """The first of `outcomes` that more than half of the runs share."""
+def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:
+    """The `outcomes` that more than half of the runs share."""
     for outcome in outcomes:
         found = [run for run in runs if run.outcome == outcome]
         if 2 * len(found) > len(runs):
-            return MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
-    return None
-
-
-def _emulated(runs: Sequence[Run]) -> Refusal | None:
-    found = [run.emulated for run in runs if run.measured]
-    return Emulated(cause=found[0] or "") if found and all(found) else None
+            yield MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
 
 
 def _error(run: Run) -> str:

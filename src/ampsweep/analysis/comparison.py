@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
-from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
+from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
@@ -192,14 +192,10 @@ class OtherMargin(Finding):
     """A margin that was chosen after the runs."""
 
     severity = "warning"
+    template = "the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {recorded_margin_pct:g}%"
 
     margin_pct: float
     recorded_margin_pct: float
-
-    @property
-    def sentence(self) -> str:
-        chosen = f"the margin of {self.margin_pct:g}% was chosen after the runs"
-        return f"{chosen}, which recorded one of {self.recorded_margin_pct:g}%"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +297,7 @@ def compare(
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
+    goal = goal or Goal()
     unique: dict[Path, Run] = {}
     for directory, record in records:
         unique.setdefault(directory.resolve(), Run(directory, record))
@@ -310,17 +307,32 @@ def compare(
     runs = [run for run in measured if run.record.batch_search is None and run.record.identity.saved_in is None]
     pairing = pair_runs(runs, baseline)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
+
+    def of_workload(workload: Workload) -> WorkloadComparison:
+        pairs = pairing.of(workload.runs)
+        runs_of = {
+            arm: [run for run in workload.runs if run.arm == arm]
+            for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
+        }
+        of_baseline = runs_of.get(baseline, [])
+        arms = tuple(summarise_arm(arm, own, of_baseline, pairs, unpaired) for arm, own in runs_of.items())
+        return WorkloadComparison(
+            title=workload.title,
+            facts=workload.facts,
+            arms=arms,
+            verdict=reach_verdict(
+                arms, runs_of, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves or {}
+            ),
+            cautions=cautions(of_baseline),
+            runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
+        )
+
     workloads = group_workloads(runs)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
-        goal=goal or Goal(),
-        workloads=tuple(
-            _compare_workload(
-                workload, pairing.of(workload.runs), unpaired, baseline, margin_pct, goal or Goal(), curves or {}
-            )
-            for workload in workloads
-        ),
+        goal=goal,
+        workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
         seams=tuple(
             compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct, rank=arm_rank)
@@ -329,39 +341,6 @@ def compare(
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
-    )
-
-
-def _compare_workload(
-    workload: Workload,
-    pairs: Sequence[Pair],
-    unpaired: Mapping[Path, Unpaired],
-    baseline: str,
-    margin_pct: float,
-    goal: Goal,
-    curves: Curves,
-) -> WorkloadComparison:
-    baseline_runs = [run for run in workload.runs if run.arm == baseline]
-    arms = tuple(
-        summarise_arm(
-            arm,
-            [run for run in workload.runs if run.arm == arm],
-            baseline_runs,
-            pairs,
-            unpaired,
-        )
-        for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
-    )
-    verdict = reach_verdict(
-        arms, workload.runs, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves
-    )
-    return WorkloadComparison(
-        title=workload.title,
-        facts=workload.facts,
-        arms=arms,
-        verdict=verdict,
-        cautions=cautions(baseline_runs),
-        runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
     )
 
 

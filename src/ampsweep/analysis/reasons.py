@@ -185,22 +185,20 @@ class NarrowSums(Pitfall):
 
 
 def find_reasons(
-    runs: Sequence[Run], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
+    runs_of: Mapping[str, Sequence[Run]], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
     """Find the reasons of a workload: first those of the whole workload, then arm by arm.
 
     Args:
-        runs: its runs; only those that may be compared count.
-        waterfalls: of each arm but the baseline, in the order of tables.
+        runs_of: its runs by arm, the baseline's first; only those that may be compared count.
+        waterfalls: of each arm but the baseline.
         baseline: label of the arm the others are compared with.
     """
-    measured = [run for run in runs if run.measured]
-    found = [*_of_the_workload([run for run in measured if run.arm == baseline], measured)]
-    for arm in (baseline, *waterfalls):
-        own = [run for run in measured if run.arm == arm]
-        if own:
-            found += _of_the_arm(arm, own)
-            found += _of_its_memory(arm, baseline, own[0], waterfalls.get(arm))
+    measured = {arm: own for arm, runs in runs_of.items() if (own := [run for run in runs if run.measured])}
+    found = [*_of_the_workload(measured.get(baseline, []), [run for own in measured.values() for run in own])]
+    for arm, own in measured.items():
+        found += _of_the_arm(arm, own)
+        found += _of_its_memory(arm, baseline, own[0], waterfalls.get(arm))
     return tuple(found)
 
 

@@ -21,10 +21,10 @@ The rule:
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
@@ -40,77 +40,69 @@ Standing = Literal["recommended", "eligible", "undecided", "refused"]
 MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
 
-_OTHER_BASELINE: Final = "compare with another arm (report.baseline)"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Undecided(Finding, ABC):
     """The reason why no arm can be recommended yet."""
 
+    remedy: ClassVar[str]
+
     baseline: str
 
     @property
-    @abstractmethod
     def next_steps(self) -> tuple[str, ...]:
         """The steps that would decide it."""
+        return (self.remedy.format(baseline=self.baseline),)
 
 
 class NoBaseline(Undecided):
     """The baseline did not run."""
 
-    @property
-    def sentence(self) -> str:
-        return f"there is no {self.baseline} run to compare with"
-
-    @property
-    def next_steps(self) -> tuple[str, ...]:
-        return (f"run {self.baseline}, or {_OTHER_BASELINE}",)
+    template = "there is no {baseline} run to compare with"
+    remedy = "run {baseline}, or compare with another arm (report.baseline)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineRefused(Undecided):
     """The baseline's runs are nothing to compare with."""
 
-    refusal: Refusal
-    next_steps = (_OTHER_BASELINE,)
+    template = "{baseline}, which all is compared with, is refused: {refusal.sentence}"
+    remedy = "compare with another arm (report.baseline)"
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.baseline}, which all is compared with, is refused: {self.refusal.sentence}"
+    refusal: Refusal
 
 
 class NoOtherArms(Undecided):
     """Nothing but the baseline ran."""
 
-    next_steps = ("run other precision modes",)
-
-    @property
-    def sentence(self) -> str:
-        return f"there is no arm besides {self.baseline}"
+    template = "there is no arm besides {baseline}"
+    remedy = "run other precision modes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTooSmall(Undecided):
     """The workload is too small to judge speed by."""
 
+    template = TOO_SMALL
+    remedy = LARGER
+
     small_step: SmallStep
-    sentence = TOO_SMALL
-    next_steps = (LARGER,)
 
 
 class NoEnergy(Undecided):
     """Energy is to be little, and was not counted."""
 
-    sentence = "no device counted the energy of any arm"
-    next_steps = ("compare on a device that counts its energy, or by time (report.objective)",)
+    template = "no device counted the energy of any arm"
+    remedy = "compare on a device that counts its energy, or by time (report.objective)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NothingFits(Undecided):
     """Every arm that could be recommended needs more than the memory given."""
 
+    remedy = "allow more memory (report.memory_gib), or compare modes that need less"
+
     limit_bytes: float
-    next_steps = ("allow more memory (report.memory_gib), or compare modes that need less",)
 
     @property
     def sentence(self) -> str:

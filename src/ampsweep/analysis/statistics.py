@@ -155,7 +155,7 @@ def difference_between(one: Values, other: Values) -> Estimate | None:
 
 
 def saved_pct(before: float, after: float) -> float:
-    """How much less `after` is, in percent of `before`, which is above 0."""
+    """The part, in percent of `before` (above 0), that `after` is less."""
     return 100 * (before - after) / before
 
 

@@ -72,7 +72,7 @@ class Verdict:
 
 def reach_verdict(
     arms: Sequence[ArmComparison],
-    runs: Sequence[Run],
+    runs_of: Mapping[str, Sequence[Run]],
     pairs: Sequence[Pair],
     *,
     baseline: str,
@@ -80,10 +80,7 @@ def reach_verdict(
     goal: Goal,
     curves: Curves,
 ) -> Verdict:
-    """Judge the `arms` of one workload by its `runs`, their `pairs` and loss `curves`."""
-    runs_of: dict[str, list[Run]] = {arm.arm: [] for arm in arms}
-    for run in runs:
-        runs_of[run.arm].append(run)
+    """Judge the `arms` of one workload by the runs of each, their `pairs` and loss `curves`."""
     pitfalls = find_pitfalls(runs_of)
     reference = next((arm for arm in arms if arm.is_baseline), None)
     if reference is None:
@@ -121,7 +118,7 @@ def reach_verdict(
     return Verdict(
         recommendation=recommended,
         arms=tuple(candidates),
-        reasons=find_reasons(runs, {one.arm: one.waterfall for one in candidates}, baseline=baseline),
+        reasons=find_reasons(runs_of, {one.arm: one.waterfall for one in candidates}, baseline=baseline),
         front=None if refused is not None else _front(values, candidates, cost, goal),
         steps=dtype_steps({arm.arm: arm.dtypes for arm in arms}, values, cost),
         pitfalls=pitfalls,
