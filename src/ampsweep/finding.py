@@ -2,19 +2,26 @@
 
 import re
 from abc import ABC
-from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 Severity = Literal["note", "warning", "fault"]
 """`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or a training goes wrong."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Finding(ABC):
-    """A base of dataclasses, one a kind: the fields are the facts, which are stored; the sentence follows from them."""
+    """A base of classes, one a kind, that are frozen dataclasses without a decorator.
+
+    The fields are the facts, which are stored; the sentence follows from them.
+    """
 
     severity: ClassVar[Severity] = "note"
     template: ClassVar[str]
     """The sentence with facts in braces, of a kind that does not put it together itself."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @property
     def sentence(self) -> str:

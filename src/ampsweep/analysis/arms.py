@@ -40,7 +40,6 @@ SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithinRun(Finding):
     """Spread of the steps of a run after warm-up, medians over the runs.
 

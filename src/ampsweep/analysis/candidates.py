@@ -1,6 +1,5 @@
 """An arm as a candidate to train in, with the verdict on it: refused, still to be decided, or eligible."""
 
-from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -23,7 +22,7 @@ _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "fai
 LARGER: Final = "compare on a larger model, batch or sequence"
 
 
-class Refusal(Finding, ABC):
+class Refusal(Finding):
     """The reason to refuse an arm whatever its speed."""
 
     severity = "fault"
@@ -31,7 +30,6 @@ class Refusal(Finding, ABC):
     """True if the arm trains all the same, so that it has a place beside the others."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unsupported(Refusal):
     """Every run of the arm is unsupported."""
 
@@ -43,7 +41,6 @@ class Unsupported(Refusal):
         return f"unsupported: {self.cause}" if self.cause else _UNSUPPORTED
 
 
-@dataclass(frozen=True, kw_only=True)
 class ContradictsMode(Refusal):
     """The proof of a run contradicts its mode."""
 
@@ -55,7 +52,6 @@ class ContradictsMode(Refusal):
         return f"{self.cause} in {seeds_text(self.seeds)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Diverged(Refusal):
     """Runs diverged with seeds (and all else) with which the baseline did not."""
 
@@ -70,7 +66,6 @@ class Diverged(Refusal):
         return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}{others}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class MostlyFailing(Refusal):
     """More than half of the arm's runs ended in one way, without figures."""
 
@@ -86,7 +81,6 @@ class MostlyFailing(Refusal):
         return f"{outcome} in {self.num_such} of {plural(self.num_runs, 'run')}{why}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Emulated(Refusal):
     """The arm's device emulates the mode."""
 
@@ -95,7 +89,6 @@ class Emulated(Refusal):
     cause: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Worse(Refusal):
     """A final metric is worse than the baseline's by more than the margin."""
 
@@ -108,7 +101,6 @@ class Worse(Refusal):
         return f"{metric_words(self.parity.metric)} is worse: {self.parity.grounds}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OverMemory(Refusal):
     """A run needed more than the memory given."""
 
@@ -124,8 +116,7 @@ class OverMemory(Refusal):
         return f"needs {peak} at its peak, more than the {limit} given"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missing(Finding, ABC):
+class Missing(Finding):
     """The first thing that is missing to judge an arm by."""
 
     remedy: ClassVar[str]
@@ -138,7 +129,6 @@ class Missing(Finding, ABC):
         return self.remedy.format(arm=self.arm)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TooFewPairs(Missing):
     """Fewer than three pairs completed in both arms, so that nothing is concluded about the arm."""
 
@@ -183,7 +173,6 @@ class TooFewPairs(Missing):
         return [f"{missing} not run"] if missing > 0 else []
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpeedNotKnown(Missing):
     """Its speed is neither resolved from the baseline's nor known to be about the same."""
 
@@ -208,7 +197,6 @@ class NoFinalLoss(Missing):
     remedy = "use data with a validation part, so that there is a final loss to compare"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParityOpen(Missing):
     """A final metric may still be worse than the baseline's by more than the margin."""
 

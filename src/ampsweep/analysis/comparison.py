@@ -79,7 +79,6 @@ _CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileProblem(Finding):
     """A file of a run that could not be read, or not in full. `reason`: what its reader says, to follow the path."""
 
@@ -125,7 +124,6 @@ class Problem:
         return Problem(one.name, one.why, one.consequence, one.severity, arm, seeds, compared)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GivenTwice(Finding):
     """Directories that were given more than once."""
 
@@ -136,7 +134,6 @@ class GivenTwice(Finding):
         return f"{plural(self.num_runs, 'run')} given more than once, counted once"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Predicted(Finding):
     """Runs that were predicted, not measured."""
 
@@ -147,7 +144,6 @@ class Predicted(Finding):
         return f"{plural(self.num_runs, 'predicted run')} left out: only measured runs are compared"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeveralDevices(Finding):
     """Runs of devices that are not compared with each other."""
 
@@ -159,7 +155,6 @@ class SeveralDevices(Finding):
         return f"{devices} are compared only with those of the same: {_counted(self.num_runs_of)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeveralWorldSizes(Finding):
     """Arms that lack partners because they ran on other numbers of ranks."""
 
@@ -172,7 +167,6 @@ class SeveralWorldSizes(Finding):
         return f"arms ran on different numbers of ranks and are compared only with those on the same: {told}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class MixedDevices(Finding):
     """Runs whose ranks are not alike."""
 
@@ -187,7 +181,6 @@ class MixedDevices(Finding):
         return f"{decide}: {_counted(self.num_runs_of)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherMargin(Finding):
     """A margin that was chosen after the runs."""
 
@@ -198,7 +191,6 @@ class OtherMargin(Finding):
     recorded_margin_pct: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ContaminationUnknown(Finding):
     """Runs of which nothing tells whether anything else slowed them down."""
 

@@ -79,7 +79,6 @@ class Cost:
         return most is not None and most.resolves(1.0) and most.value < 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class PassedOver(Finding):
     """One reason why the cost up to the loss does not rank the arms, and the arms that it holds for."""
 

@@ -72,7 +72,6 @@ class FrontArm:
     """None for an arm on the front."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Front(Finding):
     """The arms of a workload by cost, memory and loss, in the order of tables."""
 

@@ -106,7 +106,6 @@ class Obstacle:
     """The share of the sum of its magnitudes that becomes zero, with the best scale."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Headroom(Finding):
     """The room that a training has in a format: whether it works there, within which scales, and what is in its way."""
 

@@ -32,7 +32,6 @@ _WHERE_HIGHER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parity(Finding):
     """One final metric of an arm against the baseline's. Figures are in the metric's own unit (a loss, a share)."""
 

@@ -5,7 +5,6 @@ from it.
 """
 
 import statistics
-from abc import ABC
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,8 +82,7 @@ class Difference:
     here: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unpaired(Finding, ABC):
+class Unpaired(Finding):
     """The reason why a measured run is in no pair."""
 
     baseline: str
@@ -93,10 +91,9 @@ class Unpaired(Finding, ABC):
 class NoOtherArm(Unpaired):
     """A run of the baseline alone under its pair key."""
 
-    sentence = "no other arm has a completed run with its pair key"
+    template = "no other arm has a completed run with its pair key"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoBaselineRun(Unpaired):
     """No run of the baseline, or none of the seed."""
 
@@ -107,7 +104,6 @@ class NoBaselineRun(Unpaired):
         return f"there is no {self.baseline} run" + ("" if self.seed is None else f" with seed {self.seed}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselineWithoutFigures(Unpaired):
     """The baseline's run with its pair key did not complete."""
 
@@ -118,7 +114,6 @@ class BaselineWithoutFigures(Unpaired):
         return f"the {self.baseline} run with its pair key is {self.outcome}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NearestRunDiffers(Unpaired):
     """Runs of the baseline differ in more than precision."""
 

@@ -35,7 +35,6 @@ class RankRow:
     """Time of a step in which its device waits for other ranks."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankTable(Finding):
     """All ranks of one run or several of the same number of ranks."""
 

@@ -8,9 +8,8 @@ nearest loses every change of less than 2**-(p + 1) of it. Where a mode computes
 its updates.
 """
 
-from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ampsweep.analysis.arms import SKIPPED_STEPS
@@ -41,14 +40,12 @@ _SUMS: Final = "N. J. Higham, The Accuracy of Floating Point Summation, SIAM J. 
 _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reason(Finding, ABC):
+class Reason(Finding):
     """One reason, of an arm or (None) of the whole workload."""
 
     arm: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LittleArithmetic(Reason):
     """The baseline reaches little of the device's peak."""
 
@@ -60,7 +57,6 @@ class LittleArithmetic(Reason):
         return f"{self.baseline} reaches {number(self.mfu_pct)}% of the device's peak: little of a step is arithmetic"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OddSizes(Reason):
     """Sizes of matrix products that tensor cores cannot take at full rate."""
 
@@ -73,7 +69,6 @@ class OddSizes(Reason):
         return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Float32Arithmetic(Reason):
     """A part of the arithmetic of a step in half precision that stayed in float32."""
 
@@ -84,7 +79,6 @@ class Float32Arithmetic(Reason):
         return f"{self.share_pct:.0f}% of the matmul and convolution operations stayed in float32"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkippedSteps(Reason):
     """Steps that the scaler skipped, of all runs together."""
 
@@ -96,16 +90,14 @@ class SkippedSteps(Reason):
         return f"the scaler skipped {self.skipped_steps} of {self.steps} steps, in which nothing was learned"
 
 
-@dataclass(frozen=True, kw_only=True)
 class CastCache(Reason):
     """Copies of float32 weights outweigh what autocast saves."""
 
     autocast_weights_bytes: int
     activations_saved_bytes: int
-    sentence = "half-precision copies of the weights take as much as the activations save, or more"
+    template = "half-precision copies of the weights take as much as the activations save, or more"
 
 
-@dataclass(frozen=True, kw_only=True)
 class FewActivations(Reason):
     """Little of the baseline's peak is what autocast shrinks."""
 
@@ -119,15 +111,13 @@ class FewActivations(Reason):
         return f"at the peak of {self.baseline}, activations, all that autocast shrinks, are {share}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pitfall(Finding, ABC):
+class Pitfall(Finding):
     """Something that may go wrong in a dtype, told with its source."""
 
     arms: tuple[str, ...]
     dtype: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class VanishingUpdates(Pitfall):
     """Parameters are rounded in every step."""
 
@@ -140,7 +130,6 @@ class VanishingUpdates(Pitfall):
         return f"updates of less than {lost} of a weight vanish, as {self.dtype} parameters are rounded ({_UPDATES})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StuckMoment(Pitfall):
     """The optimizer's second moment is rounded up again whenever it should fall."""
 
@@ -156,7 +145,6 @@ class StuckMoment(Pitfall):
         return f"the optimizer's second moment cannot fall: {takes}, and {loses} ({digits})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoScaler(Pitfall):
     """Nothing keeps gradients in the range of the dtype."""
 
@@ -169,7 +157,6 @@ class NoScaler(Pitfall):
         return f"{lost}, and no scaler lifts them ({_SCALING})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NarrowSums(Pitfall):
     """Gradients of several micro-batches, or of several ranks, are added up in a narrow dtype."""
 

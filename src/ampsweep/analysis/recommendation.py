@@ -21,7 +21,6 @@ The rule:
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
 
-from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
@@ -41,8 +40,7 @@ MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Undecided(Finding, ABC):
+class Undecided(Finding):
     """The reason why no arm can be recommended yet."""
 
     remedy: ClassVar[str]
@@ -62,7 +60,6 @@ class NoBaseline(Undecided):
     remedy = "run {baseline}, or compare with another arm (report.baseline)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselineRefused(Undecided):
     """The baseline's runs are nothing to compare with."""
 
@@ -79,7 +76,6 @@ class NoOtherArms(Undecided):
     remedy = "run other precision modes"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepTooSmall(Undecided):
     """The workload is too small to judge speed by."""
 
@@ -96,7 +92,6 @@ class NoEnergy(Undecided):
     remedy = "compare on a device that counts its energy, or by time (report.objective)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NothingFits(Undecided):
     """Every arm that could be recommended needs more than the memory given."""
 
@@ -109,7 +104,6 @@ class NothingFits(Undecided):
         return f"no arm that could be recommended fits into the {num_bytes(self.limit_bytes)} given"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rivals(Undecided):
     """Undecided arms may be better than the one that would be recommended but for them."""
 

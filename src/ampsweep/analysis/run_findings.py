@@ -16,7 +16,6 @@ from ampsweep.record.outcome import OutOfMemory
 from ampsweep.text import first_line, listed, merge_figures, num_bytes, plural
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunFinding(Finding):
     """A finding on runs of one arm that are alike in all but their seeds and measured figures."""
 
@@ -49,7 +48,6 @@ class RunFinding(Finding):
         return self.cause
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotCompleted(RunFinding):
     """The run failed, diverged, ran out of memory, or could not begin."""
 
@@ -117,7 +115,6 @@ class NotPaired(RunFinding):
     consequence = "compared with nothing"
 
 
-@dataclass(frozen=True, kw_only=True)
 class GraphBreaks(RunFinding):
     """The compiled step is in pieces; the cause is the first break."""
 
@@ -140,7 +137,6 @@ class NotCompiled(RunFinding):
     template = "torch.compile found nothing to compile: every step ran eagerly"
 
 
-@dataclass(frozen=True, kw_only=True)
 class InFloat8(RunFinding):
     """The layers that multiplied in float8, and what that can gain."""
 
@@ -151,7 +147,6 @@ class InFloat8(RunFinding):
         return self.layers.sentence
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnusableFigure(RunFinding):
     """The record has something else in the place of a figure."""
 
@@ -173,7 +168,6 @@ class NothingRecomputed(RunFinding):
     template = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Repeats(Finding):
     """Runs of one seed and pair key."""
 
@@ -185,7 +179,6 @@ class Repeats(Finding):
         return f"{plural(self.num_runs, 'run')} of seed {self.seed} are repeats and averaged"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeveralPairKeys(Finding):
     """Runs of one seed that are in pairs of their own."""
 
@@ -197,7 +190,6 @@ class SeveralPairKeys(Finding):
         return f"under several pair keys, {differ} ({seeds_text(self.seeds)})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherDevice(Finding):
     """Pairs whose runs trained on different devices, though of one model: these may differ in speed."""
 

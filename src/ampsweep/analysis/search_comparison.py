@@ -33,7 +33,6 @@ Bound = Literal["memory", "refused", "limit"]
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class UncheckedThroughput(Finding):
     """Nothing tells of some trainings whether anything else slowed them down."""
 
@@ -46,7 +45,6 @@ class UncheckedThroughput(Finding):
         return f"{unchecked}, hence perhaps more throughput than measured"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LimitedThroughput(Finding):
     """Limits of the step with the largest batch that no precision moves."""
 
@@ -57,7 +55,6 @@ class LimitedThroughput(Finding):
         return f"its throughput is limited by {limits_text(self.limits)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DifferentAnswers(Finding):
     """Searches of one arm that found different batches."""
 
@@ -68,7 +65,6 @@ class DifferentAnswers(Finding):
         return f"its searches differ: batches {', '.join(map(str, self.batch_sizes))}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShortOfMemory(Finding):
     """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
 
@@ -83,7 +79,6 @@ class ShortOfMemory(Finding):
         return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnvouchedBatch(Finding):
     """The batch was predicted without vouching for the memory of some operators."""
 

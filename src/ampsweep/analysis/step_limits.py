@@ -5,9 +5,7 @@ Each arm is judged by its own runs: half precision shortens the arithmetic of a 
 its step may be limited where the baseline's is not.
 """
 
-from abc import ABC
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -41,7 +39,7 @@ MIN_PEAK_BYTES: Final = 64 * 2**20
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
-class StepLimit(Finding, ABC):
+class StepLimit(Finding):
     """A limit of a step; the sentence names it with its figure: 'launching operators, 8.0 us each'."""
 
     @property
@@ -50,7 +48,6 @@ class StepLimit(Finding, ABC):
         return f"the baseline's own step is limited by {self.sentence}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SmallStep(StepLimit):
     """A step too short for its operators: launching them counts, by the time it takes or else by their number."""
 
@@ -83,7 +80,6 @@ class SmallStep(StepLimit):
         return f"{self.num_operators} operators in {number(self.step_ms)} ms, {each}, launching them counts"
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitForData(StepLimit):
     """Steps that wait for their data for long, on average. A few may wait for many: the mean may exceed the median."""
 
@@ -99,7 +95,6 @@ class WaitForData(StepLimit):
         return f"waiting for data, {milliseconds(self.wait_ms)} a step on average{share}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class IdleDevice(StepLimit):
     """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
 
@@ -110,7 +105,6 @@ class IdleDevice(StepLimit):
         return f"the host, as no kernel ran in {self.idle_pct:.0f}% of the time"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LimitedBaseline(Finding):
     """A limit of the baseline's step, which bears on every speedup."""
 
@@ -121,7 +115,6 @@ class LimitedBaseline(Finding):
         return self.limit.of_baseline
 
 
-@dataclass(frozen=True, kw_only=True)
 class SmallPeak(Finding):
     """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
 

@@ -29,7 +29,6 @@ _NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class AgainstFirst(Finding):
     """One arm at one word of a series against the same arm at the first; pairs are runs of one seed."""
 

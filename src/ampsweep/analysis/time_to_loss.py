@@ -158,7 +158,6 @@ Curves = Mapping[Path, Mapping[str, LossCurve]]
 """Run directory -> loss metric -> curve."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TimeToLoss(Finding):
     """Training time and energy of both arms up to the baseline's final loss and the margin, pair by pair."""
 
