@@ -2,11 +2,36 @@
 
 import re
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal, dataclass_transform
+from string import Formatter
+from typing import Any, ClassVar, Final, Literal, dataclass_transform
+
+from ampsweep.text import milliseconds, num_bytes, number, percent, plural, seeds_text
 
 Severity = Literal["note", "warning", "fault"]
 """`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or a training goes wrong."""
+
+
+_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+    "bytes": num_bytes,
+    "ms": milliseconds,
+    "number": number,
+    "percent": percent,
+    "seeds": seeds_text,
+}
+
+
+class _Template(Formatter):
+    """Fills a template with attributes of a finding: `{peak_bytes:bytes}`, `{num_runs:count run}`."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("count "):
+            return plural(value, format_spec.removeprefix("count "))
+        return _WRITTEN[format_spec](value) if format_spec in _WRITTEN else format(value, format_spec)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -18,7 +43,7 @@ class Finding(ABC):
 
     severity: ClassVar[Severity] = "note"
     template: ClassVar[str]
-    """The sentence with facts in braces, of a kind that does not put it together itself."""
+    """The sentence with facts in braces (see `_Template`), of a kind that does not put it together itself."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -26,7 +51,11 @@ class Finding(ABC):
     @property
     def sentence(self) -> str:
         """The finding as a clause: without a capital letter and without a stop."""
-        return self.template.format(**vars(self))
+        return self.filled(self.template)
+
+    def filled(self, template: str) -> str:
+        """The template with the facts of this finding."""
+        return _Template().format(template, self)
 
     @classmethod
     def kind(cls) -> str:

@@ -34,7 +34,7 @@ from ampsweep.analysis.statistics import (
 from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
 from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
-from ampsweep.text import GIB, milliseconds, percent, plural
+from ampsweep.text import GIB
 
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
@@ -46,17 +46,19 @@ class WithinRun(Finding):
     It does not tell how far another run would be from these, so no interval and no verdict is derived from it.
     """
 
+    template = (
+        "step time within {num_runs:count run}: IQR {step_ms_iqr:ms} ({iqr_pct:percent}), p95 {step_ms_p95:ms}; "
+        "it supports no verdict"
+    )
+
     num_runs: int
     step_ms: float
     step_ms_iqr: float
     step_ms_p95: float
 
     @property
-    def sentence(self) -> str:
-        share = percent(100 * self.step_ms_iqr / self.step_ms)
-        iqr, p95 = milliseconds(self.step_ms_iqr), milliseconds(self.step_ms_p95)
-        spread = f"IQR {iqr} ({share}), p95 {p95}; it supports no verdict"
-        return f"step time within {plural(self.num_runs, 'run')}: {spread}"
+    def iqr_pct(self) -> float:
+        return 100 * self.step_ms_iqr / self.step_ms
 
 
 @dataclass(frozen=True, kw_only=True)

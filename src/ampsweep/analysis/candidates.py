@@ -9,14 +9,13 @@ from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
 from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.run_findings import seeds_text
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
 from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
 from ampsweep.analysis.time_to_loss import TimeToLoss
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.finding import Finding
-from ampsweep.text import first_line, num_bytes, plural
+from ampsweep.text import first_line, plural, seeds_text
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 LARGER: Final = "compare on a larger model, batch or sequence"
@@ -44,12 +43,10 @@ class Unsupported(Refusal):
 class ContradictsMode(Refusal):
     """The proof of a run contradicts its mode."""
 
+    template = "{cause} in {seeds:seeds}"
+
     cause: str
     seeds: tuple[int, ...]
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.cause} in {seeds_text(self.seeds)}"
 
 
 class Diverged(Refusal):
@@ -105,15 +102,11 @@ class OverMemory(Refusal):
     """A run needed more than the memory given."""
 
     trains = True
+    template = "needs {peak_bytes:bytes} at its peak, more than the {limit_bytes:bytes} given"
 
     peak_bytes: float
     """The largest peak of the arm's runs, on the fullest rank."""
     limit_bytes: float
-
-    @property
-    def sentence(self) -> str:
-        peak, limit = num_bytes(self.peak_bytes), num_bytes(self.limit_bytes)
-        return f"needs {peak} at its peak, more than the {limit} given"
 
 
 class Missing(Finding):
@@ -126,7 +119,7 @@ class Missing(Finding):
     @property
     def next_step(self) -> str:
         """The step that would give it."""
-        return self.remedy.format(arm=self.arm)
+        return self.filled(self.remedy)
 
 
 class TooFewPairs(Missing):

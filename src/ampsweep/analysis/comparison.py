@@ -127,21 +127,17 @@ class Problem:
 class GivenTwice(Finding):
     """Directories that were given more than once."""
 
-    num_runs: int
+    template = "{num_runs:count run} given more than once, counted once"
 
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'run')} given more than once, counted once"
+    num_runs: int
 
 
 class Predicted(Finding):
     """Runs that were predicted, not measured."""
 
-    num_runs: int
+    template = "{num_runs:count predicted run} left out: only measured runs are compared"
 
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'predicted run')} left out: only measured runs are compared"
+    num_runs: int
 
 
 class SeveralDevices(Finding):
@@ -171,14 +167,14 @@ class MixedDevices(Finding):
     """Runs whose ranks are not alike."""
 
     severity = "warning"
+    template = "in some runs the ranks had different devices, and the slowest and smallest decide: {counted}"
 
     num_runs_of: dict[str, int]
     """By the devices of all ranks of a run."""
 
     @property
-    def sentence(self) -> str:
-        decide = "in some runs the ranks had different devices, and the slowest and smallest decide"
-        return f"{decide}: {_counted(self.num_runs_of)}"
+    def counted(self) -> str:
+        return _counted(self.num_runs_of)
 
 
 class OtherMargin(Finding):
@@ -194,13 +190,11 @@ class OtherMargin(Finding):
 class ContaminationUnknown(Finding):
     """Runs of which nothing tells whether anything else slowed them down."""
 
+    template = "whether anything else slowed {num_runs:count run} down is unknown: {cause}"
+
     num_runs: int
     cause: str
     """Text from the records."""
-
-    @property
-    def sentence(self) -> str:
-        return f"whether anything else slowed {plural(self.num_runs, 'run')} down is unknown: {self.cause}"
 
 
 def _counted(num_runs_of: Mapping[str, int]) -> str:

@@ -107,11 +107,9 @@ class NoBaselineRun(Unpaired):
 class BaselineWithoutFigures(Unpaired):
     """The baseline's run with its pair key did not complete."""
 
-    outcome: str
+    template = "the {baseline} run with its pair key is {outcome}"
 
-    @property
-    def sentence(self) -> str:
-        return f"the {self.baseline} run with its pair key is {self.outcome}"
+    outcome: str
 
 
 class NearestRunDiffers(Unpaired):

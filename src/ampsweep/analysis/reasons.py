@@ -49,12 +49,10 @@ class Reason(Finding):
 class LittleArithmetic(Reason):
     """The baseline reaches little of the device's peak."""
 
+    template = "{baseline} reaches {mfu_pct:number}% of the device's peak: little of a step is arithmetic"
+
     baseline: str
     mfu_pct: float
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.baseline} reaches {number(self.mfu_pct)}% of the device's peak: little of a step is arithmetic"
 
 
 class OddSizes(Reason):
@@ -72,22 +70,18 @@ class OddSizes(Reason):
 class Float32Arithmetic(Reason):
     """A part of the arithmetic of a step in half precision that stayed in float32."""
 
-    share_pct: float
+    template = "{share_pct:.0f}% of the matmul and convolution operations stayed in float32"
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.share_pct:.0f}% of the matmul and convolution operations stayed in float32"
+    share_pct: float
 
 
 class SkippedSteps(Reason):
     """Steps that the scaler skipped, of all runs together."""
 
+    template = "the scaler skipped {skipped_steps} of {steps} steps, in which nothing was learned"
+
     skipped_steps: int
     steps: int
-
-    @property
-    def sentence(self) -> str:
-        return f"the scaler skipped {self.skipped_steps} of {self.steps} steps, in which nothing was learned"
 
 
 class CastCache(Reason):
@@ -101,14 +95,15 @@ class CastCache(Reason):
 class FewActivations(Reason):
     """Little of the baseline's peak is what autocast shrinks."""
 
+    template = "at the peak of {baseline}, activations, all that autocast shrinks, are {share_pct:.0f}% of the bytes"
+
     baseline: str
     activations_bytes: int
     peak_bytes: int
 
     @property
-    def sentence(self) -> str:
-        share = f"{100 * self.activations_bytes / self.peak_bytes:.0f}% of the bytes"
-        return f"at the peak of {self.baseline}, activations, all that autocast shrinks, are {share}"
+    def share_pct(self) -> float:
+        return 100 * self.activations_bytes / self.peak_bytes
 
 
 class Pitfall(Finding):
@@ -148,13 +143,10 @@ class StuckMoment(Pitfall):
 class NoScaler(Pitfall):
     """Nothing keeps gradients in the range of the dtype."""
 
+    template = f"gradients below {{zero_below:.1e}} become zero in {{dtype}}, and no scaler lifts them ({_SCALING})"
+
     zero_below: float
     """The magnitude under which a number becomes zero."""
-
-    @property
-    def sentence(self) -> str:
-        lost = f"gradients below {self.zero_below:.1e} become zero in {self.dtype}"
-        return f"{lost}, and no scaler lifts them ({_SCALING})"
 
 
 class NarrowSums(Pitfall):

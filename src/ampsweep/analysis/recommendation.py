@@ -50,7 +50,7 @@ class Undecided(Finding):
     @property
     def next_steps(self) -> tuple[str, ...]:
         """The steps that would decide it."""
-        return (self.remedy.format(baseline=self.baseline),)
+        return (self.filled(self.remedy),)
 
 
 class NoBaseline(Undecided):
@@ -95,13 +95,10 @@ class NoEnergy(Undecided):
 class NothingFits(Undecided):
     """Every arm that could be recommended needs more than the memory given."""
 
+    template = "no arm that could be recommended fits into the {limit_bytes:bytes} given"
     remedy = "allow more memory (report.memory_gib), or compare modes that need less"
 
     limit_bytes: float
-
-    @property
-    def sentence(self) -> str:
-        return f"no arm that could be recommended fits into the {num_bytes(self.limit_bytes)} given"
 
 
 class Rivals(Undecided):

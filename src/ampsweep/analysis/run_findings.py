@@ -13,7 +13,7 @@ from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.text import first_line, listed, merge_figures, num_bytes, plural
+from ampsweep.text import first_line, merge_figures, num_bytes, plural, seeds_text
 
 
 class RunFinding(Finding):
@@ -31,7 +31,7 @@ class RunFinding(Finding):
     @property
     def clause(self) -> str:
         """The sentence without the seeds."""
-        return self.template.format(**vars(self))
+        return self.filled(self.template)
 
     @property
     def sentence(self) -> str:
@@ -118,11 +118,9 @@ class NotPaired(RunFinding):
 class GraphBreaks(RunFinding):
     """The compiled step is in pieces; the cause is the first break."""
 
-    num_breaks: int
+    template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
 
-    @property
-    def clause(self) -> str:
-        return f"torch.compile broke the graph in {plural(self.num_breaks, 'place')}, first at {self.cause}"
+    num_breaks: int
 
 
 class Recompiled(RunFinding):
@@ -140,11 +138,9 @@ class NotCompiled(RunFinding):
 class InFloat8(RunFinding):
     """The layers that multiplied in float8, and what that can gain."""
 
-    layers: Float8Summary
+    template = "{layers.sentence}"
 
-    @property
-    def clause(self) -> str:
-        return self.layers.sentence
+    layers: Float8Summary
 
 
 class UnusableFigure(RunFinding):
@@ -171,23 +167,20 @@ class NothingRecomputed(RunFinding):
 class Repeats(Finding):
     """Runs of one seed and pair key."""
 
+    template = "{num_runs:count run} of seed {seed} are repeats and averaged"
+
     seed: int
     num_runs: int
-
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'run')} of seed {self.seed} are repeats and averaged"
 
 
 class SeveralPairKeys(Finding):
     """Runs of one seed that are in pairs of their own."""
 
-    seeds: tuple[int, ...]
+    template = (
+        "under several pair keys, each a pair of its own: other code, data, device or environment ({seeds:seeds})"
+    )
 
-    @property
-    def sentence(self) -> str:
-        differ = "each a pair of its own: other code, data, device or environment"
-        return f"under several pair keys, {differ} ({seeds_text(self.seeds)})"
+    seeds: tuple[int, ...]
 
 
 class OtherDevice(Finding):
@@ -236,11 +229,6 @@ def merged(findings: Iterable[_Found]) -> tuple[_Found, ...]:
             seeds = _unique(seed for place in which for seed in group[place].seeds)
             found.append(replace(common, seeds=seeds, cause=cause))
     return tuple(found)
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """'seed 0', 'seeds 0, 1'."""
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}"
 
 
 def statuses_text(of: Mapping[str, int]) -> str:

@@ -58,11 +58,13 @@ class LimitedThroughput(Finding):
 class DifferentAnswers(Finding):
     """Searches of one arm that found different batches."""
 
+    template = "its searches differ: batches {batches}"
+
     batch_sizes: tuple[int, ...]
 
     @property
-    def sentence(self) -> str:
-        return f"its searches differ: batches {', '.join(map(str, self.batch_sizes))}"
+    def batches(self) -> str:
+        return ", ".join(map(str, self.batch_sizes))
 
 
 class ShortOfMemory(Finding):

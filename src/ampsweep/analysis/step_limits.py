@@ -36,6 +36,7 @@ MAX_LAG_SHARE: Final = 0.05
 that launches more kernels than the queue holds, about a thousand, waits for the device to take them."""
 MIN_PEAK_BYTES: Final = 64 * 2**20
 """Below this, fixed buffers and the rounding of allocations weigh against the tensors whose size precision changes."""
+_LEAST: Final = num_bytes(MIN_PEAK_BYTES)
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
@@ -98,34 +99,26 @@ class WaitForData(StepLimit):
 class IdleDevice(StepLimit):
     """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
 
-    idle_pct: float
+    template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
 
-    @property
-    def sentence(self) -> str:
-        return f"the host, as no kernel ran in {self.idle_pct:.0f}% of the time"
+    idle_pct: float
 
 
 class LimitedBaseline(Finding):
     """A limit of the baseline's step, which bears on every speedup."""
 
-    limit: StepLimit
+    template = "{limit.of_baseline}"
 
-    @property
-    def sentence(self) -> str:
-        return self.limit.of_baseline
+    limit: StepLimit
 
 
 class SmallPeak(Finding):
     """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
 
     severity = "warning"
+    template = f"a peak of {{peak_bytes:bytes}} is too small for the memory figures to carry over (under {_LEAST})"
 
     peak_bytes: float
-
-    @property
-    def sentence(self) -> str:
-        peak, least = num_bytes(self.peak_bytes), num_bytes(MIN_PEAK_BYTES)
-        return f"a peak of {peak} is too small for the memory figures to carry over (under {least})"
 
 
 def limits_text(limits: Sequence[StepLimit]) -> str:
