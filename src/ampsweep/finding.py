@@ -19,6 +19,7 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
     "number": number,
     "percent": percent,
     "seeds": seeds_text,
+    "share": lambda share: f"{number(100 * share, 2)}%",
 }
 
 

@@ -30,8 +30,6 @@ class Refusal(Finding):
 
 
 class Unsupported(Refusal):
-    """Every run of the arm is unsupported."""
-
     cause: str
     """The error in the first run's record."""
 
@@ -41,8 +39,6 @@ class Unsupported(Refusal):
 
 
 class ContradictsMode(Refusal):
-    """The proof of a run contradicts its mode."""
-
     template = "{cause} in {seeds:seeds}"
 
     cause: str
@@ -79,16 +75,12 @@ class MostlyFailing(Refusal):
 
 
 class Emulated(Refusal):
-    """The arm's device emulates the mode."""
-
     template = "emulated, hence without speed and memory: {cause}"
 
     cause: str
 
 
 class Worse(Refusal):
-    """A final metric is worse than the baseline's by more than the margin."""
-
     trains = True
 
     parity: Parity
@@ -99,8 +91,6 @@ class Worse(Refusal):
 
 
 class OverMemory(Refusal):
-    """A run needed more than the memory given."""
-
     trains = True
     template = "needs {peak_bytes:bytes} at its peak, more than the {limit_bytes:bytes} given"
 
@@ -177,15 +167,11 @@ class SpeedNotKnown(Missing):
 
 
 class EnergyNotKnown(Missing):
-    """The same of its energy."""
-
     template = "its energy is not known well enough"
     remedy = "run more seeds of {arm}, on an idle device"
 
 
 class NoFinalLoss(Missing):
-    """There is nothing to judge its learning by."""
-
     template = "no validation loss was recorded"
     remedy = "use data with a validation part, so that there is a final loss to compare"
 
@@ -212,8 +198,6 @@ class ParityOpen(Missing):
 
 
 class SmallWorkload(Missing):
-    """The whole workload tells nothing of speed."""
-
     template = TOO_SMALL
     remedy = LARGER
 

@@ -125,16 +125,12 @@ class Problem:
 
 
 class GivenTwice(Finding):
-    """Directories that were given more than once."""
-
     template = "{num_runs:count run} given more than once, counted once"
 
     num_runs: int
 
 
 class Predicted(Finding):
-    """Runs that were predicted, not measured."""
-
     template = "{num_runs:count predicted run} left out: only measured runs are compared"
 
     num_runs: int
@@ -164,8 +160,6 @@ class SeveralWorldSizes(Finding):
 
 
 class MixedDevices(Finding):
-    """Runs whose ranks are not alike."""
-
     severity = "warning"
     template = "in some runs the ranks had different devices, and the slowest and smallest decide: {counted}"
 
@@ -178,8 +172,6 @@ class MixedDevices(Finding):
 
 
 class OtherMargin(Finding):
-    """A margin that was chosen after the runs."""
-
     severity = "warning"
     template = "the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {recorded_margin_pct:g}%"
 
@@ -188,8 +180,6 @@ class OtherMargin(Finding):
 
 
 class ContaminationUnknown(Finding):
-    """Runs of which nothing tells whether anything else slowed them down."""
-
     template = "whether anything else slowed {num_runs:count run} down is unknown: {cause}"
 
     num_runs: int

@@ -89,14 +89,10 @@ class Unpaired(Finding):
 
 
 class NoOtherArm(Unpaired):
-    """A run of the baseline alone under its pair key."""
-
     template = "no other arm has a completed run with its pair key"
 
 
 class NoBaselineRun(Unpaired):
-    """No run of the baseline, or none of the seed."""
-
     seed: int | None = None
 
     @property
@@ -105,8 +101,6 @@ class NoBaselineRun(Unpaired):
 
 
 class BaselineWithoutFigures(Unpaired):
-    """The baseline's run with its pair key did not complete."""
-
     template = "the {baseline} run with its pair key is {outcome}"
 
     outcome: str

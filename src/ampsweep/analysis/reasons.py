@@ -20,7 +20,6 @@ from ampsweep.config.modes import mode_of
 from ampsweep.finding import Finding
 from ampsweep.numeric_formats import FORMATS
 from ampsweep.record import RunRecord
-from ampsweep.text import number
 
 MAX_MFU_PCT: Final = 20.0
 """Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
@@ -47,8 +46,6 @@ class Reason(Finding):
 
 
 class LittleArithmetic(Reason):
-    """The baseline reaches little of the device's peak."""
-
     template = "{baseline} reaches {mfu_pct:number}% of the device's peak: little of a step is arithmetic"
 
     baseline: str
@@ -68,16 +65,12 @@ class OddSizes(Reason):
 
 
 class Float32Arithmetic(Reason):
-    """A part of the arithmetic of a step in half precision that stayed in float32."""
-
     template = "{share_pct:.0f}% of the matmul and convolution operations stayed in float32"
 
     share_pct: float
 
 
 class SkippedSteps(Reason):
-    """Steps that the scaler skipped, of all runs together."""
-
     template = "the scaler skipped {skipped_steps} of {steps} steps, in which nothing was learned"
 
     skipped_steps: int
@@ -85,8 +78,6 @@ class SkippedSteps(Reason):
 
 
 class CastCache(Reason):
-    """Copies of float32 weights outweigh what autocast saves."""
-
     autocast_weights_bytes: int
     activations_saved_bytes: int
     template = "half-precision copies of the weights take as much as the activations save, or more"
@@ -114,35 +105,28 @@ class Pitfall(Finding):
 
 
 class VanishingUpdates(Pitfall):
-    """Parameters are rounded in every step."""
+    template = f"updates of less than {{lost_below:share}} of a weight vanish, as {{dtype}} parameters are rounded ({_UPDATES})"
 
     lost_below: float
     """The share of a number under which a change of it vanishes."""
 
-    @property
-    def sentence(self) -> str:
-        lost = _share(self.lost_below)
-        return f"updates of less than {lost} of a weight vanish, as {self.dtype} parameters are rounded ({_UPDATES})"
-
 
 class StuckMoment(Pitfall):
-    """The optimizer's second moment is rounded up again whenever it should fall."""
+    template = (
+        "the optimizer's second moment cannot fall: a step takes {decay:share} off it, and {dtype} loses changes of "
+        "less than {lost_below:share} ({digits} binary digits, torch.finfo)"
+    )
 
     decay: float
     """The share that a step takes off."""
     lost_below: float
 
     @property
-    def sentence(self) -> str:
-        takes = f"a step takes {_share(self.decay)} off it"
-        loses = f"{self.dtype} loses changes of less than {_share(self.lost_below)}"
-        digits = f"{FORMATS[self.dtype].digits} binary digits, torch.finfo"
-        return f"the optimizer's second moment cannot fall: {takes}, and {loses} ({digits})"
+    def digits(self) -> int:
+        return FORMATS[self.dtype].digits
 
 
 class NoScaler(Pitfall):
-    """Nothing keeps gradients in the range of the dtype."""
-
     template = f"gradients below {{zero_below:.1e}} become zero in {{dtype}}, and no scaler lifts them ({_SCALING})"
 
     zero_below: float
@@ -150,17 +134,15 @@ class NoScaler(Pitfall):
 
 
 class NarrowSums(Pitfall):
-    """Gradients of several micro-batches, or of several ranks, are added up in a narrow dtype."""
+    template = (
+        "the gradients of {num_summed} {of} are added up in {dtype}, "
+        f"which loses what is less than {{lost_below:share}} of a sum ({_SUMS})"
+    )
 
     of: str
     """`micro-batches` or `ranks`."""
     num_summed: int
     lost_below: float
-
-    @property
-    def sentence(self) -> str:
-        added = f"the gradients of {self.num_summed} {self.of} are added up in {self.dtype}"
-        return f"{added}, which loses what is less than {_share(self.lost_below)} of a sum ({_SUMS})"
 
 
 def find_reasons(
@@ -266,10 +248,6 @@ def _pitfalls(run: Run) -> Iterator[Pitfall]:
 
 def _lost_below(dtype: str) -> float:
     return 2.0 ** -(FORMATS[dtype].digits + 1)
-
-
-def _share(value: float) -> str:
-    return f"{number(100 * value, 2)}%"
 
 
 def _on_gpu(run: Run) -> bool:

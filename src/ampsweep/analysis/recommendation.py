@@ -54,15 +54,11 @@ class Undecided(Finding):
 
 
 class NoBaseline(Undecided):
-    """The baseline did not run."""
-
     template = "there is no {baseline} run to compare with"
     remedy = "run {baseline}, or compare with another arm (report.baseline)"
 
 
 class BaselineRefused(Undecided):
-    """The baseline's runs are nothing to compare with."""
-
     template = "{baseline}, which all is compared with, is refused: {refusal.sentence}"
     remedy = "compare with another arm (report.baseline)"
 
@@ -70,8 +66,6 @@ class BaselineRefused(Undecided):
 
 
 class NoOtherArms(Undecided):
-    """Nothing but the baseline ran."""
-
     template = "there is no arm besides {baseline}"
     remedy = "run other precision modes"
 
@@ -86,15 +80,11 @@ class StepTooSmall(Undecided):
 
 
 class NoEnergy(Undecided):
-    """Energy is to be little, and was not counted."""
-
     template = "no device counted the energy of any arm"
     remedy = "compare on a device that counts its energy, or by time (report.objective)"
 
 
 class NothingFits(Undecided):
-    """Every arm that could be recommended needs more than the memory given."""
-
     template = "no arm that could be recommended fits into the {limit_bytes:bytes} given"
     remedy = "allow more memory (report.memory_gib), or compare modes that need less"
 

@@ -66,32 +66,24 @@ class NotCompleted(RunFinding):
 
 
 class CutShort(RunFinding):
-    """The run ended before its last step."""
-
     severity = "warning"
     template = "cut short, hence no loss to compare: {cause}"
     consequence = "its loss does not count"
 
 
 class Disproved(RunFinding):
-    """The run's proof contradicts its mode."""
-
     severity = "fault"
     template = "disproved, hence compared with nothing: {cause}"
     consequence = "none of its figures count"
 
 
 class Contaminated(RunFinding):
-    """Something else may have slowed the run down."""
-
     severity = "warning"
     template = "contaminated, hence no speed to compare: {cause}"
     consequence = "its speed does not count"
 
 
 class NotTimed(RunFinding):
-    """The run's record tells why it has no time of a step."""
-
     template = "no speed: {cause}"
 
 
@@ -108,30 +100,22 @@ class Leaks(RunFinding):
 
 
 class NotPaired(RunFinding):
-    """The run is in no pair."""
-
     severity = "warning"
     template = "not paired: {cause}"
     consequence = "compared with nothing"
 
 
 class GraphBreaks(RunFinding):
-    """The compiled step is in pieces; the cause is the first break."""
-
     template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
 
     num_breaks: int
 
 
 class Recompiled(RunFinding):
-    """The step was compiled again while it was timed."""
-
     template = "torch.compile compiled again after warm-up ({cause}); those steps are in no figure of time"
 
 
 class NotCompiled(RunFinding):
-    """Nothing of the step was compiled, although the run was asked to."""
-
     template = "torch.compile found nothing to compile: every step ran eagerly"
 
 
@@ -153,20 +137,14 @@ class UnusableFigure(RunFinding):
 
 
 class NoChannelsLast(RunFinding):
-    """A setting of the trainer that changed nothing in the step that was traced."""
-
     template = "trainer.channels_last=true, and no convolution had its input and weight in that format"
 
 
 class NothingRecomputed(RunFinding):
-    """Another such setting."""
-
     template = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
 
 
 class Repeats(Finding):
-    """Runs of one seed and pair key."""
-
     template = "{num_runs:count run} of seed {seed} are repeats and averaged"
 
     seed: int
@@ -174,8 +152,6 @@ class Repeats(Finding):
 
 
 class SeveralPairKeys(Finding):
-    """Runs of one seed that are in pairs of their own."""
-
     template = (
         "under several pair keys, each a pair of its own: other code, data, device or environment ({seeds:seeds})"
     )

@@ -46,8 +46,6 @@ class UncheckedThroughput(Finding):
 
 
 class LimitedThroughput(Finding):
-    """Limits of the step with the largest batch that no precision moves."""
-
     limits: tuple[StepLimit, ...]
 
     @property
@@ -56,8 +54,6 @@ class LimitedThroughput(Finding):
 
 
 class DifferentAnswers(Finding):
-    """Searches of one arm that found different batches."""
-
     template = "its searches differ: batches {batches}"
 
     batch_sizes: tuple[int, ...]
@@ -82,8 +78,6 @@ class ShortOfMemory(Finding):
 
 
 class UnvouchedBatch(Finding):
-    """The batch was predicted without vouching for the memory of some operators."""
-
     operators: tuple[str, ...]
 
     @property
