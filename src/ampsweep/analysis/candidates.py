@@ -30,6 +30,8 @@ class Refusal(Finding):
 
 
 class Unsupported(Refusal):
+    """Every run of the arm is unsupported."""
+
     cause: str
     """The error in the first run's record."""
 

@@ -105,7 +105,10 @@ class Pitfall(Finding):
 
 
 class VanishingUpdates(Pitfall):
-    template = f"updates of less than {{lost_below:share}} of a weight vanish, as {{dtype}} parameters are rounded ({_UPDATES})"
+    template = (
+        "updates of less than {lost_below:share} of a weight vanish, "
+        f"as {{dtype}} parameters are rounded ({_UPDATES})"
+    )
 
     lost_below: float
     """The share of a number under which a change of it vanishes."""

@@ -106,6 +106,8 @@ class NotPaired(RunFinding):
 
 
 class GraphBreaks(RunFinding):
+    """The compiled step is in pieces; the cause is the first break."""
+
     template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
 
     num_breaks: int
@@ -145,6 +147,8 @@ class NothingRecomputed(RunFinding):
 
 
 class Repeats(Finding):
+    """Runs of one seed and pair key."""
+
     template = "{num_runs:count run} of seed {seed} are repeats and averaged"
 
     seed: int

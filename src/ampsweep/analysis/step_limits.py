@@ -97,6 +97,8 @@ class WaitForData(StepLimit):
 
 
 class IdleDevice(StepLimit):
+    """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
+
     template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
 
     idle_pct: float
