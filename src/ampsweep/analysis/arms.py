@@ -168,7 +168,7 @@ def summarise_arm(
     """
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
-    paired = {pair.pair_key for pair in pairs}
+    paired, seeds = {pair.pair_key for pair in pairs}, {run.seed for run in (*runs, *baseline_runs)}
     measured = [run for run in runs if run.measured]
     undisturbed = [run for run in measured if run.contamination is None]
     times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
@@ -190,7 +190,7 @@ def summarise_arm(
         num_runs=len(runs),
         num_pairs=len(pairs),
         num_completed_pairs=sum(pair.completed for pair in pairs),
-        num_expected_pairs=0 if is_baseline else _num_expected_pairs(runs, baseline_runs, pairs),
+        num_expected_pairs=0 if is_baseline else len(pairs) + len(seeds - {pair.arm_runs[0].seed for pair in pairs}),
         num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
@@ -233,11 +233,6 @@ def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
         if pair.pair_key in compared
     ]
     return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
-
-
-def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair]) -> int:
-    paired_seeds = {pair.arm_runs[0].seed for pair in pairs}
-    return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
 
 
 def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | None:

@@ -220,7 +220,8 @@ class Judgements:
     @property
     def speed_text(self) -> str:
         """The speed with its interval and n, what limits it, and how far it was checked."""
-        n, runs = ("", self._of_which_runs) if self.contaminated else (_n(self.speedup), [])
+        n = "" if self.speedup is None or self.contaminated else f", n={self.speedup.n}"
+        runs = self._of_which_runs if self.contaminated else []
         return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.limits)])
 
     @property
@@ -349,10 +350,6 @@ def unchecked_text(num_unchecked: int, num_timed: int) -> str:
 
 def _in_brackets(clauses: Sequence[str]) -> str:
     return f" ({'; '.join(clauses)})" if clauses else ""
-
-
-def _n(of: Estimate | None) -> str:
-    return "" if of is None else f", n={of.n}"
 
 
 def _other_n(of: Estimate | Parity | None, n: int) -> str:

@@ -161,33 +161,25 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     )
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
     left = [run for run in runs if run.measured and (run.pair_key, run.arm) not in paired]
-    baselines = _Baselines([run for run in runs if run.arm == baseline])
-    return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
+    of_baseline = [run for run in runs if run.arm == baseline]
+    without_figures = {run.record.pair_key: run.outcome for run in reversed(of_baseline) if not run.measured}
+    of_seed: dict[int, list[Run]] = defaultdict(list)
+    for run in of_baseline:
+        of_seed[run.seed].append(run)
+    nearest = {seed: NearestRun(some) for seed, some in of_seed.items()} if left else {}
 
+    def reason(run: Run) -> Unpaired:
+        if run.arm == baseline:
+            return NoOtherArm(baseline=baseline)
+        if (outcome := without_figures.get(run.record.pair_key)) is not None:
+            return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
+        if run.seed not in nearest:
+            return NoBaselineRun(baseline=baseline, seed=run.seed if nearest else None)
+        found = _differences(run, nearest[run.seed].to(run))
+        told = tuple(found[:_MAX_DIFFERENCES])
+        return NearestRunDiffers(baseline=baseline, differences=told, num_differences=len(found))
 
-class _Baselines:
-    """The runs of the baseline, by pair key and by seed."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.outcome_without_figures: dict[str, str] = {}
-        """Record's pair key -> the end of its first run that has no figures."""
-        of_seed: dict[int, list[Run]] = defaultdict(list)
-        for run in runs:
-            of_seed[run.seed].append(run)
-            if not run.measured:
-                self.outcome_without_figures.setdefault(run.record.pair_key, run.outcome)
-        self.of_seed = {seed: NearestRun(some) for seed, some in of_seed.items()}
-
-
-def _reason(run: Run, baseline: str, baselines: _Baselines) -> Unpaired:
-    if run.arm == baseline:
-        return NoOtherArm(baseline=baseline)
-    if (outcome := baselines.outcome_without_figures.get(run.record.pair_key)) is not None:
-        return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
-    if run.seed not in baselines.of_seed:
-        return NoBaselineRun(baseline=baseline, seed=run.seed if baselines.of_seed else None)
-    found = _differences(run, baselines.of_seed[run.seed].to(run))
-    return NearestRunDiffers(baseline=baseline, differences=tuple(found[:_MAX_DIFFERENCES]), num_differences=len(found))
+    return Pairing(pairs, tuple((run, reason(run)) for run in left))
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:

@@ -225,10 +225,10 @@ def compare_search(
 
 def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
     answers, reference = _answers(runs), _answers(of_baseline)
-    smallest = min(answers, key=_size, default=None)
+    smallest = min(answers, key=lambda one: one.largest, default=None)
     times = None
     if smallest is not None and reference and not is_baseline:
-        other = min(reference, key=_size)
+        other = min(reference, key=lambda one: one.largest)
         if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
@@ -262,10 +262,6 @@ def _answers(runs: Sequence[Run]) -> list[BatchSearch]:
     """Searches that have ended, with a training or without any batch that trains."""
     found = [(run, search) for run in runs if (search := run.record.batch_search) is not None]
     return [search for run, search in found if run.measured or (run.outcome == "oom" and search.largest == 0)]
-
-
-def _size(search: BatchSearch) -> int:
-    return search.largest
 
 
 def _bound(search: BatchSearch) -> Bound:

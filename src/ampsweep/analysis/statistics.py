@@ -113,7 +113,7 @@ def mean_difference(differences: Sequence[float]) -> Estimate | None:
     mean = math.fsum(differences) / n
     if n < MIN_PAIRS:
         return Estimate(value=mean, n=n)
-    half_width = _t_quantile(n - 1) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
+    half_width = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
     return Estimate(value=mean, n=n, low=mean - half_width, high=mean + half_width)
 
 
@@ -178,7 +178,3 @@ def known_median(values: Iterable[float | None]) -> float | None:
     """Median of the values that are not None; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _t_quantile(degrees_of_freedom: int) -> float:
-    return float(stdtrit(degrees_of_freedom, 0.5 + CONFIDENCE / 2))

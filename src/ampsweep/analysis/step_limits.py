@@ -69,16 +69,13 @@ class SmallStep(StepLimit):
 
     @property
     def of_baseline(self) -> str:
-        return f"{TOO_SMALL} ({self._evidence})"
-
-    @property
-    def _evidence(self) -> str:
         if self.launch_ms is not None:
             number_of = "" if self.num_operators is None else f"{self.num_operators} "
             launching = f"launching its {number_of}operators takes the host {milliseconds(self.launch_ms)}"
-            return f"{launching} of a step of {milliseconds(self.step_ms)}"
+            return f"{TOO_SMALL} ({launching} of a step of {milliseconds(self.step_ms)})"
         each = f"{number(self.us_per_operator or 0, 2)} us each: under {self.min_us_per_operator or 0:.0f} us"
-        return f"{self.num_operators} operators in {number(self.step_ms)} ms, {each}, launching them counts"
+        operators = f"{self.num_operators} operators in {number(self.step_ms)} ms"
+        return f"{TOO_SMALL} ({operators}, {each}, launching them counts)"
 
 
 class WaitForData(StepLimit):
