@@ -97,7 +97,6 @@ class ArmComparison:
     """Operators of a traced step, median over runs; None of compiled ones."""
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
-    """Limits of its step that no precision moves."""
     within_run: WithinRun | None
     """The spread of the steps of a run; only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
@@ -109,7 +108,6 @@ class ArmComparison:
     prediction_error_pct: float | None
     """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
     unvouched: tuple[str, ...]
-    """Operators for whose memory the predictions of its runs do not vouch."""
     memory_saved_bytes: Estimate | None
     """Baseline's peak minus this arm's: negative if this arm needs more."""
     memory_saved_pct: Estimate | None
@@ -131,9 +129,7 @@ class ArmComparison:
     casts: str | None
     """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
     ranks: RankTable | None
-    """Its ranks side by side; None where there is one."""
     notes: tuple[Finding, ...]
-    """Findings on its runs."""
 
     def figure(self, key: str) -> float | None:
         """The arm's one figure of metric `key`, in the metric's unit; None of a metric that it has none of its own of.

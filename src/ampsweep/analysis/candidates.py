@@ -165,7 +165,6 @@ class SpeedNotKnown(Missing):
     remedy = "time {arm} again with more seeds, on an idle machine"
 
     speed: str
-    """As far as it is known, in words."""
 
 
 class EnergyNotKnown(Missing):

@@ -204,7 +204,6 @@ class Comparison:
     """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[Finding, ...]
     goal: Goal = field(default_factory=Goal)
-    """The goal that arms are recommended for."""
     series: tuple[Series, ...] = ()
     """Workloads that differ in one swept key."""
     file_problems: tuple[FileProblem, ...] = ()

@@ -97,7 +97,6 @@ class Ranking:
 
     cost: CostKind
     metric: str | None = None
-    """The loss of a cost up to it."""
     margin_pct: float | None = None
     """The margin on it, in percent of the loss that the baseline ends at."""
     passed_over: tuple[PassedOver, ...] = ()

@@ -31,7 +31,6 @@ class Float8Gain(Finding):
     """The estimate for all converted layers of a model on an H100."""
 
     recipe: str
-    """torchao's, `tensorwise` or `rowwise`."""
     num_layers: int
     bf16_us: float
     """Microseconds of a step in their matrix multiplications in bfloat16."""

@@ -62,7 +62,6 @@ class FrontArm:
     cost: float
     """Geometric mean over pairs, in the unit of the front's cost."""
     cost_ratio: Estimate | None
-    """The cost over the baseline's; None for the baseline."""
     peak_bytes: float
     loss_gap: Estimate | None
     """Final validation loss minus the baseline's; None for the baseline, and where it was not measured."""

@@ -205,12 +205,10 @@ class Judgements:
     memory_saved_pct: Estimate | None
     parity: ParityWord
     parities: tuple[Parity, ...]
-    """One of the final validation loss, and one of the accuracy where there is one."""
     num_completed_pairs: int
     contaminated: tuple[tuple[str, int], ...]
     """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""
     limits: tuple[StepLimit, ...] = ()
-    """Limits of the arm's own step that no precision moves."""
     workload_is_small: bool = False
     """True if launching operators limits the baseline's step too, so that the whole workload tells nothing of speed."""
     num_timed: int = 0

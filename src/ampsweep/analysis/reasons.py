@@ -56,7 +56,6 @@ class OddSizes(Reason):
     """Sizes of matrix products that tensor cores cannot take at full rate."""
 
     sizes: dict[str, int]
-    """By config key, or product of them."""
 
     @property
     def sentence(self) -> str:
@@ -111,7 +110,6 @@ class VanishingUpdates(Pitfall):
     )
 
     lost_below: float
-    """The share of a number under which a change of it vanishes."""
 
 
 class StuckMoment(Pitfall):
@@ -121,7 +119,6 @@ class StuckMoment(Pitfall):
     )
 
     decay: float
-    """The share that a step takes off."""
     lost_below: float
 
     @property
@@ -133,7 +130,6 @@ class NoScaler(Pitfall):
     template = f"gradients below {{zero_below:.1e}} become zero in {{dtype}}, and no scaler lifts them ({_SCALING})"
 
     zero_below: float
-    """The magnitude under which a number becomes zero."""
 
 
 class NarrowSums(Pitfall):

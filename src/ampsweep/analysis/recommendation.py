@@ -96,7 +96,6 @@ class Rivals(Undecided):
 
     leader: str | None
     missing: tuple[Missing, ...]
-    """The first thing missing of each rival."""
 
     @property
     def sentence(self) -> str:
@@ -117,9 +116,7 @@ class ArmStanding:
     reason: str
     """The sentence of the refusal or of what is missing, else the arm's judgements in words."""
     refusal: Refusal | None = None
-    """Set for a refused arm."""
     missing: Missing | None = None
-    """The first thing missing, of an undecided arm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +129,6 @@ class Recommendation:
     standings: tuple[ArmStanding, ...] = ()
     """The baseline's first; none where it did not run."""
     ranking: Ranking | None = None
-    """The cost that arms were ranked by; None where nothing could be."""
     goal: Goal = field(default_factory=Goal)
 
     @property

@@ -331,7 +331,6 @@ class RunEntry:
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
     ranks: RankTable | None = None
-    """Its ranks side by side; None where there is one."""
 
     def relative_to(self, base: Path) -> "RunEntry":
         """Copy the entry with its directory relative to another (see `path_from`)."""

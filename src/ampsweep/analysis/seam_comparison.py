@@ -55,7 +55,6 @@ class Seam:
     resumed_in: str
     num_runs: int
     statuses: dict[str, int]
-    """Number of runs by how they ended."""
     error: str | None
     """The error of the first run that did not complete."""
     loss_jump: Spread | None

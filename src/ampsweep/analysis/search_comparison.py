@@ -108,7 +108,6 @@ class ArmSearch:
     outcome: str | None
     """The end of the first run of an arm without an answer."""
     error: str | None
-    """The error that this run's record holds."""
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
@@ -122,7 +121,6 @@ class ArmSearch:
     why_unpredicted: str | None
     """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
-    """Probes of the arm's first search, by batch size."""
     notes: tuple[Finding, ...]
 
     @property

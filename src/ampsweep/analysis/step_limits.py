@@ -84,7 +84,6 @@ class WaitForData(StepLimit):
     wait_ms: float
     """Mean over steps."""
     step_ms: float
-    """Median over steps."""
 
     @property
     def sentence(self) -> str:

@@ -46,7 +46,6 @@ class AgainstFirst(Finding):
     """Final validation loss here minus that at the first; None where a step has another number of samples, which is
     another training."""
     same_samples: bool
-    """True if a step has as many samples as at the first."""
 
     @property
     def sentence(self) -> str:
@@ -77,7 +76,6 @@ class Series:
     workloads: tuple[int, ...]
     """The places of their workloads among those of the comparison."""
     facts: Facts
-    """The facts that its workloads share."""
     varied: Facts
     """Those in which other series of the same key differ."""
     along: tuple[str, ...]

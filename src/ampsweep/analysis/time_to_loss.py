@@ -166,7 +166,6 @@ class TimeToLoss(Finding):
     target: float
     """The baseline's final loss and the margin, mean over pairs."""
     margin_pct: float
-    """The margin, in percent of the baseline's final loss."""
     n: int
     """Pairs of uncontaminated runs that took all of their steps and have the curve."""
     num_reached: int

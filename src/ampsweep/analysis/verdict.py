@@ -26,13 +26,10 @@ class Verdict:
     arms: tuple[Candidate, ...]
     """All but the baseline, in the order of tables; none where the baseline did not run."""
     reasons: tuple[Reason, ...]
-    """Reasons why speed and memory came out as they did."""
     front: Front | None = None
     """The arms that no other beats; None without two arms that were measured."""
     steps: tuple[DtypeStep, ...] = ()
-    """The steps away from float32 and what each buys."""
     pitfalls: tuple[Pitfall, ...] = ()
-    """Known pitfalls of the arms' dtypes, the baseline's too."""
 
     @property
     def sentence(self) -> str:
