@@ -2,15 +2,13 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.pairing import (
     BaselineThere,
     Pair,
-    Unpaired,
     baseline_there,
     figures_of_runs,
     one_side,
@@ -18,7 +16,7 @@ from ampsweep.analysis.pairing import (
     peaks_of,
 )
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
-from ampsweep.analysis.run_findings import findings_of_arm
+from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -151,7 +149,7 @@ def summarise_arm(
     runs: Sequence[Run],
     baseline_runs: Sequence[Run],
     all_pairs: Sequence[Pair],
-    unpaired: Mapping[Path, Unpaired],
+    findings: Iterable[RunFinding],
 ) -> ArmComparison:
     """Summarise the `runs` of one arm in one workload.
 
@@ -160,7 +158,7 @@ def summarise_arm(
         runs: the arm's runs, at least one.
         baseline_runs: the workload's runs of the baseline; for the baseline itself the same as `runs`.
         all_pairs: the pairs of every arm of the workload.
-        unpaired: run directory -> the reason why that run is in no pair.
+        findings: on each of its runs.
     """
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
@@ -214,9 +212,7 @@ def summarise_arm(
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=findings_of_arm(
-            runs, unpaired if baseline_runs else {}, pairs
-        ),  # without a baseline the verdict says so, once
+        notes=findings_of_arm(runs, findings, pairs),
     )
 
 

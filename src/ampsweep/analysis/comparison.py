@@ -10,7 +10,7 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, path_from, run_entry
+from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
@@ -290,7 +290,14 @@ def compare(
             for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
         }
         of_baseline = runs_of.get(baseline, [])
-        arms = tuple(summarise_arm(arm, own, of_baseline, pairs, unpaired) for arm, own in runs_of.items())
+        entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
+
+        def findings(runs: Sequence[Run]) -> Iterator[RunFinding]:
+            """The findings on single runs; that there is no baseline to pair with is said by the verdict, once."""
+            every = (one for run in runs for one in entries[run.directory].findings)
+            return (one for one in every if of_baseline or not isinstance(one, NotPaired))
+
+        arms = tuple(summarise_arm(arm, own, of_baseline, pairs, findings(own)) for arm, own in runs_of.items())
         return WorkloadComparison(
             title=workload.title,
             facts=workload.facts,
@@ -299,7 +306,7 @@ def compare(
                 arms, runs_of, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves or {}
             ),
             cautions=cautions(of_baseline),
-            runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
+            runs=tuple(entries.values()),
         )
 
     workloads = group_workloads(runs)

@@ -269,21 +269,12 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
-def findings_of_arm(
-    runs: Sequence[Run], unpaired: Mapping[Path, Unpaired], pairs: Sequence[Pair] = ()
-) -> tuple[Finding, ...]:
-    """The findings on one arm's `runs`, each once with all of its seeds.
-
-    Args:
-        runs: the runs of one arm and workload.
-        unpaired: run directory -> the reason why that run is in no pair.
-        pairs: the arm's pairs.
-    """
-    found = merged(one for run in runs for one in findings_of_run(run, unpaired.get(run.directory)))
+def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
+    """The `findings` on one arm's `runs`, each once with all of its seeds, then those on all runs and `pairs` of it."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
     several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     return (
-        *found,
+        *merged(findings),
         *(Repeats(seed=seed, num_runs=count) for (_, seed), count in repeats.items() if count > 1),
         *([SeveralPairKeys(seeds=_unique(several))] if several else []),
         *_on_other_devices(pairs),
