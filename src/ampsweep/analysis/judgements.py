@@ -220,40 +220,38 @@ class Judgements:
         """The speed with its interval and n, what limits it, and how far it was checked."""
         n = "" if self.speedup is None or self.contaminated else f", n={self.speedup.n}"
         runs = self._of_which_runs if self.contaminated else []
-        return self._speed_text + n + _in_brackets([*runs, *self._remarks(self.limits)])
+        return self._speed(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
         n = self.num_completed_pairs
-        parities = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
-        speed = self._speed_text + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        return ", ".join([speed, self._memory_text + _other_n(self.memory_saved_bytes, n), *parities])
+        speed = self._speed(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
+        memory = self._memory(with_figure=True) + _other_n(self.memory_saved_bytes, n)
+        return ", ".join([speed, memory, *([f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS])])
 
     @property
     def brief(self) -> str:
         """The same without intervals."""
-        learned = [one.brief for one in self.parities] or [_NO_LOSS]
-        return ", ".join([self._brief_speed + _in_brackets(self._short_remarks), self._brief_memory, *learned])
+        speed = self._speed(with_interval=False) + _in_brackets(self._short_remarks)
+        return ", ".join([speed, self._memory(with_figure=False), *([o.brief for o in self.parities] or [_NO_LOSS])])
 
     @property
     def is_timed(self) -> bool:
         """True if there are pairs enough to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
-    @property
-    def _speed_text(self) -> str:
-        if self.speedup is None or self.speed == "same":
-            return self._brief_speed
-        told = self.speedup.ratio_text
-        return f"{self._brief_speed}, {told}" if self.speed == "unresolved" else f"{told} the speed"
-
-    @property
-    def _brief_speed(self) -> str:
+    def _speed(self, *, with_interval: bool) -> str:
         if self.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
-        words = {"same": "the same speed", "unresolved": "no resolved speed difference"}
-        return words.get(self.speed, f"{ratio(self.speedup.value)} the speed")
+        told = self.speedup.ratio_text if with_interval else ratio(self.speedup.value)
+        match self.speed:
+            case "same":
+                return "the same speed"
+            case "unresolved":
+                return "no resolved speed difference" + (f", {told}" if with_interval else "")
+            case _:
+                return f"{told} the speed"
 
     @property
     def _of_which_runs(self) -> list[str]:
@@ -277,26 +275,22 @@ class Judgements:
         told = [limit for limit in self.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
-    @property
-    def _memory_text(self) -> str:
-        saved, share = self.memory_saved_bytes, self.memory_saved_pct
-        if saved is None or share is None or saved.value == 0:
-            return self._brief_memory
-        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
-        spread = in_brackets(part.text()[1])
-        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{spread})"
-        return f"{self._brief_memory}, {figure}" if self.memory == "unresolved" else figure
-
-    @property
-    def _brief_memory(self) -> str:
+    def _memory(self, *, with_figure: bool) -> str:
+        """Bytes with their share and its interval, or the share alone."""
         saved, share = self.memory_saved_bytes, self.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
-        if self.memory == "unresolved":
-            return "no resolved memory difference"
         if saved.value == 0:
-            return "the same peak memory"
-        return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
+            return "no resolved memory difference" if self.memory == "unresolved" else "the same peak memory"
+        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
+        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{in_brackets(part.text()[1])})"
+        if self.memory == "unresolved":
+            return "no resolved memory difference" + (f", {figure}" if with_figure else "")
+        return (
+            figure
+            if with_figure
+            else f"{percent(abs(share.value))} {'less' if word == 'saves' else 'more'} peak memory"
+        )
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
