@@ -220,28 +220,30 @@ class Judgements:
         """The speed with its interval and n, what limits it, and how far it was checked."""
         n = "" if self.speedup is None or self.contaminated else f", n={self.speedup.n}"
         runs = self._of_which_runs if self.contaminated else []
-        return self._speed(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.limits)])
+        return self._speed_text(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
         n = self.num_completed_pairs
-        speed = self._speed(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        memory = self._memory(with_figure=True) + _other_n(self.memory_saved_bytes, n)
-        return ", ".join([speed, memory, *([f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS])])
+        speed = self._speed_text(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
+        memory = self._memory_text(with_figure=True) + _other_n(self.memory_saved_bytes, n)
+        learned = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
+        return ", ".join([speed, memory, *learned])
 
     @property
     def brief(self) -> str:
         """The same without intervals."""
-        speed = self._speed(with_interval=False) + _in_brackets(self._short_remarks)
-        return ", ".join([speed, self._memory(with_figure=False), *([o.brief for o in self.parities] or [_NO_LOSS])])
+        speed = self._speed_text(with_interval=False) + _in_brackets(self._short_remarks)
+        learned = [one.brief for one in self.parities] or [_NO_LOSS]
+        return ", ".join([speed, self._memory_text(with_figure=False), *learned])
 
     @property
     def is_timed(self) -> bool:
         """True if there are pairs enough to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
-    def _speed(self, *, with_interval: bool) -> str:
+    def _speed_text(self, *, with_interval: bool) -> str:
         if self.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
         told = self.speedup.ratio_text if with_interval else ratio(self.speedup.value)
@@ -275,7 +277,7 @@ class Judgements:
         told = [limit for limit in self.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
-    def _memory(self, *, with_figure: bool) -> str:
+    def _memory_text(self, *, with_figure: bool) -> str:
         """Bytes with their share and its interval, or the share alone."""
         saved, share = self.memory_saved_bytes, self.memory_saved_pct
         if saved is None or share is None:
@@ -286,11 +288,9 @@ class Judgements:
         figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{in_brackets(part.text()[1])})"
         if self.memory == "unresolved":
             return "no resolved memory difference" + (f", {figure}" if with_figure else "")
-        return (
-            figure
-            if with_figure
-            else f"{percent(abs(share.value))} {'less' if word == 'saves' else 'more'} peak memory"
-        )
+        if with_figure:
+            return figure
+        return f"{percent(part.value)} {'less' if saved.value > 0 else 'more'} peak memory"
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
