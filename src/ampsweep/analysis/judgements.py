@@ -290,7 +290,7 @@ class Judgements:
             return "no resolved memory difference" + (f", {figure}" if with_figure else "")
         if with_figure:
             return figure
-        return f"{percent(part.value)} {'less' if saved.value > 0 else 'more'} peak memory"
+        return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
