@@ -214,7 +214,6 @@ class Candidate:
     waterfall: Waterfall | None
     time_to_loss: TimeToLoss | None
     refusal: Refusal | None = field(repr=False)
-    peak_memory_bytes: float | None = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
@@ -233,7 +232,7 @@ class Candidate:
     @property
     def n(self) -> str:
         """The number of completed pairs, after a clause: ' (n=3)'."""
-        return f" (n={self.judgements.num_completed_pairs})"
+        return f" (n={self.judgements.figures.num_completed_pairs})"
 
     @property
     def is_judged(self) -> bool:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
@@ -193,41 +193,34 @@ ParityWord = Literal["equivalent", "better", "worse", "inconclusive", "not measu
 
 @dataclass(frozen=True, kw_only=True)
 class Judgements:
-    """One arm against the baseline: a word for a badge on each of three topics, and its figures.
+    """One arm against the baseline: a word for a badge on each of three topics.
 
     `unresolved`: the 95% interval does not tell the figure from no difference. `too few pairs`: there is no interval.
     """
 
+    figures: ArmComparison = field(repr=False)
     speed: SpeedWord
-    speedup: Estimate | None
     memory: MemoryWord
-    memory_saved_bytes: Estimate | None
-    memory_saved_pct: Estimate | None
     parity: ParityWord
     parities: tuple[Parity, ...]
-    num_completed_pairs: int
     contaminated: tuple[tuple[str, int], ...]
     """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""
-    limits: tuple[StepLimit, ...] = ()
     workload_is_small: bool = False
     """True if launching operators limits the baseline's step too, so that the whole workload tells nothing of speed."""
-    num_timed: int = 0
-    num_unchecked: int = 0
-    """Runs that the speedup is of, and those of them of which nothing tells whether anything else slowed them down."""
 
     @property
     def speed_text(self) -> str:
         """The speed with its interval and n, what limits it, and how far it was checked."""
-        n = "" if self.speedup is None or self.contaminated else f", n={self.speedup.n}"
+        n = "" if self.figures.speedup is None or self.contaminated else f", n={self.figures.speedup.n}"
         runs = self._of_which_runs if self.contaminated else []
-        return self._speed_text(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.limits)])
+        return self._speed_text(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
-        n = self.num_completed_pairs
+        n = self.figures.num_completed_pairs
         speed = self._speed_text(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        memory = self._memory_text(with_figure=True) + _other_n(self.memory_saved_bytes, n)
+        memory = self._memory_text(with_figure=True) + _other_n(self.figures.memory_saved_bytes, n)
         learned = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
         return ", ".join([speed, memory, *learned])
 
@@ -244,9 +237,9 @@ class Judgements:
         return self.speed in ("faster", "slower", "same", "unresolved")
 
     def _speed_text(self, *, with_interval: bool) -> str:
-        if self.speedup is None:
+        if self.figures.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
-        told = self.speedup.ratio_text if with_interval else ratio(self.speedup.value)
+        told = self.figures.speedup.ratio_text if with_interval else ratio(self.figures.speedup.value)
         match self.speed:
             case "same":
                 return "the same speed"
@@ -259,27 +252,28 @@ class Judgements:
     def _of_which_runs(self) -> list[str]:
         """The n of the speed where it is not that of the completed pairs, and the contaminated runs that it lacks."""
         runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
-        if self.speedup is None:
+        if self.figures.speedup is None:
             return [runs] if runs else []
         if runs:
-            return [f"n={self.speedup.n}, without {runs}"]
-        return [] if self.speedup.n == self.num_completed_pairs else [f"n={self.speedup.n}"]
+            return [f"n={self.figures.speedup.n}, without {runs}"]
+        return [] if self.figures.speedup.n == self.figures.num_completed_pairs else [f"n={self.figures.speedup.n}"]
 
     def _remarks(self, limits: Sequence[StepLimit]) -> list[str]:
-        if self.speedup is None:
+        of = self.figures
+        if of.speedup is None:
             return []
-        unchecked = [unchecked_text(self.num_unchecked, self.num_timed)] if self.num_unchecked else []
+        unchecked = [unchecked_text(of.num_unchecked, of.num_timed)] if of.num_unchecked else []
         return [f"limited by {limits_text(limits)}", *unchecked] if limits else unchecked
 
     @property
     def _short_remarks(self) -> list[str]:
         """The remarks on a speed; none on launching where the workload as a whole is said to be too small."""
-        told = [limit for limit in self.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
+        told = [limit for limit in self.figures.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
     def _memory_text(self, *, with_figure: bool) -> str:
         """Bytes with their share and its interval, or the share alone."""
-        saved, share = self.memory_saved_bytes, self.memory_saved_pct
+        saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
         if saved.value == 0:
@@ -296,19 +290,13 @@ class Judgements:
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
     """Judge an arm other than the baseline; `parities` holds its final metrics."""
     return Judgements(
+        figures=arm,
         speed=_speed(arm.speedup),
-        speedup=arm.speedup,
         memory=_memory(arm.memory_saved_bytes),
-        memory_saved_bytes=arm.memory_saved_bytes,
-        memory_saved_pct=arm.memory_saved_pct,
         parity=overall_parity(parities) or "not measured",
         parities=tuple(parities),
-        num_completed_pairs=arm.num_completed_pairs,
         contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
-        limits=arm.limits,
         workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
-        num_timed=arm.num_timed,
-        num_unchecked=arm.num_unchecked,
     )
 
 

@@ -234,7 +234,7 @@ def _option(one: Candidate, ranked: Ranking) -> _Option | None:
     if cost.gain is None:
         return None
     own = {key: arm for key, (_, arm) in cost.by_pair.items()}
-    return _Option(one.arm, False, cost.gain.value, own, one.peak_memory_bytes)
+    return _Option(one.arm, False, cost.gain.value, own, one.judgements.figures.peak_memory_bytes)
 
 
 def _baseline_option(baseline: ArmComparison, candidates: Sequence[Candidate], ranked: Ranking) -> _Option:
@@ -279,5 +279,5 @@ def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | N
     missing = one.open(ranked) or (None if small_step is None else SmallWorkload(arm=one.arm))
     if missing is not None:
         return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
-    told = f"{one.judgements.summary} (n={one.judgements.num_completed_pairs})"
+    told = one.judgements.summary + one.n
     return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible", reason=told)

@@ -98,7 +98,6 @@ def reach_verdict(
                 waterfall=waterfall(own_pairs),
                 time_to_loss=time_to_loss(own_pairs, curves, margin_pct=margin_pct),
                 refusal=refusal(runs_of[arm.arm], runs_of[baseline], parities, goal),
-                peak_memory_bytes=arm.peak_memory_bytes,
                 pairs=own_pairs,
             )
         )
