@@ -1,7 +1,6 @@
 """Findings about runs: each kind a class with its facts, how grave it is, and its sentence."""
 
 import re
-from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from string import Formatter
@@ -36,10 +35,10 @@ class _Template(Formatter):
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Finding(ABC):
+class Finding:
     """A base of classes, one a kind, that are frozen dataclasses without a decorator.
 
-    The fields are the facts, which are stored; the sentence follows from them.
+    The fields are the facts, which are stored, but those with `repr=False`; the sentence follows from them.
     """
 
     severity: ClassVar[Severity] = "note"
