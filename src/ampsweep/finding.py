@@ -1,23 +1,61 @@
 """Findings about runs: each kind a class with its facts, how grave it is, and its sentence."""
 
 import re
-from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from string import Formatter
+from typing import Any, ClassVar, Final, Literal, dataclass_transform
+
+from ampsweep.text import milliseconds, num_bytes, number, percent, plural, seeds_text
 
 Severity = Literal["note", "warning", "fault"]
 """`note`: worth knowing; `warning`: some figures do not count; `fault`: none does, or a training goes wrong."""
 
 
-class Finding(ABC):
-    """A base of dataclasses, one a kind: the fields are the facts, which are stored; the sentence follows from them."""
+_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+    "bytes": num_bytes,
+    "ms": milliseconds,
+    "number": number,
+    "percent": percent,
+    "seeds": seeds_text,
+    "share": lambda share: f"{number(100 * share, 2)}%",
+}
+
+
+class _Template(Formatter):
+    """Fills a template with attributes of a finding: `{peak_bytes:bytes}`, `{num_runs:count run}`."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("count "):
+            return plural(value, format_spec.removeprefix("count "))
+        return _WRITTEN[format_spec](value) if format_spec in _WRITTEN else format(value, format_spec)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Finding:
+    """A base of classes, one a kind, that are frozen dataclasses without a decorator.
+
+    The fields are the facts, which are stored, but those with `repr=False`; the sentence follows from them.
+    """
 
     severity: ClassVar[Severity] = "note"
+    template: ClassVar[str]
+    """The sentence with facts in braces (see `_Template`), of a kind that does not put it together itself."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @property
-    @abstractmethod
     def sentence(self) -> str:
         """The finding as a clause: without a capital letter and without a stop."""
+        return self.filled(self.template)
+
+    def filled(self, template: str) -> str:
+        """The template with the facts of this finding."""
+        return _Template().format(template, self)
 
     @classmethod
     def kind(cls) -> str:
@@ -30,7 +68,7 @@ def as_data(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind()} if isinstance(value, Finding) else {}
         told = {"sentence": value.sentence} if hasattr(value, "sentence") else {}
-        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value)}, **told}
+        return {**kind, **{one.name: as_data(getattr(value, one.name)) for one in fields(value) if one.repr}, **told}
     if isinstance(value, dict):
         return {key: as_data(one) for key, one in value.items()}
     return [as_data(one) for one in value] if isinstance(value, list | tuple) else value

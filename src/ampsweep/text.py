@@ -94,6 +94,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """'seed 0', 'seeds 0, 1'."""
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}"
+
+
 def listed(names: Iterable[str], limit: int = 20) -> str:
     """The names one after another; of more than `limit` the first ones, and how many more there are.
 

@@ -1,12 +1,14 @@
 """A comparison as data: all of it is strict JSON, and findings say what they are."""
 
 import json
+from dataclasses import FrozenInstanceError, field
 
+import pytest
 from synthetic_records import contaminated, failed, out_of_memory, searched, sweep
 from ways_to_loss import ways
 
 from ampsweep.analysis.comparison import compare
-from ampsweep.finding import as_data
+from ampsweep.finding import Finding, as_data
 
 STEPS, TIMES = [100.0, 101.0, 99.0], [10.0, 10.1, 9.9]
 
@@ -44,3 +46,33 @@ def test_problems_are_told_the_gravest_first():
         ("contaminated", "warning", "amp_bf16", (0, 1), "others kept 0.5 to 1.5 cores busy"),
     ]
     assert found[2].consequence == "its speed does not count"
+
+
+class Spilled(Finding):
+    severity = "warning"
+    template = "{num_runs:count run} ({seeds:seeds}) spilled {spilled_bytes:bytes}, {per_run:.0f} each"
+
+    seeds: tuple[int, ...]
+    spilled_bytes: int
+    runs: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def per_run(self) -> float:
+        return self.spilled_bytes / self.num_runs
+
+
+def test_a_finding_is_its_facts_and_a_template():
+    found = Spilled(seeds=(0, 1), spilled_bytes=2048, runs=["a", "b"])
+    assert found.sentence == "2 runs (seeds 0, 1) spilled 2.00 KiB, 1024 each"
+    assert as_data(found) == {
+        "kind": "spilled",
+        "seeds": [0, 1],
+        "spilled_bytes": 2048,
+        "sentence": found.sentence,
+    }, "what is not shown is no data"
+    with pytest.raises(FrozenInstanceError):
+        found.spilled_bytes = 0

@@ -11,7 +11,6 @@ from ampsweep.analysis.comparison import (
     OtherMargin,
     Predicted,
     SeveralDevices,
-    file_problem_lines,
 )
 from ampsweep.analysis.pairing import (
     BaselineWithoutFigures,
@@ -258,7 +257,8 @@ def test_every_note_on_a_comparison(note, text):
     ],
 )
 def test_what_follows_from_a_problem_of_a_file(kind, consequence):
-    assert file_problem_lines([FileProblem(path="a/x", name=kind, reason="is odd")]) == [f"a/x is odd; {consequence}"]
+    found = FileProblem(path="a/x", name=kind, reason="is odd")
+    assert (found.sentence, found.consequence) == ("a/x is odd", consequence)
 
 
 def test_causes_that_differ_in_figures_are_told_as_one():
@@ -268,11 +268,6 @@ def test_causes_that_differ_in_figures_are_told_as_one():
         Contaminated(seeds=(0, 1, 2), cause="others kept 0.6 to 1.0 of 2 cores busy"),
         Contaminated(seeds=(3,), cause="the GPU was hot"),
     )
-
-
-def test_files_with_the_same_problem_are_named_together():
-    found = [FileProblem(path=f"{name}/run.json", name="not readable", reason="is empty") for name in "abcde"]
-    assert file_problem_lines(found) == ["a/run.json, b/run.json, c/run.json and 2 more: each is empty; left out"]
 
 
 def test_memory_that_a_step_leaves_behind():

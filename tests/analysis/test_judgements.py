@@ -35,8 +35,12 @@ def test_the_word_on_speed(times, word):
 
 def test_swapping_the_arms_swaps_the_winner():
     fast, slow = [100.0, 101.0, 99.0], [200.0, 203.0, 197.0]
-    assert judgements(sweep("fp32", slow) + sweep("amp_bf16", fast)).speedup.value == pytest.approx(2.0, rel=1e-3)
-    assert judgements(sweep("fp32", fast) + sweep("amp_bf16", slow)).speedup.value == pytest.approx(0.5, rel=1e-3)
+    assert judgements(sweep("fp32", slow) + sweep("amp_bf16", fast)).figures.speedup.value == pytest.approx(
+        2.0, rel=1e-3
+    )
+    assert judgements(sweep("fp32", fast) + sweep("amp_bf16", slow)).figures.speedup.value == pytest.approx(
+        0.5, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,12 @@ def test_contaminated_runs_are_out_of_speed_and_counted():
     planted = contaminated("amp_bf16", 3, step_ms=900.0, peak_mib=600.0)
     bf16 = sweep("amp_bf16", [100.0, 101.0, 99.0], peak_mib=600.0)
     judged = judgements([*FP32, run("fp32", 3), *bf16, planted])
-    assert judged.speedup.value == pytest.approx(1.5, rel=0.01)
-    assert (judged.speedup.n, judged.memory_saved_bytes.n, judged.num_completed_pairs) == (3, 4, 4)
+    assert judged.figures.speedup.value == pytest.approx(1.5, rel=0.01)
+    assert (judged.figures.speedup.n, judged.figures.memory_saved_bytes.n, judged.figures.num_completed_pairs) == (
+        3,
+        4,
+        4,
+    )
     assert judged.contaminated == (("amp_bf16", 1),)
 
 

@@ -1,10 +1,12 @@
 """What is said of an arm's speed, memory and learning."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
+from synthetic_records import sweep
 
 from ampsweep.analysis.arms import WithinRun
+from ampsweep.analysis.comparison import compare
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.statistics import Estimate
@@ -36,61 +38,70 @@ LOSS = Parity(
 OPEN = replace(LOSS, verdict="inconclusive", low=-0.03, high=0.04, not_worse=False, power=0.07, further_seeds=21)
 UNTESTED = replace(OPEN, n=2, low=None, high=None, power=None, further_seeds=1)
 ACCURACY = replace(LOSS, metric="val/accuracy", is_share=True, scale=1.0, margin=0.01)
-FOUND = Judgements(
-    speed="faster",
+ENTRIES = [*sweep("fp32", [100.0] * 3), *sweep("amp_bf16", [50.0] * 3)]
+FIGURES = replace(
+    compare(ENTRIES, baseline="fp32", margin_pct=1.0).workloads[0].arms[1],
     speedup=FASTER,
-    memory="saves",
     memory_saved_bytes=SAVED,
     memory_saved_pct=SHARE,
-    parity="equivalent",
-    parities=(LOSS,),
-    num_completed_pairs=3,
-    contaminated=(),
+    limits=(),
+    num_unchecked=0,
 )
+
+
+def judged_of(**changes):
+    """Judgements on an arm that is faster, saves memory and is equivalent, but for what is given."""
+    own = {one.name for one in fields(Judgements)}
+    words = {"speed": "faster", "memory": "saves", "parity": "equivalent", "parities": (LOSS,), "contaminated": ()}
+    figures = replace(FIGURES, **{name: value for name, value in changes.items() if name not in own})
+    return Judgements(figures=figures, **{**words, **{name: changes[name] for name in changes if name in own}})
+
+
+FOUND = judged_of()
 HOT = (("amp_bf16", 1), ("fp32", 2))
 LAUNCHING = SmallStep(num_operators=95, step_ms=0.76, us_per_operator=8.0, min_us_per_operator=20.0)
 WAITING = WaitForData(wait_ms=30.0, step_ms=100.0)
 IDLE = IdleDevice(idle_pct=40.0)
 LIMITED = "limited by launching operators, 8.0 us each"
-NO_SPEED = replace(FOUND, speed="not measured", speedup=None)
+NO_SPEED = {"speed": "not measured", "speedup": None}
 
 
 @pytest.mark.parametrize(
     ("judged", "text"),
     [
         (FOUND, "1.49x [1.46, 1.53] the speed, n=3"),
-        (replace(FOUND, speed="too few pairs", speedup=Estimate(value=1.5, n=2)), "1.50x the speed, n=2"),
-        (replace(FOUND, speed="same"), "the same speed, n=3"),
-        (replace(FOUND, speed="unresolved"), "no resolved speed difference, 1.49x [1.46, 1.53], n=3"),
+        (judged_of(speed="too few pairs", speedup=Estimate(value=1.5, n=2)), "1.50x the speed, n=2"),
+        (judged_of(speed="same"), "the same speed, n=3"),
+        (judged_of(speed="unresolved"), "no resolved speed difference, 1.49x [1.46, 1.53], n=3"),
         (
-            replace(FOUND, contaminated=HOT),
+            judged_of(contaminated=HOT),
             "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run and 2 contaminated fp32 runs)",
         ),
-        (replace(FOUND, limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
+        (judged_of(limits=(LAUNCHING,)), f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED})"),
         (
-            replace(FOUND, limits=(LAUNCHING, WAITING)),
+            judged_of(limits=(LAUNCHING, WAITING)),
             f"1.49x [1.46, 1.53] the speed, n=3 ({LIMITED} and waiting for data, 30.0 ms a step on average, 30% of it)",
         ),
         (
-            replace(FOUND, limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
+            judged_of(limits=(SmallStep(step_ms=0.76, launch_ms=0.74),)),
             "1.49x [1.46, 1.53] the speed, n=3 (limited by launching operators, 0.740 ms of a step of 0.760 ms)",
         ),
         (
-            replace(FOUND, limits=(IDLE,)),
+            judged_of(limits=(IDLE,)),
             "1.49x [1.46, 1.53] the speed, n=3 (limited by the host, as no kernel ran in 40% of the time)",
         ),
         (
-            replace(FOUND, num_timed=6, num_unchecked=6),
+            judged_of(num_timed=6, num_unchecked=6),
             "1.49x [1.46, 1.53] the speed, n=3 (contamination unknown)",
         ),
         (
-            replace(FOUND, contaminated=HOT[:1], limits=(LAUNCHING,), num_timed=6, num_unchecked=1),
+            judged_of(contaminated=HOT[:1], limits=(LAUNCHING,), num_timed=6, num_unchecked=1),
             "1.49x [1.46, 1.53] the speed (n=3, without 1 contaminated amp_bf16 run; "
             f"{LIMITED}; contamination of 1 of 6 runs unknown)",
         ),
-        (NO_SPEED, "speed not measured"),
+        (judged_of(**NO_SPEED), "speed not measured"),
         (
-            replace(NO_SPEED, contaminated=HOT[:1]),
+            judged_of(**NO_SPEED, contaminated=HOT[:1]),
             "speed not compared (1 contaminated amp_bf16 run)",
         ),
     ],
@@ -114,14 +125,14 @@ def test_the_speed_of_an_arm(judged, text):
 
 
 def test_what_limits_an_arm_stands_beside_its_speed_everywhere():
-    judged = replace(FOUND, limits=(LAUNCHING,), num_timed=6, num_unchecked=6)
+    judged = judged_of(limits=(LAUNCHING,), num_timed=6, num_unchecked=6)
     remarks = f"({LIMITED}; contamination unknown)"
     assert judged.summary.startswith(f"1.49x [1.46, 1.53] the speed {remarks}, saves")
     assert judged.brief.startswith(f"1.49x the speed {remarks}, 40.0% less")
 
 
 def test_launching_is_said_once_where_all_of_it_is_too_small():
-    judged = replace(FOUND, limits=(LAUNCHING, WAITING), workload_is_small=True)
+    judged = judged_of(limits=(LAUNCHING, WAITING), workload_is_small=True)
     assert judged.brief.startswith(
         "1.49x the speed (limited by waiting for data, 30.0 ms a step on average, 30% of it), "
     )
@@ -130,23 +141,23 @@ def test_launching_is_said_once_where_all_of_it_is_too_small():
 @pytest.mark.parametrize(
     ("word", "saved", "share", "text", "short"),
     [
-        ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%), n=3", "40.0% less peak memory"),
-        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%), n=3", "40.0% more peak memory"),
-        ("same", NOTHING, NOTHING, "the same peak memory, n=3", "the same peak memory"),
-        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory, n=1", "the same peak memory"),
+        ("saves", SAVED, SHARE, "saves 400 MiB of peak memory (40.0%)", "40.0% less peak memory"),
+        ("adds", -SAVED, -SHARE, "adds 400 MiB of peak memory (40.0%)", "40.0% more peak memory"),
+        ("same", NOTHING, NOTHING, "the same peak memory", "the same peak memory"),
+        ("too few pairs", ONE_PAIR, ONE_PAIR, "the same peak memory (n=1)", "the same peak memory"),
         (
             "unresolved",
             SAVED,
             Estimate(value=40.0, n=3, low=-1.0, high=81.0),
-            "no resolved memory difference, saves 400 MiB of peak memory (40.0% [-1, 81]), n=3",
+            "no resolved memory difference, saves 400 MiB of peak memory (40.0% [-1, 81])",
             "no resolved memory difference",
         ),
         ("not measured", None, None, "memory not measured", "memory not measured"),
     ],
 )
 def test_the_memory_of_an_arm(word, saved, share, text, short):
-    judged = replace(FOUND, memory=word, memory_saved_bytes=saved, memory_saved_pct=share)
-    assert judged.memory_text == text
+    judged = judged_of(memory=word, memory_saved_bytes=saved, memory_saved_pct=share)
+    assert judged.summary.startswith(f"1.49x [1.46, 1.53] the speed, {text}, val loss")
     assert judged.brief == f"1.49x the speed, {short}, val loss equivalent"
 
 
@@ -217,22 +228,12 @@ def test_what_would_settle_parity(held, text):
     assert held.settled_by == text
 
 
-def test_the_parity_of_an_arm_names_every_metric():
-    both = replace(FOUND, parities=(LOSS, replace(UNTESTED, metric="val/accuracy", is_share=True)))
-    assert both.parity_text == (
-        "val loss equivalent: gap +0.0027 [+0.0011, +0.0043] inside ±0.020 (1%), n=3; "
-        "val accuracy inconclusive: gap +0.27 pp in 2 pairs, at least 3 are needed"
-    )
-    assert replace(FOUND, parities=(OPEN,)).parity_text.endswith("found equivalent)")
-    assert replace(FOUND, parities=()).parity_text == "no final loss to compare"
-
-
 def test_the_summary_tells_another_n_where_it_is_one():
     assert FOUND.summary == (
         "1.49x [1.46, 1.53] the speed, saves 400 MiB of peak memory (40.0%), "
         "val loss gap +0.0027 (+0.14%), equivalent within 1%"
     )
-    fewer = replace(FOUND, num_completed_pairs=4, parities=())
+    fewer = judged_of(num_completed_pairs=4, parities=())
     assert fewer.summary == (
         "1.49x [1.46, 1.53] the speed (n=3), saves 400 MiB of peak memory (40.0%) (n=3), no final loss to compare"
     )
@@ -249,13 +250,13 @@ def test_the_summary_tells_another_n_where_it_is_one():
     ids=["equivalent", "open", "not worse", "none"],
 )
 def test_learning_in_brief(held, word):
-    judged = replace(FOUND, parities=() if held is None else (held,))
+    judged = judged_of(parities=() if held is None else (held,))
     assert judged.brief == f"1.49x the speed, 40.0% less peak memory, {word}"
 
 
 @pytest.mark.parametrize(("word", "text"), [("same", "the same speed"), ("unresolved", "no resolved speed difference")])
 def test_speed_in_brief(word, text):
-    assert replace(FOUND, speed=word).brief.startswith(f"{text}, ")
+    assert judged_of(speed=word).brief.startswith(f"{text}, ")
 
 
 def test_how_runs_ended():
@@ -276,6 +277,8 @@ def test_the_time_to_the_loss_of_the_baseline():
         baseline_j=None,
         arm_j=None,
         energy_ratio=None,
+        seconds={},
+        joules={},
     )
     assert reached.sentence == "reached the baseline's final train loss (within 1%) 2.00x as fast (n=3)"
     energy = Estimate(value=0.75, n=3, exact=True)

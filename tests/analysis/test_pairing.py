@@ -39,14 +39,14 @@ def test_repeats_are_averaged():
 def test_a_run_cut_short_gives_speed_but_no_final_figures():
     (only,) = pair(run("fp32"), run("amp_fp16", step_ms=900.0, cut_short="trainer.max_seconds")).pairs
     assert only.figures(STEP_MS) == (100.0, 900.0)
-    assert only.final_figures(VAL_LOSS) is None
+    assert only.figures(VAL_LOSS) is None
     assert not only.completed
 
 
 def test_a_figure_that_either_side_lacks_is_absent():
     (only,) = pair(run("fp32"), run("amp_bf16", val_loss=None)).pairs
     assert only.completed
-    assert only.final_figures(VAL_LOSS) is None
+    assert only.figures(VAL_LOSS) is None
 
 
 @pytest.mark.parametrize("status", ["oom", "diverged", "unsupported", "interrupted", "failed"])
@@ -71,9 +71,9 @@ def test_a_contaminated_run_gives_memory_and_loss_but_no_speed(arm):
     pairing = pair(contaminated(arm), run(other))
     (only,) = pairing.pairs
     assert only.completed
-    assert only.speed_figures(STEP_MS) is None
+    assert only.figures(STEP_MS) is None
     assert only.figures(PEAK_MEMORY) is not None
-    assert only.final_figures(VAL_LOSS) == (2.0, 2.0)
+    assert only.figures(VAL_LOSS) == (2.0, 2.0)
     assert pairing.unpaired == ()
 
 
@@ -83,8 +83,8 @@ def test_of_repeats_the_uncontaminated_ones_give_the_speed():
         run("amp_bf16", step_ms=5.0, val_loss=2.0),
         contaminated("amp_bf16", step_ms=50.0, val_loss=4.0, directory="again"),
     ).pairs
-    assert only.speed_figures(STEP_MS) == (10.0, 5.0)
-    assert only.final_figures(VAL_LOSS) == (2.0, 3.0)
+    assert only.figures(STEP_MS) == (10.0, 5.0)
+    assert only.figures(VAL_LOSS) == (2.0, 3.0)
 
 
 def test_a_run_of_which_nothing_is_known_gives_its_speed():
@@ -92,7 +92,7 @@ def test_a_run_of_which_nothing_is_known_gives_its_speed():
     (only,) = pair(
         run("fp32", contamination=unknown), run("amp_bf16", contamination={"verdict": "clean", "reasons": []})
     ).pairs
-    assert only.speed_figures(STEP_MS) == (100.0, 100.0)
+    assert only.figures(STEP_MS) == (100.0, 100.0)
 
 
 def test_a_failed_baseline_is_the_reason_of_its_partner():

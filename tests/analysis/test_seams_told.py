@@ -122,8 +122,6 @@ def test_a_table_says_what_its_cells_are():
         "row: the same batch, the same checkpoint; mean over 3 seeds, sd over them"
     )
     assert of(seam("fp32", "fp32", n=1)).explanation.endswith("; one seed")
-    assert Spread(mean=0.0, n=2, sd=0.0).as_difference == ("0", "")
-    assert Spread(mean=0.0, n=2, sd=0.1).as_difference == ("0", "sd 0.10")
 
 
 def test_a_gap_is_closed_only_if_it_was_tested():

@@ -35,7 +35,7 @@ def test_an_arm_may_be_launch_bound_where_the_baseline_is_not():
     assert isinstance(limit, SmallStep)
     assert (limit.num_operators, limit.us_per_operator) == (95, pytest.approx(8.0))
     assert (found["fp32"].num_operators, found["fp32"].us_per_operator) == (66, pytest.approx(40.9, abs=0.1))
-    assert workload.verdict.arms[0].judgements.limits == (limit,)
+    assert workload.verdict.arms[0].judgements.figures.limits == (limit,)
     assert workload.cautions == (), "the workload as a whole is not too small"
 
 

@@ -2,25 +2,21 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.pairing import (
     BaselineThere,
     Pair,
-    PairedRuns,
-    Unpaired,
-    accuracies_of,
     baseline_there,
     figures_of_runs,
-    losses_of,
+    one_side,
+    paired_figures,
     peaks_of,
-    times_of,
 )
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
-from ampsweep.analysis.run_findings import findings_of_arm
+from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
@@ -30,23 +26,28 @@ from ampsweep.analysis.statistics import (
     known_median,
     mean_difference,
     mean_ratio,
+    saved_pct,
     spread,
 )
 from ampsweep.analysis.step_limits import StepLimit, operator_time, step_limits
 from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
-from ampsweep.text import GIB, milliseconds, percent, plural
+from ampsweep.text import GIB
 
 SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithinRun(Finding):
     """Spread of the steps of a run after warm-up, medians over the runs.
 
     It does not tell how far another run would be from these, so no interval and no verdict is derived from it.
     """
+
+    template = (
+        "step time within {num_runs:count run}: IQR {step_ms_iqr:ms} ({iqr_pct:percent}), p95 {step_ms_p95:ms}; "
+        "it supports no verdict"
+    )
 
     num_runs: int
     step_ms: float
@@ -54,11 +55,8 @@ class WithinRun(Finding):
     step_ms_p95: float
 
     @property
-    def sentence(self) -> str:
-        share = percent(100 * self.step_ms_iqr / self.step_ms)
-        iqr, p95 = milliseconds(self.step_ms_iqr), milliseconds(self.step_ms_p95)
-        spread = f"IQR {iqr} ({share}), p95 {p95}; it supports no verdict"
-        return f"step time within {plural(self.num_runs, 'run')}: {spread}"
+    def iqr_pct(self) -> float:
+        return 100 * self.step_ms_iqr / self.step_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,6 @@ class ArmComparison:
     """Operators of a traced step, median over runs; None of compiled ones."""
     us_per_operator: float | None
     limits: tuple[StepLimit, ...]
-    """Limits of its step that no precision moves."""
     within_run: WithinRun | None
     """The spread of the steps of a run; only if there are fewer than three uncontaminated runs."""
     speedup: Estimate | None
@@ -109,7 +106,6 @@ class ArmComparison:
     prediction_error_pct: float | None
     """Median over runs of the predicted peak minus the measured one, in percent of the measured one."""
     unvouched: tuple[str, ...]
-    """Operators for whose memory the predictions of its runs do not vouch."""
     memory_saved_bytes: Estimate | None
     """Baseline's peak minus this arm's: negative if this arm needs more."""
     memory_saved_pct: Estimate | None
@@ -131,9 +127,7 @@ class ArmComparison:
     casts: str | None
     """The part that casts to the compute dtype: `autocast`, or `policy` (FSDP2's); None where nothing is cast."""
     ranks: RankTable | None
-    """Its ranks side by side; None where there is one."""
     notes: tuple[Finding, ...]
-    """Findings on its runs."""
 
     def figure(self, key: str) -> float | None:
         """The arm's one figure of metric `key`, in the metric's unit; None of a metric that it has none of its own of.
@@ -155,7 +149,7 @@ def summarise_arm(
     runs: Sequence[Run],
     baseline_runs: Sequence[Run],
     all_pairs: Sequence[Pair],
-    unpaired: Mapping[Path, Unpaired],
+    findings: Iterable[RunFinding],
 ) -> ArmComparison:
     """Summarise the `runs` of one arm in one workload.
 
@@ -164,77 +158,79 @@ def summarise_arm(
         runs: the arm's runs, at least one.
         baseline_runs: the workload's runs of the baseline; for the baseline itself the same as `runs`.
         all_pairs: the pairs of every arm of the workload.
-        unpaired: run directory -> the reason why that run is in no pair.
+        findings: on each of its runs.
     """
     is_baseline = bool(baseline_runs) and arm == baseline_runs[0].arm
     pairs = [pair for pair in all_pairs if pair.arm == arm]
-    paired = {pair.pair_key for pair in pairs}
+    paired, seeds = {pair.pair_key for pair in pairs}, {run.seed for run in (*runs, *baseline_runs)}
     measured = [run for run in runs if run.measured]
     undisturbed = [run for run in measured if run.contamination is None]
-    finished = [run for run in runs if run.finished]
-    memory = [(b * GIB, a * GIB) for b, a in peaks_of(pairs).values()]
-    losses = list(losses_of(pairs).values())
-    gap = mean_difference([a - b for b, a in losses]) if losses else None
+    times, memory, losses = paired_figures(pairs, STEP_MS), peaks_of(pairs), paired_figures(pairs, VAL_LOSS)
+    gap = mean_difference([after - before for before, after in losses.values()])
     in_mode = [run for run in runs if not run.contradictions]
     skipped = [value for run in in_mode if (value := run.figure(SKIPPED_STEPS)) is not None]
-    times = list(times_of(pairs).values())
-    row = PairedRuns(all_pairs if is_baseline else pairs, is_baseline)
-    step_ms = row.figures(times_of) or figures_of_runs(undisturbed, STEP_MS)
-    peaks = row.figures(peaks_of) or figures_of_runs(measured, PEAK_MEMORY)
-    val_losses = row.figures(losses_of) or figures_of_runs(finished, VAL_LOSS)
-    accuracies = row.figures(accuracies_of) or figures_of_runs(finished, VAL_ACCURACY)
-    penalties = [*figures_of_runs(finished, AUTOCAST_PENALTY).values()]
-    timed = row.timed_runs()
+    penalties = [*figures_of_runs(runs, AUTOCAST_PENALTY).values()]
+    timed = _timed_runs(all_pairs if is_baseline else pairs, is_baseline=is_baseline)
     operators = operator_time(runs)
+
+    def own(key: str) -> list[float]:
+        row = one_side(paired_figures(all_pairs if is_baseline else pairs, key), of_baseline=is_baseline)
+        return [*(row or figures_of_runs(runs, key)).values()]
+
+    step_ms, peaks = [value for value in own(STEP_MS) if value > 0], own(PEAK_MEMORY)
     return ArmComparison(
         arm=arm,
         is_baseline=is_baseline,
         num_runs=len(runs),
         num_pairs=len(pairs),
         num_completed_pairs=sum(pair.completed for pair in pairs),
-        num_expected_pairs=0 if is_baseline else _num_expected_pairs(runs, baseline_runs, pairs),
+        num_expected_pairs=0 if is_baseline else len(pairs) + len(seeds - {pair.arm_runs[0].seed for pair in pairs}),
         num_without_partner=0 if is_baseline else sum(run.pair_key not in paired for run in measured),
         num_contaminated=len(measured) - len(undisturbed),
         statuses=_statuses(runs),
         num_timed=len(timed),
         num_unchecked=sum(run.unknown_contamination is not None for run in timed),
-        step_ms=geometric_mean([value for value in step_ms.values() if value > 0]),
+        step_ms=geometric_mean(step_ms) if step_ms else None,
         num_operators=None if operators is None else operators[0],
         us_per_operator=None if operators is None else operators[2],
         limits=step_limits(runs),
         within_run=_within_run(undisturbed) if len(undisturbed) < MIN_PAIRS else None,
-        speedup=mean_ratio(times) if times else None,
-        peak_memory_bytes=statistics.fmean(peaks.values()) * GIB if peaks else None,
+        speedup=mean_ratio([*times.values()]),
+        peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         unvouched=tuple(sorted({one.name for run in runs for one in run.unvouched})),
-        memory_saved_bytes=mean_difference([b - a for b, a in memory]) if memory else None,
-        memory_saved_pct=mean_difference([100 * (b - a) / b for b, a in memory]) if memory else None,
-        val_loss=spread(list(val_losses.values())),
+        memory_saved_bytes=mean_difference([before - after for before, after in memory.values()]),
+        memory_saved_pct=mean_difference([saved_pct(*both) for both in memory.values()]),
+        val_loss=spread(own(VAL_LOSS)),
         loss_gap=gap,
-        loss_gap_pct=_gap_pct(gap, losses),
-        val_accuracy=spread(list(accuracies.values())),
-        autocast_penalty=mean_difference(penalties) if penalties else None,
+        loss_gap_pct=_gap_pct(gap, [before for before, _ in losses.values()]),
+        val_accuracy=spread(own(VAL_ACCURACY)),
+        autocast_penalty=mean_difference(penalties),
         skipped_steps=round(sum(skipped)) if skipped else None,
         baseline_there=None if is_baseline else baseline_there(pairs, all_pairs),
         dtypes=next((known for run in runs if (known := run.dtypes)), {}),
         casts=next((cast for run in runs if (cast := run.casts) is not None), None),
         ranks=ranks_of_arm(runs),
-        notes=findings_of_arm(
-            runs, unpaired if baseline_runs else {}, pairs
-        ),  # without a baseline the verdict says so, once
+        notes=findings_of_arm(runs, findings, pairs),
     )
 
 
-def _num_expected_pairs(runs: Sequence[Run], baseline_runs: Sequence[Run], pairs: Sequence[Pair]) -> int:
-    paired_seeds = {pair.arm_runs[0].seed for pair in pairs}
-    return len(pairs) + len({run.seed for run in (*runs, *baseline_runs)} - paired_seeds)
+def _timed_runs(pairs: Sequence[Pair], *, is_baseline: bool) -> list[Run]:
+    """The runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
+    compared = paired_figures(pairs, STEP_MS)
+    sides = [
+        pair.baseline_runs if is_baseline else (*pair.baseline_runs, *pair.arm_runs)
+        for pair in pairs
+        if pair.pair_key in compared
+    ]
+    return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
 
 
-def _gap_pct(gap: Estimate | None, losses: Sequence[tuple[float, float]]) -> float | None:
+def _gap_pct(gap: Estimate | None, baseline_losses: Iterable[float]) -> float | None:
     if gap is None:
         return None
-    baseline_loss = statistics.fmean(baseline for baseline, _ in losses)
+    baseline_loss = statistics.fmean(baseline_losses)
     return None if baseline_loss == 0 else 100 * gap.value / abs(baseline_loss)
 
 

@@ -1,8 +1,7 @@
-"""An arm as a candidate to train in: refused, still to be decided, or eligible."""
+"""An arm as a candidate to train in, with the verdict on it: refused, still to be decided, or eligible."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ampsweep.analysis.arms import ArmComparison
@@ -10,19 +9,19 @@ from ampsweep.analysis.costs import Cost, CostKind, Goal, Ranking, cost_of
 from ampsweep.analysis.equivalence import MAX_FURTHER_PAIRS
 from ampsweep.analysis.judgements import Judgements, Parity
 from ampsweep.analysis.pairing import Pair
-from ampsweep.analysis.run_findings import seeds_text
 from ampsweep.analysis.runs import PEAK_MEMORY, Run, metric_words
 from ampsweep.analysis.statistics import MIN_PAIRS
 from ampsweep.analysis.step_limits import TOO_SMALL
-from ampsweep.analysis.time_to_loss import WayToLoss
+from ampsweep.analysis.time_to_loss import TimeToLoss
+from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.finding import Finding
-from ampsweep.text import first_line, num_bytes, plural
+from ampsweep.text import first_line, plural, seeds_text
 
 _WITHOUT_FIGURES: Final = ("unsupported", "oom", "diverged", "interrupted", "failed", "disproved", "cut short")
 LARGER: Final = "compare on a larger model, batch or sequence"
 
 
-class Refusal(Finding, ABC):
+class Refusal(Finding):
     """The reason to refuse an arm whatever its speed."""
 
     severity = "fault"
@@ -30,7 +29,6 @@ class Refusal(Finding, ABC):
     """True if the arm trains all the same, so that it has a place beside the others."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unsupported(Refusal):
     """Every run of the arm is unsupported."""
 
@@ -42,19 +40,13 @@ class Unsupported(Refusal):
         return f"unsupported: {self.cause}" if self.cause else _UNSUPPORTED
 
 
-@dataclass(frozen=True, kw_only=True)
 class ContradictsMode(Refusal):
-    """The proof of a run contradicts its mode."""
+    template = "{cause} in {seeds:seeds}"
 
     cause: str
     seeds: tuple[int, ...]
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.cause} in {seeds_text(self.seeds)}"
 
-
-@dataclass(frozen=True, kw_only=True)
 class Diverged(Refusal):
     """Runs diverged with seeds (and all else) with which the baseline did not."""
 
@@ -69,7 +61,6 @@ class Diverged(Refusal):
         return f"{self.cause or 'diverged'} in {seeds_text(self.seeds)}{others}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class MostlyFailing(Refusal):
     """More than half of the arm's runs ended in one way, without figures."""
 
@@ -85,21 +76,13 @@ class MostlyFailing(Refusal):
         return f"{outcome} in {self.num_such} of {plural(self.num_runs, 'run')}{why}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Emulated(Refusal):
-    """The arm's device emulates the mode."""
+    template = "emulated, hence without speed and memory: {cause}"
 
     cause: str
 
-    @property
-    def sentence(self) -> str:
-        return f"emulated, hence without speed and memory: {self.cause}"
 
-
-@dataclass(frozen=True, kw_only=True)
 class Worse(Refusal):
-    """A final metric is worse than the baseline's by more than the margin."""
-
     trains = True
 
     parity: Parity
@@ -109,35 +92,28 @@ class Worse(Refusal):
         return f"{metric_words(self.parity.metric)} is worse: {self.parity.grounds}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OverMemory(Refusal):
-    """A run needed more than the memory given."""
-
     trains = True
+    template = "needs {peak_bytes:bytes} at its peak, more than the {limit_bytes:bytes} given"
 
     peak_bytes: float
     """The largest peak of the arm's runs, on the fullest rank."""
     limit_bytes: float
 
-    @property
-    def sentence(self) -> str:
-        peak, limit = num_bytes(self.peak_bytes), num_bytes(self.limit_bytes)
-        return f"needs {peak} at its peak, more than the {limit} given"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Missing(Finding, ABC):
+class Missing(Finding):
     """The first thing that is missing to judge an arm by."""
+
+    remedy: ClassVar[str]
 
     arm: str
 
     @property
-    @abstractmethod
     def next_step(self) -> str:
         """The step that would give it."""
+        return self.filled(self.remedy)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TooFewPairs(Missing):
     """Fewer than three pairs completed in both arms, so that nothing is concluded about the arm."""
 
@@ -182,40 +158,25 @@ class TooFewPairs(Missing):
         return [f"{missing} not run"] if missing > 0 else []
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpeedNotKnown(Missing):
     """Its speed is neither resolved from the baseline's nor known to be about the same."""
 
+    template = "its speed is not known well enough: {speed}"
+    remedy = "time {arm} again with more seeds, on an idle machine"
+
     speed: str
-    """As far as it is known, in words."""
-
-    @property
-    def sentence(self) -> str:
-        return f"its speed is not known well enough: {self.speed}"
-
-    @property
-    def next_step(self) -> str:
-        return f"time {self.arm} again with more seeds, on an idle machine"
 
 
 class EnergyNotKnown(Missing):
-    """The same of its energy."""
-
-    sentence = "its energy is not known well enough"
-
-    @property
-    def next_step(self) -> str:
-        return f"run more seeds of {self.arm}, on an idle device"
+    template = "its energy is not known well enough"
+    remedy = "run more seeds of {arm}, on an idle device"
 
 
 class NoFinalLoss(Missing):
-    """There is nothing to judge its learning by."""
-
-    sentence = "no validation loss was recorded"
-    next_step = "use data with a validation part, so that there is a final loss to compare"
+    template = "no validation loss was recorded"
+    remedy = "use data with a validation part, so that there is a final loss to compare"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParityOpen(Missing):
     """A final metric may still be worse than the baseline's by more than the margin."""
 
@@ -238,27 +199,40 @@ class ParityOpen(Missing):
 
 
 class SmallWorkload(Missing):
-    """The whole workload tells nothing of speed."""
-
-    sentence = TOO_SMALL
-    next_step = LARGER
+    template = TOO_SMALL
+    remedy = LARGER
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """An arm other than the baseline, with all that a recommendation looks at."""
+    """The verdict on an arm other than the baseline, with all that a recommendation looks at."""
 
-    figures: ArmComparison
-    judgements: Judgements
-    pairs: tuple[Pair, ...]
-    refusal: Refusal | None
+    arm: str
     too_few_pairs: TooFewPairs | None
-    """The reason why nothing is concluded; None for an arm with three completed pairs."""
-    to_loss: WayToLoss | None
+    """The reason why nothing is concluded about it; None for an arm with at least three completed pairs."""
+    judgements: Judgements
+    waterfall: Waterfall | None
+    time_to_loss: TimeToLoss | None
+    refusal: Refusal | None = field(repr=False)
+    pairs: tuple[Pair, ...] = field(repr=False)
 
     @property
-    def arm(self) -> str:
-        return self.figures.arm
+    def parities(self) -> tuple[Parity, ...]:
+        """One of the final validation loss, and one of the accuracy where there is one."""
+        return self.judgements.parities
+
+    @property
+    def conclusion(self) -> str:
+        """The findings on the arm, or why nothing is concluded about it, in a clause."""
+        if self.too_few_pairs is None:
+            return self.judgements.summary
+        so_far = f", {self.judgements.speed_text}" if self.judgements.is_timed else ""
+        return self.too_few_pairs.sentence + so_far
+
+    @property
+    def n(self) -> str:
+        """The number of completed pairs, after a clause: ' (n=3)'."""
+        return f" (n={self.judgements.figures.num_completed_pairs})"
 
     @property
     def is_judged(self) -> bool:
@@ -275,7 +249,7 @@ class Candidate:
 
     def cost(self, kind: CostKind) -> Cost:
         """Its cost beside the baseline's."""
-        return cost_of(kind, self.pairs, self.to_loss)
+        return cost_of(kind, self.pairs, self.time_to_loss)
 
     def open(self, ranking: Ranking) -> Missing | None:
         """The first thing that is missing to judge the arm by; None if nothing is."""
@@ -310,20 +284,32 @@ def refusal(
     runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity], goal: Goal
 ) -> Refusal | None:
     """Find the first reason to refuse the arm of `runs`, in the order of the classes above; None if there is none."""
-    return (
-        _unsupported(runs)
-        or _contradicts_mode(runs)
-        or _diverged(runs, baseline_runs)
-        or _mostly(runs, "oom", "failed")
-        or _emulated(runs)
-        or next((Worse(parity=one) for one in parities if one.verdict == "worse"), None)
-        or over_memory(runs, goal)
-    )
+    return next(_refusals(runs, baseline_runs, parities), None) or over_memory(runs, goal)
+
+
+def _refusals(runs: Sequence[Run], baseline_runs: Sequence[Run], parities: Sequence[Parity]) -> Iterator[Refusal]:
+    if all(run.outcome == "unsupported" for run in runs):
+        yield Unsupported(cause=_error(runs[0]))
+    if disproved := [run for run in runs if run.contradictions]:
+        yield ContradictsMode(cause="; ".join(disproved[0].contradictions), seeds=_seeds(disproved))
+    # If the baseline diverges too, the learning rate or the data is to blame.
+    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
+    if alone := [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]:
+        so = [run for run in alone if run.record.error == alone[0].record.error]
+        others = [run for run in alone if run.record.error != alone[0].record.error]
+        yield Diverged(cause=_error(alone[0]), seeds=_seeds(so), other_seeds=_seeds(others))
+    yield from _mostly(runs, "oom", "failed")
+    emulated = [run.emulated for run in runs if run.measured]
+    if emulated and all(emulated):
+        yield Emulated(cause=emulated[0] or "")
+    yield from (Worse(parity=one) for one in parities if one.verdict == "worse")
 
 
 def baseline_refusal(runs: Sequence[Run]) -> Refusal | None:
     """The reason why the baseline's runs are nothing to compare with: more than half of them ended without figures."""
-    return _unsupported(runs) or _mostly(runs, "disproved", "diverged", "oom", "failed")
+    if all(run.outcome == "unsupported" for run in runs):
+        return Unsupported(cause=_error(runs[0]))
+    return next(_mostly(runs, "disproved", "diverged", "oom", "failed"), None)
 
 
 def over_memory(runs: Sequence[Run], goal: Goal) -> Refusal | None:
@@ -342,39 +328,12 @@ def _failures(arm: ArmComparison) -> dict[str, int]:
     return {status: count for status, count in arm.statuses.items() if status in _WITHOUT_FIGURES}
 
 
-def _unsupported(runs: Sequence[Run]) -> Refusal | None:
-    return Unsupported(cause=_error(runs[0])) if all(run.outcome == "unsupported" for run in runs) else None
-
-
-def _contradicts_mode(runs: Sequence[Run]) -> Refusal | None:
-    found = [run for run in runs if run.contradictions]
-    return ContradictsMode(cause="; ".join(found[0].contradictions), seeds=_seeds(found)) if found else None
-
-
-def _diverged(runs: Sequence[Run], baseline_runs: Sequence[Run]) -> Refusal | None:
-    """Refuse an arm that diverges alone: if the baseline does too, the learning rate or the data is to blame."""
-    baseline_too = {run.record.pair_key for run in baseline_runs if run.outcome == "diverged"}
-    found = [run for run in runs if run.outcome == "diverged" and run.record.pair_key not in baseline_too]
-    if not found:
-        return None
-    first = found[0].record.error
-    so = [run for run in found if run.record.error == first]
-    others = [run for run in found if run.record.error != first]
-    return Diverged(cause=_error(found[0]), seeds=_seeds(so), other_seeds=_seeds(others))
-
-
-def _mostly(runs: Sequence[Run], *outcomes: str) -> Refusal | None:
-    """The first of `outcomes` that more than half of the runs share."""
+def _mostly(runs: Sequence[Run], *outcomes: str) -> Iterator[Refusal]:
+    """The `outcomes` that more than half of the runs share."""
     for outcome in outcomes:
         found = [run for run in runs if run.outcome == outcome]
         if 2 * len(found) > len(runs):
-            return MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
-    return None
-
-
-def _emulated(runs: Sequence[Run]) -> Refusal | None:
-    found = [run.emulated for run in runs if run.measured]
-    return Emulated(cause=found[0] or "") if found and all(found) else None
+            yield MostlyFailing(outcome=outcome, cause=_error(found[0]), num_such=len(found), num_runs=len(runs))
 
 
 def _error(run: Run) -> str:

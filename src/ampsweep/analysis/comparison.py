@@ -8,9 +8,9 @@ from typing import Final, Literal, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
-from ampsweep.analysis.pairing import Pair, Unpaired, pair_runs
+from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, path_from, run_entry
+from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, path_from, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
@@ -22,7 +22,7 @@ from ampsweep.analysis.workloads import Workload, group_workloads
 from ampsweep.config.modes import report_order
 from ampsweep.finding import Finding, Severity
 from ampsweep.record import RunRecord
-from ampsweep.text import listed, plural, predicted_bytes
+from ampsweep.text import plural, predicted_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,6 @@ _CONSEQUENCES: Final[dict[FileProblemKind, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileProblem(Finding):
     """A file of a run that could not be read, or not in full. `reason`: what its reader says, to follow the path."""
 
@@ -104,15 +103,6 @@ class FileProblem(Finding):
         return _CONSEQUENCES[self.name]
 
 
-def file_problem_lines(problems: Sequence[FileProblem]) -> list[str]:
-    """A sentence, without its stop, for each problem: the files (the first three of many), the reason, what follows."""
-    paths: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in problems:
-        paths[one.reason, one.consequence].append(one.path)
-    named = {key: of[0] if len(of) == 1 else f"{listed(of, limit=3)}: each" for key, of in paths.items()}
-    return [f"{files} {reason}; {consequence}" for (reason, consequence), files in named.items()]
-
-
 @dataclass(frozen=True)
 class Problem:
     """Runs of one arm and workload with the same problem. Of a file that belongs to no run neither is known."""
@@ -134,29 +124,18 @@ class Problem:
         return Problem(one.name, one.why, one.consequence, one.severity, arm, seeds, compared)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GivenTwice(Finding):
-    """Directories that were given more than once."""
+    template = "{num_runs:count run} given more than once, counted once"
 
     num_runs: int
 
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'run')} given more than once, counted once"
 
-
-@dataclass(frozen=True, kw_only=True)
 class Predicted(Finding):
-    """Runs that were predicted, not measured."""
+    template = "{num_runs:count predicted run} left out: only measured runs are compared"
 
     num_runs: int
 
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'predicted run')} left out: only measured runs are compared"
 
-
-@dataclass(frozen=True, kw_only=True)
 class SeveralDevices(Finding):
     """Runs of devices that are not compared with each other."""
 
@@ -168,7 +147,6 @@ class SeveralDevices(Finding):
         return f"{devices} are compared only with those of the same: {_counted(self.num_runs_of)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeveralWorldSizes(Finding):
     """Arms that lack partners because they ran on other numbers of ranks."""
 
@@ -181,22 +159,18 @@ class SeveralWorldSizes(Finding):
         return f"arms ran on different numbers of ranks and are compared only with those on the same: {told}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class MixedDevices(Finding):
-    """Runs whose ranks are not alike."""
-
     severity = "warning"
+    template = "in some runs the ranks had different devices, and the slowest and smallest decide: {counted}"
 
     num_runs_of: dict[str, int]
     """By the devices of all ranks of a run."""
 
     @property
-    def sentence(self) -> str:
-        decide = "in some runs the ranks had different devices, and the slowest and smallest decide"
-        return f"{decide}: {_counted(self.num_runs_of)}"
+    def counted(self) -> str:
+        return _counted(self.num_runs_of)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeveralSources(Finding):
     """Runs that several states of the package's source have made."""
 
@@ -209,32 +183,20 @@ class SeveralSources(Finding):
         return f"{states}, which keep no runs of one version from pairing: {_counted(self.num_runs_of)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherMargin(Finding):
-    """A margin that was chosen after the runs."""
-
     severity = "warning"
+    template = "the margin of {margin_pct:g}% was chosen after the runs, which recorded one of {recorded_margin_pct:g}%"
 
     margin_pct: float
     recorded_margin_pct: float
 
-    @property
-    def sentence(self) -> str:
-        chosen = f"the margin of {self.margin_pct:g}% was chosen after the runs"
-        return f"{chosen}, which recorded one of {self.recorded_margin_pct:g}%"
 
-
-@dataclass(frozen=True, kw_only=True)
 class ContaminationUnknown(Finding):
-    """Runs of which nothing tells whether anything else slowed them down."""
+    template = "whether anything else slowed {num_runs:count run} down is unknown: {cause}"
 
     num_runs: int
     cause: str
     """Text from the records."""
-
-    @property
-    def sentence(self) -> str:
-        return f"whether anything else slowed {plural(self.num_runs, 'run')} down is unknown: {self.cause}"
 
 
 def _counted(num_runs_of: Mapping[str, int]) -> str:
@@ -254,7 +216,6 @@ class Comparison:
     """Runs that went on from a checkpoint of another precision: each is held against the run that it went on from."""
     notes: tuple[Finding, ...]
     goal: Goal = field(default_factory=Goal)
-    """The goal that arms are recommended for."""
     series: tuple[Series, ...] = ()
     """Workloads that differ in one swept key."""
     file_problems: tuple[FileProblem, ...] = ()
@@ -323,6 +284,7 @@ def compare(
     """
     if not margin_pct > 0:
         raise ValueError(f"report.margin_pct is {margin_pct}; it must be above 0")
+    goal = goal or Goal()
     unique: dict[Path, Run] = {}
     for directory, record in records:
         unique.setdefault(directory.resolve(), Run(directory, record))
@@ -332,17 +294,39 @@ def compare(
     runs = [run for run in measured if run.record.batch_search is None and run.record.identity.saved_in is None]
     pairing = pair_runs(runs, baseline)
     unpaired = {run.directory: reason for run, reason in pairing.unpaired}
+
+    def of_workload(workload: Workload) -> WorkloadComparison:
+        pairs = pairing.of(workload.runs)
+        runs_of = {
+            arm: [run for run in workload.runs if run.arm == arm]
+            for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
+        }
+        of_baseline = runs_of.get(baseline, [])
+        entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
+
+        def findings(runs: Sequence[Run]) -> Iterator[RunFinding]:
+            """The findings on single runs; that there is no baseline to pair with is said by the verdict, once."""
+            every = (one for run in runs for one in entries[run.directory].findings)
+            return (one for one in every if of_baseline or not isinstance(one, NotPaired))
+
+        arms = tuple(summarise_arm(arm, own, of_baseline, pairs, findings(own)) for arm, own in runs_of.items())
+        return WorkloadComparison(
+            title=workload.title,
+            facts=workload.facts,
+            arms=arms,
+            verdict=reach_verdict(
+                arms, runs_of, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves or {}
+            ),
+            cautions=cautions(of_baseline),
+            runs=tuple(entries.values()),
+        )
+
     workloads = group_workloads(runs)
     return Comparison(
         baseline=baseline,
         margin_pct=margin_pct,
-        goal=goal or Goal(),
-        workloads=tuple(
-            _compare_workload(
-                workload, pairing.of(workload.runs), unpaired, baseline, margin_pct, goal or Goal(), curves or {}
-            )
-            for workload in workloads
-        ),
+        goal=goal,
+        workloads=tuple(map(of_workload, workloads)),
         searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
         seams=tuple(
             compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct, rank=arm_rank)
@@ -351,39 +335,6 @@ def compare(
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
         series=swept_series(workloads),
         file_problems=tuple(file_problems),
-    )
-
-
-def _compare_workload(
-    workload: Workload,
-    pairs: Sequence[Pair],
-    unpaired: Mapping[Path, Unpaired],
-    baseline: str,
-    margin_pct: float,
-    goal: Goal,
-    curves: Curves,
-) -> WorkloadComparison:
-    baseline_runs = [run for run in workload.runs if run.arm == baseline]
-    arms = tuple(
-        summarise_arm(
-            arm,
-            [run for run in workload.runs if run.arm == arm],
-            baseline_runs,
-            pairs,
-            unpaired,
-        )
-        for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
-    )
-    verdict = reach_verdict(
-        arms, workload.runs, pairs, baseline=baseline, margin_pct=margin_pct, goal=goal, curves=curves
-    )
-    return WorkloadComparison(
-        title=workload.title,
-        facts=workload.facts,
-        arms=arms,
-        verdict=verdict,
-        cautions=cautions(baseline_runs),
-        runs=tuple(run_entry(run, unpaired.get(run.directory)) for run in workload.runs),
     )
 
 

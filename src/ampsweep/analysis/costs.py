@@ -2,14 +2,14 @@
 key, so that any two arms can be held against each other where both have them.
 """
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.pairing import Figures, Pair, PairedRuns, energies_of, losses_of, peaks_of, times_of
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, geometric_mean, mean_difference, mean_ratio
-from ampsweep.analysis.time_to_loss import Objective, WayToLoss
+from ampsweep.analysis.pairing import Figures, Pair, one_side, paired_figures, peaks_of
+from ampsweep.analysis.runs import ENERGY_OF_SAMPLE, STEP_MS, VAL_LOSS
+from ampsweep.analysis.statistics import MIN_PAIRS, Estimate, Values, mean_ratio
+from ampsweep.analysis.time_to_loss import Objective, TimeToLoss
 from ampsweep.finding import Finding
 from ampsweep.text import GIB, listed, plural
 
@@ -79,7 +79,6 @@ class Cost:
         return most is not None and most.resolves(1.0) and most.value < 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class PassedOver(Finding):
     """One reason why the cost up to the loss does not rank the arms, and the arms that it holds for."""
 
@@ -98,7 +97,6 @@ class Ranking:
 
     cost: CostKind
     metric: str | None = None
-    """The loss of a cost up to it."""
     margin_pct: float | None = None
     """The margin on it, in percent of the loss that the baseline ends at."""
     passed_over: tuple[PassedOver, ...] = ()
@@ -113,24 +111,24 @@ class Ranking:
         return "time" if self.cost in (TO_LOSS["time"], OF_STEP["time"]) else "energy"
 
 
-def cost_of(kind: CostKind, pairs: Sequence[Pair], to_loss: WayToLoss | None) -> Cost:
+def cost_of(kind: CostKind, pairs: Sequence[Pair], to_loss: TimeToLoss | None) -> Cost:
     """The cost of the arm of `pairs`, whose way to the loss is `to_loss`."""
-    if kind == "step time" or kind == "energy of a sample":
-        figures = times_of(pairs) if kind == "step time" else energies_of(pairs)
-        return Cost(by_pair=figures, gain=_gain(figures.values()))
+    if kind in OF_STEP.values():
+        figures = paired_figures(pairs, STEP_MS if kind == "step time" else ENERGY_OF_SAMPLE)
+        return Cost(by_pair=figures, gain=mean_ratio(figures.values()))
     if to_loss is None:
         return Cost(by_pair={}, gain=None)
     figures = to_loss.seconds if kind == "time to loss" else to_loss.joules
-    gain = _gain(figures.values()) if len(figures) == to_loss.told.n else None
+    gain = mean_ratio(figures.values()) if len(figures) == to_loss.n else None
     return Cost(by_pair=figures, gain=gain) if to_loss.reached else Cost(by_pair={}, gain=None, gain_at_most=gain)
 
 
-def ranking(objective: Objective, arms: Mapping[str, tuple[Sequence[Pair], WayToLoss | None]]) -> Ranking:
+def ranking(objective: Objective, arms: Mapping[str, tuple[Sequence[Pair], TimeToLoss | None]]) -> Ranking:
     """Choose the cost that ranks `arms`: that up to the loss where every arm's is known, else that of a step.
 
     An arm that did not reach the loss, though its run cost more than the baseline's way there, is known to cost more.
     """
-    metric = next((to_loss.told.metric for _, to_loss in arms.values() if to_loss is not None), None)
+    metric = next((to_loss.metric for _, to_loss in arms.values() if to_loss is not None), None)
     why: dict[PassedOverWhy, list[str]] = {}
     for arm, (pairs, to_loss) in arms.items():
         kind = _passed_over(TO_LOSS[objective], pairs, to_loss, metric)
@@ -139,7 +137,7 @@ def ranking(objective: Objective, arms: Mapping[str, tuple[Sequence[Pair], WayTo
     if why or metric is None:
         passed_over = tuple(PassedOver(why=kind, arms=tuple(of)) for kind, of in why.items())
         return Ranking(cost=OF_STEP[objective], passed_over=passed_over)
-    margin_pct = next(to_loss.told.margin_pct for _, to_loss in arms.values() if to_loss is not None)
+    margin_pct = next(to_loss.margin_pct for _, to_loss in arms.values() if to_loss is not None)
     return Ranking(cost=TO_LOSS[objective], metric=metric, margin_pct=margin_pct)
 
 
@@ -152,11 +150,11 @@ def is_known(ratio: Estimate) -> bool:
 
 
 def _passed_over(
-    kind: CostKind, pairs: Sequence[Pair], to_loss: WayToLoss | None, metric: str | None
+    kind: CostKind, pairs: Sequence[Pair], to_loss: TimeToLoss | None, metric: str | None
 ) -> PassedOverWhy | None:
     if to_loss is None:
         return "no curves"
-    if to_loss.told.metric != metric:
+    if to_loss.metric != metric:
         return "other metrics"
     if kind == "energy to loss" and not to_loss.joules:
         return "no energy"
@@ -170,72 +168,23 @@ def _passed_over(
     return None if cost.is_known else "too noisy"
 
 
-def _gain(figures: Iterable[tuple[float, float]]) -> Estimate | None:
-    known = list(figures)
-    return mean_ratio(known) if known else None
+Quantity = CostKind | Literal["memory", "loss"]
+QUANTITIES: Final[tuple[Quantity, ...]] = (*COST_NAMES, "memory", "loss")
+ArmValues = Mapping[Quantity, Values]
+"""An arm's own figures in its pairs with the baseline, the baseline's in the pairs of all arms: milliseconds of a step,
+joules of a sample, seconds or joules up to the loss, bytes at the peak (of the fullest rank), final validation losses.
+"""
 
 
-Values = Mapping[str, float]
-"""Pair key -> figure."""
-
-_OTHER_COSTS: Final[tuple[CostKind, ...]] = ("time to loss", "energy to loss", "energy of a sample")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmValues:
-    """One arm's own figures in its pairs with the baseline; the baseline's in the pairs of all arms."""
-
-    arm: str
-    step_ms: Values
-    peak_bytes: Values
-    """Peak of allocated tensor bytes, of the fullest rank."""
-    loss: Values
-    """Final validation loss."""
-    costs: Mapping[CostKind, Values]
-    """Costs other than step times, as far as they are known in every pair."""
-
-    def cost(self, kind: CostKind) -> Values:
-        """Milliseconds of a step, joules of a sample, or seconds or joules up to the loss."""
-        return self.step_ms if kind == "step time" else self.costs.get(kind, {})
-
-    def mean_cost(self, kind: CostKind) -> float | None:
-        """Geometric mean over pairs."""
-        return geometric_mean([*self.cost(kind).values()])
-
-    @property
-    def mean_peak_bytes(self) -> float | None:
-        return statistics.fmean(self.peak_bytes.values()) if self.peak_bytes else None
-
-
-def arm_values(arm: str, pairs: Sequence[Pair], to_loss: WayToLoss | None) -> ArmValues:
-    """The figures of an arm other than the baseline, of its `pairs`."""
-    by_pair = {kind: cost_of(kind, pairs, to_loss).by_pair for kind in _OTHER_COSTS}
-    costs = {kind: {key: own for key, (_, own) in of.items()} for kind, of in by_pair.items()}
-    return _values(arm, PairedRuns(pairs, is_baseline=False), costs)
-
-
-def baseline_values(baseline: str, arms: Sequence[tuple[Sequence[Pair], WayToLoss | None]]) -> ArmValues:
-    """The figures of the baseline, of the pairs of all other arms and their ways to its loss."""
-    row = PairedRuns([pair for pairs, _ in arms for pair in pairs], is_baseline=True)
-    costs = {
-        kind: {key: own for of in arms for key, (own, _) in cost_of(kind, *of).by_pair.items()} for kind in _OTHER_COSTS
-    }
-    return _values(baseline, row, costs)
-
-
-def _values(arm: str, row: PairedRuns, costs: Mapping[CostKind, Values]) -> ArmValues:
-    peaks = {key: peak * GIB for key, peak in row.figures(peaks_of).items()}
-    return ArmValues(arm=arm, step_ms=row.figures(times_of), peak_bytes=peaks, loss=row.figures(losses_of), costs=costs)
-
-
-def ratio_between(numerator: Values, denominator: Values) -> Estimate | None:
-    """Geometric mean of the ratios in the pairs that both have; None without any that is positive."""
-    both = [(value, denominator[key]) for key, value in numerator.items() if key in denominator]
-    positive = [pair for pair in both if min(pair) > 0]
-    return mean_ratio(positive) if positive else None
-
-
-def difference_between(one: Values, other: Values) -> Estimate | None:
-    """Mean of `one` minus `other` in the pairs that both have; None without any."""
-    gaps = [value - other[key] for key, value in one.items() if key in other]
-    return mean_difference(gaps) if gaps else None
+def values_of_arms(baseline: str, arms: Mapping[str, tuple[Sequence[Pair], TimeToLoss | None]]) -> dict[str, ArmValues]:
+    """The figures of the baseline and of the other `arms`, of their pairs with it and their ways to its loss."""
+    of_baseline: dict[Quantity, dict[str, float]] = {of: {} for of in QUANTITIES}
+    found: dict[str, ArmValues] = {baseline: of_baseline}
+    for arm, (pairs, to_loss) in arms.items():
+        figures: dict[Quantity, Figures] = {kind: cost_of(kind, pairs, to_loss).by_pair for kind in COST_NAMES}
+        figures["memory"] = peaks_of(pairs)
+        figures["loss"] = paired_figures(pairs, VAL_LOSS)
+        found[arm] = {of: one_side(both, of_baseline=False) for of, both in figures.items()}
+        for of, both in figures.items():
+            of_baseline[of] |= one_side(both, of_baseline=True)
+    return found

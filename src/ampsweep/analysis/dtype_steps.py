@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ampsweep.analysis.costs import ArmValues, CostKind, Values, difference_between, ratio_between
-from ampsweep.analysis.statistics import Estimate, mean_difference
+from ampsweep.analysis.costs import ArmValues, CostKind
+from ampsweep.analysis.statistics import (
+    Estimate,
+    difference_between,
+    in_both,
+    mean_difference,
+    ratio_between,
+    saved_pct,
+)
 from ampsweep.config.modes import distinctions, mode_of, report_order
 
 DtypeKind = Literal["compute", "parameters", "gradients", "reduction", "optimizer_state"]
@@ -154,14 +161,9 @@ def _step(
         after=after,
         dtypes=_changed_dtypes(dtypes[before], dtypes[after]),
         settings=_changed_settings(before, after),
-        speedup=ratio_between(one.step_ms, other.step_ms),
-        gain=None if cost == "step time" else ratio_between(one.cost(cost), other.cost(cost)),
-        memory_saved_bytes=difference_between(one.peak_bytes, other.peak_bytes),
-        memory_saved_pct=_saved_pct(one.peak_bytes, other.peak_bytes),
-        loss_gap=difference_between(other.loss, one.loss),
+        speedup=ratio_between(one["step time"], other["step time"]),
+        gain=None if cost == "step time" else ratio_between(one[cost], other[cost]),
+        memory_saved_bytes=difference_between(one["memory"], other["memory"]),
+        memory_saved_pct=mean_difference([saved_pct(*peaks) for peaks in in_both(one["memory"], other["memory"])]),
+        loss_gap=difference_between(other["loss"], one["loss"]),
     )
-
-
-def _saved_pct(before: Values, after: Values) -> Estimate | None:
-    shares = [100 * (peak - after[key]) / peak for key, peak in before.items() if key in after and peak > 0]
-    return mean_difference(shares) if shares else None

@@ -7,7 +7,6 @@ gradients. In float8 it also finds the largest value of each operand and rounds 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.finding import Finding
@@ -28,12 +27,10 @@ _BF16: Final = 2
 _FLOAT8: Final = 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class Float8Gain(Finding):
     """The estimate for all converted layers of a model on an H100."""
 
     recipe: str
-    """torchao's, `tensorwise` or `rowwise`."""
     num_layers: int
     bf16_us: float
     """Microseconds of a step in their matrix multiplications in bfloat16."""
@@ -136,7 +133,6 @@ _WHY: Final[dict[WhyKept, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Float8Summary(Finding):
     """The layers that multiply in float8, and those that do not."""
 

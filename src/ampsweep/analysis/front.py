@@ -8,14 +8,24 @@ An arm is beaten by another that is better in one of the three, cost, peak memor
 - what neither of them measured counts for nothing.
 """
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Final, Literal
 
-from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind, Values, difference_between, ratio_between
+from ampsweep.analysis.costs import MAX_DOUBT, ArmValues, CostKind
 from ampsweep.analysis.equivalence import two_one_sided_tests
 from ampsweep.analysis.recommendation import MIN_DIFFERENCE
-from ampsweep.analysis.statistics import MIN_PAIRS, Estimate
+from ampsweep.analysis.statistics import (
+    MIN_PAIRS,
+    Estimate,
+    Values,
+    difference_between,
+    geometric_mean,
+    in_both,
+    ratio_between,
+)
 from ampsweep.finding import Finding
 
 Axis = Literal["cost", "memory", "loss"]
@@ -52,7 +62,6 @@ class FrontArm:
     cost: float
     """Geometric mean over pairs, in the unit of the front's cost."""
     cost_ratio: Estimate | None
-    """The cost over the baseline's; None for the baseline."""
     peak_bytes: float
     loss_gap: Estimate | None
     """Final validation loss minus the baseline's; None for the baseline, and where it was not measured."""
@@ -62,7 +71,6 @@ class FrontArm:
     """None for an arm on the front."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Front(Finding):
     """The arms of a workload by cost, memory and loss, in the order of tables."""
 
@@ -87,27 +95,38 @@ class Front(Finding):
         return f"{on_front}; beaten: {'; '.join(told)}" if told else f"{on_front}; none is beaten"
 
 
-def front(values: Sequence[ArmValues], cost: CostKind, *, fallback: CostKind, margin: float | None) -> Front | None:
-    """The front of the arms with these values, the baseline's first; None without two arms that have a place.
+def front(values: Mapping[str, ArmValues], cost: CostKind, *, fallback: CostKind, margin: float | None) -> Front | None:
+    """The front of the arms with these values; None without two arms that have a place.
 
     Args:
         values: of the arms in the order of tables, the baseline's first.
         cost: the cost that ranks them, taken if every arm has it, else `fallback`.
         margin: the gap of the final loss that counts as none, in the unit of the loss; None without losses.
     """
-    kind = cost if all(one.cost(cost) for one in values) else fallback
-    placed = [one for one in values if one.cost(kind) and one.peak_bytes]
+    kind = cost if all(one[cost] for one in values.values()) else fallback
+    placed = {arm: one for arm, one in values.items() if one[kind] and one["memory"]}
     if len(placed) < 2:
         return None
     relations = {
-        (one.arm, other.arm): _relations(one, other, kind, margin) for one in placed for other in placed if one != other
+        (one, other): _relations(placed[one], placed[other], kind, margin) for one, other in permutations(placed, 2)
     }
-    beaten = _beaten([one.arm for one in placed], relations)
-    baseline = values[0]
+    beaten = _beaten([*placed], relations)
+    baseline = next(iter(values))
     return Front(
         cost=kind,
-        arms=tuple(_place(one, baseline, kind, margin, beaten.get(one.arm)) for one in placed),
-        without=tuple(one.arm for one in values if one not in placed),
+        arms=tuple(
+            FrontArm(
+                arm=arm,
+                cost=geometric_mean([*one[kind].values()]),
+                cost_ratio=None if arm == baseline else ratio_between(one[kind], values[baseline][kind]),
+                peak_bytes=statistics.fmean(one["memory"].values()),
+                loss_gap=None if arm == baseline else difference_between(one["loss"], values[baseline]["loss"]),
+                loss="same" if arm == baseline else _by_gap(one["loss"], values[baseline]["loss"], margin),
+                beaten=beaten.get(arm),
+            )
+            for arm, one in placed.items()
+        ),
+        without=tuple(arm for arm in values if arm not in placed),
     )
 
 
@@ -117,9 +136,9 @@ _Relations = dict[Axis, Relation]
 def _relations(one: ArmValues, other: ArmValues, kind: CostKind, margin: float | None) -> _Relations:
     """The place of `one` against `other` on each axis."""
     return {
-        "cost": _by_ratio(one.cost(kind), other.cost(kind)),
-        "memory": _by_ratio(one.peak_bytes, other.peak_bytes),
-        "loss": _by_gap(one.loss, other.loss, margin),
+        "cost": _by_ratio(one[kind], other[kind]),
+        "memory": _by_ratio(one["memory"], other["memory"]),
+        "loss": _by_gap(one["loss"], other["loss"], margin),
     }
 
 
@@ -136,7 +155,7 @@ def _by_ratio(one: Values, other: Values) -> Relation:
 def _by_gap(one: Values, other: Values, margin: float | None) -> Relation:
     if margin is None or not (one or other):
         return "not measured"
-    gaps = [value - other[key] for key, value in one.items() if key in other]
+    gaps = [mine - theirs for mine, theirs in in_both(one, other)]
     if len(gaps) < MIN_PAIRS:
         return "open"
     tested = two_one_sided_tests(gaps, margin)
@@ -164,21 +183,3 @@ def _beats(of: _Relations) -> bool:
 
 def _better_in(of: _Relations) -> tuple[Axis, ...]:
     return tuple(axis for axis in AXES if of[axis] == "better")
-
-
-def _place(
-    one: ArmValues, baseline: ArmValues, kind: CostKind, margin: float | None, beaten: Beaten | None
-) -> FrontArm:
-    is_baseline = one is baseline
-    cost, peak = one.mean_cost(kind), one.mean_peak_bytes
-    assert cost is not None, one
-    assert peak is not None, one
-    return FrontArm(
-        arm=one.arm,
-        cost=cost,
-        cost_ratio=None if is_baseline else ratio_between(one.cost(kind), baseline.cost(kind)),
-        peak_bytes=peak,
-        loss_gap=None if is_baseline else difference_between(one.loss, baseline.loss),
-        loss="same" if is_baseline else _by_gap(one.loss, baseline.loss, margin),
-        beaten=beaten,
-    )

@@ -106,7 +106,6 @@ class Obstacle:
     """The share of the sum of its magnitudes that becomes zero, with the best scale."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Headroom(Finding):
     """The room that a training has in a format: whether it works there, within which scales, and what is in its way."""
 
@@ -325,26 +324,24 @@ def headroom_of(
         groups = [one for one in _groups(numerics, name, kinds, outside) if one.counts.total]
         if groups:
             own_scale = 1.0 if name != FLOAT16.name else INITIAL_SCALE if scale is None else scale
-            judge = _with_tensor_scales if name in _OF_8_BITS else _with_one_scale
-            found[name] = judge(FORMATS[name], groups, own_scale, _ranges(numerics, counts, FORMATS[name], own_scale))
+            ranges = _ranges(numerics, counts, FORMATS[name], own_scale)
+            found[name] = _judged(FORMATS[name], groups, own_scale, ranges)
     return found
 
 
-def _with_one_scale(
-    of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]
-) -> Headroom:
-    gradients = [one for one in groups if one.kind in SCALED]
-    others = [one for one in groups if one.kind not in SCALED]
+def _judged(of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]) -> Headroom:
+    scaled = () if of.name in _OF_8_BITS else SCALED
+    gradients = [one for one in groups if one.kind in scaled]
     largest = max(gradients, key=lambda one: one.max_abs, default=None)
     neediest = max(gradients, key=lambda one: one.least_scale(of), default=None)
     max_scale = math.inf if largest is None or not largest.max_abs else of.max / largest.max_abs
     min_scale = 0.0 if neediest is None else neediest.least_scale(of)
-    fullest = max(others, key=lambda one: one.max_abs, default=None)
+    fullest = max((one for one in groups if one.kind not in scaled), key=lambda one: one.max_abs, default=None)
     best = _best_scale(scale, min_scale, max_scale) if of is FLOAT16 else scale
     obstacles = tuple(_obstacles(of, groups, best))
     return Headroom(
         format=of.name,
-        verdict="does_not_work" if obstacles else _verdict(scale, min_scale, max_scale),
+        verdict="does_not_work" if obstacles else _verdict(of, groups, scale, min_scale, max_scale),
         scale=scale,
         best_scale=best,
         min_scale=min_scale,
@@ -358,7 +355,12 @@ def _with_one_scale(
     )
 
 
-def _verdict(scale: float, min_scale: float, max_scale: float) -> HeadroomVerdict:
+def _verdict(
+    of: NumericFormat, groups: Sequence[_Group], scale: float, min_scale: float, max_scale: float
+) -> HeadroomVerdict:
+    if of.name in _OF_8_BITS:
+        fits = all(one.max_abs <= of.max and one.lost_pct(of) <= MAX_LOST_PCT for one in groups)
+        return "works" if fits else "works_with_tensor_scales"
     if scale > max_scale:
         return "works_below"
     return "works" if scale >= min_scale else "works_above"
@@ -378,43 +380,19 @@ def _best_scale(scale: float, min_scale: float, max_scale: float) -> float:
 
 
 def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Iterator[Obstacle]:
-    """The layers that keep a training from working with the best scale there is."""
+    """The layers that keep a training from working with the best scale there is, or each with its own."""
     for one in groups:
-        own_scale = scale if one.kind in SCALED else 1.0
+        has_own = of.name in _OF_8_BITS and one.max_abs > 0
+        own_scale = of.max / one.max_abs if has_own else scale if one.kind in SCALED else 1.0
         lost_pct = one.lost_pct(of, own_scale)
         kind: ObstacleKind
-        if one.max_abs * own_scale > of.max:
+        if not has_own and one.max_abs * own_scale > of.max:
             kind = "too_large"
         elif lost_pct > MAX_LOST_PCT:
-            kind = "too_wide" if one.kind in SCALED else "vanishes"
+            kind = "too_wide" if has_own or one.kind in SCALED else "vanishes"
         else:
             continue
         yield Obstacle(kind=kind, layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
-
-
-def _with_tensor_scales(
-    of: NumericFormat, groups: Sequence[_Group], scale: float, ranges: tuple[LayerRange, ...]
-) -> Headroom:
-    lost = [(one, one.lost_pct(of, of.max / one.max_abs)) for one in groups if one.max_abs]
-    obstacles = tuple(
-        Obstacle(kind="too_wide", layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
-        for one, lost_pct in lost
-        if lost_pct > MAX_LOST_PCT
-    )
-    fits = all(one.max_abs <= of.max and one.lost_pct(of) <= MAX_LOST_PCT for one in groups)
-    fullest = max(groups, key=lambda one: one.max_abs)
-    return Headroom(
-        format=of.name,
-        verdict="does_not_work" if obstacles else "works" if fits else "works_with_tensor_scales",
-        scale=scale,
-        best_scale=scale,
-        min_scale=0.0,
-        max_scale=math.inf,
-        fullest_layer=fullest.layer,
-        fullest_pct=100 * fullest.max_abs / of.max,
-        obstacles=obstacles,
-        ranges=ranges,
-    )
 
 
 def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind], outside: Collection[str]) -> Iterator[_Group]:

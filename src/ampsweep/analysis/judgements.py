@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
@@ -32,7 +32,6 @@ _WHERE_HIGHER_IS_BETTER: Final[dict[Position, ParityVerdict]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parity(Finding):
     """One final metric of an arm against the baseline's. Figures are in the metric's own unit (a loss, a share)."""
 
@@ -152,7 +151,7 @@ def parity(pairs: Sequence[Pair], metric: str, *, margin_pct: float) -> Parity |
             a share that is better higher (its margin is in percentage points).
         margin_pct: the margin, above 0.
     """
-    values = [figures for pair in pairs if (figures := pair.final_figures(metric)) is not None]
+    values = [figures for pair in pairs if (figures := pair.figures(metric)) is not None]
     is_share = METRICS[metric].better == "higher"
     scale = 1.0 if is_share or not values else abs(statistics.fmean(value for value, _ in values))
     if not values or scale == 0:
@@ -194,149 +193,110 @@ ParityWord = Literal["equivalent", "better", "worse", "inconclusive", "not measu
 
 @dataclass(frozen=True, kw_only=True)
 class Judgements:
-    """One arm against the baseline: a word for a badge on each of three topics, and its figures.
+    """One arm against the baseline: a word for a badge on each of three topics.
 
     `unresolved`: the 95% interval does not tell the figure from no difference. `too few pairs`: there is no interval.
     """
 
+    figures: ArmComparison = field(repr=False)
     speed: SpeedWord
-    speedup: Estimate | None
     memory: MemoryWord
-    memory_saved_bytes: Estimate | None
-    memory_saved_pct: Estimate | None
     parity: ParityWord
     parities: tuple[Parity, ...]
-    """One of the final validation loss, and one of the accuracy where there is one."""
-    num_completed_pairs: int
     contaminated: tuple[tuple[str, int], ...]
     """(arm, number of contaminated runs) of the arm and of the baseline, of either as far as it has any."""
-    limits: tuple[StepLimit, ...] = ()
-    """Limits of the arm's own step that no precision moves."""
     workload_is_small: bool = False
     """True if launching operators limits the baseline's step too, so that the whole workload tells nothing of speed."""
-    num_timed: int = 0
-    num_unchecked: int = 0
-    """Runs that the speedup is of, and those of them of which nothing tells whether anything else slowed them down."""
-
-    @property
-    def lines(self) -> tuple[str, str, str]:
-        """Speed, memory and parity, with all of their figures."""
-        return self.speed_text, self.memory_text, self.parity_text
 
     @property
     def speed_text(self) -> str:
         """The speed with its interval and n, what limits it, and how far it was checked."""
-        n, runs = ("", self._of_which_runs) if self.contaminated else (_n(self.speedup), [])
-        return self._speed_text + n + _in_brackets([*runs, *self.speed_remarks])
-
-    @property
-    def speed_remarks(self) -> list[str]:
-        """Clauses to stand beside a speed: what limits the step, and of how many runs nothing tells who else ran."""
-        return self._remarks(self.limits)
-
-    @property
-    def memory_text(self) -> str:
-        """Bytes of peak memory saved or added, with their share and n."""
-        return self._memory_text + _n(self.memory_saved_bytes)
-
-    @property
-    def parity_text(self) -> str:
-        """Each final metric with its verdict, what that stands on and what would settle it."""
-        return "; ".join(one.sentence for one in self.parities) or _NO_LOSS
+        n = "" if self.figures.speedup is None or self.contaminated else f", n={self.figures.speedup.n}"
+        runs = self._of_which_runs if self.contaminated else []
+        return self._speed_text(with_interval=True) + n + _in_brackets([*runs, *self._remarks(self.figures.limits)])
 
     @property
     def summary(self) -> str:
         """Speed, memory and parity in one clause; an n only if it differs from that of the completed pairs."""
-        n = self.num_completed_pairs
-        parities = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
-        speed = self._speed_text + _in_brackets([*self._of_which_runs, *self._short_remarks])
-        return ", ".join([speed, self._memory_text + _other_n(self.memory_saved_bytes, n), *parities])
+        n = self.figures.num_completed_pairs
+        speed = self._speed_text(with_interval=True) + _in_brackets([*self._of_which_runs, *self._short_remarks])
+        memory = self._memory_text(with_figure=True) + _other_n(self.figures.memory_saved_bytes, n)
+        learned = [f"{one.short}{_other_n(one, n)}" for one in self.parities] or [_NO_LOSS]
+        return ", ".join([speed, memory, *learned])
 
     @property
     def brief(self) -> str:
         """The same without intervals."""
+        speed = self._speed_text(with_interval=False) + _in_brackets(self._short_remarks)
         learned = [one.brief for one in self.parities] or [_NO_LOSS]
-        return ", ".join([self._brief_speed + _in_brackets(self._short_remarks), self._brief_memory, *learned])
+        return ", ".join([speed, self._memory_text(with_figure=False), *learned])
 
     @property
     def is_timed(self) -> bool:
         """True if there are pairs enough to judge the speed by."""
         return self.speed in ("faster", "slower", "same", "unresolved")
 
-    @property
-    def _speed_text(self) -> str:
-        if self.speedup is None or self.speed == "same":
-            return self._brief_speed
-        told = self.speedup.ratio_text
-        return f"{self._brief_speed}, {told}" if self.speed == "unresolved" else f"{told} the speed"
-
-    @property
-    def _brief_speed(self) -> str:
-        if self.speedup is None:
+    def _speed_text(self, *, with_interval: bool) -> str:
+        if self.figures.speedup is None:
             return f"speed not {'compared' if self.contaminated else 'measured'}"
-        words = {"same": "the same speed", "unresolved": "no resolved speed difference"}
-        return words.get(self.speed, f"{ratio(self.speedup.value)} the speed")
+        told = self.figures.speedup.ratio_text if with_interval else ratio(self.figures.speedup.value)
+        match self.speed:
+            case "same":
+                return "the same speed"
+            case "unresolved":
+                return "no resolved speed difference" + (f", {told}" if with_interval else "")
+            case _:
+                return f"{told} the speed"
 
     @property
     def _of_which_runs(self) -> list[str]:
         """The n of the speed where it is not that of the completed pairs, and the contaminated runs that it lacks."""
         runs = " and ".join(plural(count, f"contaminated {arm} run") for arm, count in self.contaminated)
-        if self.speedup is None:
+        if self.figures.speedup is None:
             return [runs] if runs else []
         if runs:
-            return [f"n={self.speedup.n}, without {runs}"]
-        return [] if self.speedup.n == self.num_completed_pairs else [f"n={self.speedup.n}"]
+            return [f"n={self.figures.speedup.n}, without {runs}"]
+        return [] if self.figures.speedup.n == self.figures.num_completed_pairs else [f"n={self.figures.speedup.n}"]
 
     def _remarks(self, limits: Sequence[StepLimit]) -> list[str]:
-        if self.speedup is None:
+        of = self.figures
+        if of.speedup is None:
             return []
-        unchecked = [unchecked_text(self.num_unchecked, self.num_timed)] if self.num_unchecked else []
+        unchecked = [unchecked_text(of.num_unchecked, of.num_timed)] if of.num_unchecked else []
         return [f"limited by {limits_text(limits)}", *unchecked] if limits else unchecked
 
     @property
     def _short_remarks(self) -> list[str]:
         """The remarks on a speed; none on launching where the workload as a whole is said to be too small."""
-        told = [limit for limit in self.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
+        told = [limit for limit in self.figures.limits if not (self.workload_is_small and isinstance(limit, SmallStep))]
         return self._remarks(told)
 
-    @property
-    def _memory_text(self) -> str:
-        saved, share = self.memory_saved_bytes, self.memory_saved_pct
-        if saved is None or share is None or saved.value == 0:
-            return self._brief_memory
-        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
-        spread = in_brackets(part.text()[1])
-        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{spread})"
-        return f"{self._brief_memory}, {figure}" if self.memory == "unresolved" else figure
-
-    @property
-    def _brief_memory(self) -> str:
-        saved, share = self.memory_saved_bytes, self.memory_saved_pct
+    def _memory_text(self, *, with_figure: bool) -> str:
+        """Bytes with their share and its interval, or the share alone."""
+        saved, share = self.figures.memory_saved_bytes, self.figures.memory_saved_pct
         if saved is None or share is None:
             return "memory not measured"
-        if self.memory == "unresolved":
-            return "no resolved memory difference"
         if saved.value == 0:
-            return "the same peak memory"
+            return "no resolved memory difference" if self.memory == "unresolved" else "the same peak memory"
+        word, size, part = ("saves", saved, share) if saved.value > 0 else ("adds", -saved, -share)
+        figure = f"{word} {num_bytes(size.value)} of peak memory ({percent(part.value)}{in_brackets(part.text()[1])})"
+        if self.memory == "unresolved":
+            return "no resolved memory difference" + (f", {figure}" if with_figure else "")
+        if with_figure:
+            return figure
         return f"{percent(abs(share.value))} {'less' if saved.value > 0 else 'more'} peak memory"
 
 
 def judge(arm: ArmComparison, baseline: ArmComparison, parities: Sequence[Parity]) -> Judgements:
     """Judge an arm other than the baseline; `parities` holds its final metrics."""
     return Judgements(
+        figures=arm,
         speed=_speed(arm.speedup),
-        speedup=arm.speedup,
         memory=_memory(arm.memory_saved_bytes),
-        memory_saved_bytes=arm.memory_saved_bytes,
-        memory_saved_pct=arm.memory_saved_pct,
         parity=overall_parity(parities) or "not measured",
         parities=tuple(parities),
-        num_completed_pairs=arm.num_completed_pairs,
         contaminated=tuple((one.arm, one.num_contaminated) for one in (arm, baseline) if one.num_contaminated),
-        limits=arm.limits,
         workload_is_small=any(isinstance(limit, SmallStep) for limit in baseline.limits),
-        num_timed=arm.num_timed,
-        num_unchecked=arm.num_unchecked,
     )
 
 
@@ -370,10 +330,6 @@ def unchecked_text(num_unchecked: int, num_timed: int) -> str:
 
 def _in_brackets(clauses: Sequence[str]) -> str:
     return f" ({'; '.join(clauses)})" if clauses else ""
-
-
-def _n(of: Estimate | None) -> str:
-    return "" if of is None else f", n={of.n}"
 
 
 def _other_n(of: Estimate | Parity | None, n: int) -> str:

@@ -5,17 +5,16 @@ from it.
 """
 
 import statistics
-from abc import ABC
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from ampsweep.analysis.runs import ENERGY_OF_SAMPLE, PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
-from ampsweep.analysis.statistics import geometric_mean
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run, Scalar
+from ampsweep.analysis.statistics import Values, geometric_mean
 from ampsweep.finding import Finding
 from ampsweep.text import GIB
 
@@ -66,20 +65,12 @@ class Pair:
         return any(run.finished for run in self.baseline_runs) and any(run.finished for run in self.arm_runs)
 
     def figures(self, key: str) -> tuple[float, float] | None:
-        """(baseline, arm) values of summary metric `key`, each the mean over its repeats; None if either lacks it."""
-        return _both(_mean_figure(self.baseline_runs, key), _mean_figure(self.arm_runs, key))
+        """(baseline, arm) values of metric `key`, each the mean over its repeats that may be compared in it.
 
-    def speed_figures(self, key: str) -> tuple[float, float] | None:
-        """The same as `figures`, of uncontaminated runs only: for metrics that depend on time."""
-        return self._of(lambda run: run.contamination is None).figures(key)
-
-    def final_figures(self, key: str) -> tuple[float, float] | None:
-        """The same as `figures`, of runs that took all of their steps only."""
-        return self._of(lambda run: run.finished).figures(key)
-
-    def _of(self, counts: Callable[[Run], bool]) -> "Pair":
-        baseline, arm = (tuple(filter(counts, runs)) for runs in (self.baseline_runs, self.arm_runs))
-        return replace(self, baseline_runs=baseline, arm_runs=arm)
+        None if either has none.
+        """
+        baseline, arm = mean_figure(self.baseline_runs, key), mean_figure(self.arm_runs, key)
+        return None if baseline is None or arm is None else (baseline, arm)
 
 
 @dataclass(frozen=True)
@@ -91,23 +82,17 @@ class Difference:
     here: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unpaired(Finding, ABC):
+class Unpaired(Finding):
     """The reason why a measured run is in no pair."""
 
     baseline: str
 
 
 class NoOtherArm(Unpaired):
-    """A run of the baseline alone under its pair key."""
-
-    sentence = "no other arm has a completed run with its pair key"
+    template = "no other arm has a completed run with its pair key"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoBaselineRun(Unpaired):
-    """No run of the baseline, or none of the seed."""
-
     seed: int | None = None
 
     @property
@@ -115,18 +100,12 @@ class NoBaselineRun(Unpaired):
         return f"there is no {self.baseline} run" + ("" if self.seed is None else f" with seed {self.seed}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselineWithoutFigures(Unpaired):
-    """The baseline's run with its pair key did not complete."""
+    template = "the {baseline} run with its pair key is {outcome}"
 
     outcome: str
 
-    @property
-    def sentence(self) -> str:
-        return f"the {self.baseline} run with its pair key is {self.outcome}"
 
-
-@dataclass(frozen=True, kw_only=True)
 class NearestRunDiffers(Unpaired):
     """Runs of the baseline differ in more than precision."""
 
@@ -182,33 +161,25 @@ def pair_runs(runs: Sequence[Run], baseline: str) -> Pairing:
     )
     paired = {(pair.pair_key, arm) for pair in pairs for arm in (baseline, pair.arm)}
     left = [run for run in runs if run.measured and (run.pair_key, run.arm) not in paired]
-    baselines = _Baselines([run for run in runs if run.arm == baseline])
-    return Pairing(pairs, tuple((run, _reason(run, baseline, baselines)) for run in left))
+    of_baseline = [run for run in runs if run.arm == baseline]
+    without_figures = {run.record.pair_key: run.outcome for run in reversed(of_baseline) if not run.measured}
+    of_seed: dict[int, list[Run]] = defaultdict(list)
+    for run in of_baseline:
+        of_seed[run.seed].append(run)
+    nearest = {seed: NearestRun(some) for seed, some in of_seed.items()} if left else {}
 
+    def reason(run: Run) -> Unpaired:
+        if run.arm == baseline:
+            return NoOtherArm(baseline=baseline)
+        if (outcome := without_figures.get(run.record.pair_key)) is not None:
+            return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
+        if run.seed not in nearest:
+            return NoBaselineRun(baseline=baseline, seed=run.seed if nearest else None)
+        found = _differences(run, nearest[run.seed].to(run))
+        told = tuple(found[:_MAX_DIFFERENCES])
+        return NearestRunDiffers(baseline=baseline, differences=told, num_differences=len(found))
 
-class _Baselines:
-    """The runs of the baseline, by pair key and by seed."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.outcome_without_figures: dict[str, str] = {}
-        """Record's pair key -> the end of its first run that has no figures."""
-        of_seed: dict[int, list[Run]] = defaultdict(list)
-        for run in runs:
-            of_seed[run.seed].append(run)
-            if not run.measured:
-                self.outcome_without_figures.setdefault(run.record.pair_key, run.outcome)
-        self.of_seed = {seed: NearestRun(some) for seed, some in of_seed.items()}
-
-
-def _reason(run: Run, baseline: str, baselines: _Baselines) -> Unpaired:
-    if run.arm == baseline:
-        return NoOtherArm(baseline=baseline)
-    if (outcome := baselines.outcome_without_figures.get(run.record.pair_key)) is not None:
-        return BaselineWithoutFigures(baseline=baseline, outcome=outcome)
-    if run.seed not in baselines.of_seed:
-        return NoBaselineRun(baseline=baseline, seed=run.seed if baselines.of_seed else None)
-    found = _differences(run, baselines.of_seed[run.seed].to(run))
-    return NearestRunDiffers(baseline=baseline, differences=tuple(found[:_MAX_DIFFERENCES]), num_differences=len(found))
+    return Pairing(pairs, tuple((run, reason(run)) for run in left))
 
 
 def _differences(run: Run, other: Run) -> list[Difference]:
@@ -231,13 +202,39 @@ def _differences(run: Run, other: Run) -> list[Difference]:
     return []
 
 
-def _mean_figure(runs: Sequence[Run], key: str) -> float | None:
-    values = [value for run in runs if (value := run.figure(key)) is not None]
-    return sum(values) / len(values) if values else None
+def mean_figure(runs: Iterable[Run], key: str) -> float | None:
+    """The mean of metric `key` over those of repeats that may be compared in it; None of none."""
+    values = [value for run in runs if (value := run.compared_figure(key)) is not None]
+    return statistics.fmean(values) if values else None
 
 
-def _both(baseline: float | None, arm: float | None) -> tuple[float, float] | None:
-    return None if baseline is None or arm is None else (baseline, arm)
+Figures = dict[str, tuple[float, float]]
+"""Pair key -> (baseline, arm), of the pairs that have both."""
+
+
+def paired_figures(pairs: Iterable[Pair], key: str) -> Figures:
+    """The figures of metric `key`; a time, an energy or a peak is above 0, as it may be divided by."""
+    found = {pair.pair_key: both for pair in pairs if (both := pair.figures(key)) is not None}
+    return {name: both for name, both in found.items() if key in (VAL_LOSS, VAL_ACCURACY) or min(both) > 0}
+
+
+def peaks_of(pairs: Iterable[Pair]) -> Figures:
+    """Peaks of memory in bytes."""
+    return {key: (b * GIB, a * GIB) for key, (b, a) in paired_figures(pairs, PEAK_MEMORY).items()}
+
+
+def one_side(figures: Figures, *, of_baseline: bool) -> dict[str, float]:
+    """The figures of the baseline, which are the same in the pairs of every arm, or of the other arm."""
+    return {key: both[0 if of_baseline else 1] for key, both in figures.items()}
+
+
+def figures_of_runs(runs: Iterable[Run], key: str) -> Values:
+    """The figure by pair key of runs that may be in no pair; repeats of a seed are averaged, as they are in pairs."""
+    repeats: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        repeats[run.pair_key].append(run)
+    means = {name: mean_figure(of, key) for name, of in repeats.items()}
+    return {name: mean for name, mean in means.items() if mean is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,86 +247,19 @@ class BaselineThere:
     val_accuracy: float | None
 
 
-Figures = dict[str, tuple[float, float]]
-"""Pair key -> (baseline, arm), of the pairs that have both."""
-
-
-def times_of(pairs: Iterable[Pair]) -> Figures:
-    """Step times in ms of the uncontaminated runs."""
-    known = _known((pair.pair_key, pair.speed_figures(STEP_MS)) for pair in pairs)
-    return {key: both for key, both in known.items() if min(both) > 0}
-
-
-def energies_of(pairs: Iterable[Pair]) -> Figures:
-    """Joules a training sample of the uncontaminated runs."""
-    known = _known((pair.pair_key, pair.speed_figures(ENERGY_OF_SAMPLE)) for pair in pairs)
-    return {key: both for key, both in known.items() if min(both) > 0}
-
-
-def peaks_of(pairs: Iterable[Pair]) -> Figures:
-    """Peaks of memory in GiB."""
-    known = _known((pair.pair_key, pair.figures(PEAK_MEMORY)) for pair in pairs)
-    return {key: both for key, both in known.items() if both[0] > 0}
-
-
-def losses_of(pairs: Iterable[Pair]) -> Figures:
-    """Final validation losses of runs that took all of their steps."""
-    return _known((pair.pair_key, pair.final_figures(VAL_LOSS)) for pair in pairs)
-
-
-def accuracies_of(pairs: Iterable[Pair]) -> Figures:
-    """Final accuracies of the same."""
-    return _known((pair.pair_key, pair.final_figures(VAL_ACCURACY)) for pair in pairs)
-
-
-def _known(figures: Iterable[tuple[str, tuple[float, float] | None]]) -> Figures:
-    return {key: both for key, both in figures if both is not None}
-
-
-@dataclass(frozen=True)
-class PairedRuns:
-    """The pairs behind one row of a table."""
-
-    pairs: Sequence[Pair]
-    is_baseline: bool
-
-    def figures(self, of: Callable[[Iterable[Pair]], Figures]) -> dict[str, float]:
-        """The figure of the row's own side by pair key. The baseline's is the same in the pairs of every arm."""
-        return {key: both[0 if self.is_baseline else 1] for key, both in of(self.pairs).items()}
-
-    def timed_runs(self) -> list[Run]:
-        """The uncontaminated runs whose speeds are compared, each once: of an arm with the baseline's of its pairs."""
-        sides = [
-            pair.baseline_runs if self.is_baseline else (*pair.baseline_runs, *pair.arm_runs)
-            for pair in self.pairs
-            if times_of([pair])
-        ]
-        return list({run.directory: run for side in sides for run in side if run.contamination is None}.values())
-
-
-def figures_of_runs(runs: Sequence[Run], key: str) -> dict[str, float]:
-    """The figure by pair key of runs that may be in no pair; repeats of a seed are averaged, as they are in pairs."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        if (value := run.figure(key)) is not None:
-            values[run.pair_key].append(value)
-    return {key: statistics.fmean(repeats) for key, repeats in values.items()}
-
-
 def baseline_there(pairs: Sequence[Pair], all_pairs: Sequence[Pair]) -> BaselineThere | None:
     """The baseline's figures in an arm's `pairs`, as far as those behind its own row (`all_pairs`) are others."""
 
-    def in_these_alone(of: Callable[[Iterable[Pair]], Figures]) -> list[float]:
-        here, everywhere = (PairedRuns(some, is_baseline=True).figures(of) for some in (pairs, all_pairs))
+    def in_these_alone(key: str) -> list[float]:
+        here, everywhere = (one_side(paired_figures(some, key), of_baseline=True) for some in (pairs, all_pairs))
         is_same = here.keys() == everywhere.keys() or len(set(everywhere.values())) == 1
         return [] if is_same else list(here.values())
 
-    times, peaks = in_these_alone(times_of), in_these_alone(peaks_of)
-    losses, shares = in_these_alone(losses_of), in_these_alone(accuracies_of)
+    times, peaks, losses, shares = map(in_these_alone, (STEP_MS, PEAK_MEMORY, VAL_LOSS, VAL_ACCURACY))
     if not any((times, peaks, losses, shares)):
         return None
     return BaselineThere(
-        step_ms=geometric_mean(times),
+        step_ms=geometric_mean(times) if times else None,
         peak_memory_bytes=statistics.fmean(peaks) * GIB if peaks else None,
         val_loss=statistics.fmean(losses) if losses else None,
         val_accuracy=statistics.fmean(shares) if shares else None,

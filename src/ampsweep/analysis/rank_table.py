@@ -26,7 +26,6 @@ class RankRow:
     device_names: tuple[str, ...]
     """The kinds of its devices; of these three each value once."""
     peak_bytes: float | None
-    """Peak of allocated tensor bytes after warm-up."""
     peak_by_category: dict[str, float]
     """Bytes of the traced step's peak; empty where no run was traced."""
     step_ms: float | None
@@ -35,7 +34,6 @@ class RankRow:
     """Time of a step in which its device waits for other ranks."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankTable(Finding):
     """All ranks of one run or several of the same number of ranks."""
 
@@ -44,9 +42,7 @@ class RankTable(Finding):
     fullest: int | None
     """The rank with the highest peak, the first of equals; None where it was not measured."""
     memory_spread_bytes: float | None
-    """Peak of the fullest rank minus that of the emptiest."""
     slowest: int | None
-    """The rank with the longest step, the first of equals."""
     time_spread_ms: float | None
     waited_for: int | None
     """The rank that waits least for the others, where the waits differ by more than `MIN_TIME_SPREAD` of a step."""

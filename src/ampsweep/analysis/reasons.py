@@ -8,9 +8,8 @@ nearest loses every change of less than 2**-(p + 1) of it. Where a mode computes
 its updates.
 """
 
-from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ampsweep.analysis.arms import SKIPPED_STEPS
@@ -21,7 +20,6 @@ from ampsweep.config.modes import mode_of
 from ampsweep.finding import Finding
 from ampsweep.numeric_formats import FORMATS
 from ampsweep.record import RunRecord
-from ampsweep.text import number
 
 MAX_MFU_PCT: Final = 20.0
 """Utilization of the peak, in percent, below which a step is bound by something other than arithmetic."""
@@ -41,31 +39,23 @@ _SUMS: Final = "N. J. Higham, The Accuracy of Floating Point Summation, SIAM J. 
 _SIZES: Final = ("hidden_size", "vocab_size", "in_features", "out_features")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reason(Finding, ABC):
+class Reason(Finding):
     """One reason, of an arm or (None) of the whole workload."""
 
     arm: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LittleArithmetic(Reason):
-    """The baseline reaches little of the device's peak."""
+    template = "{baseline} reaches {mfu_pct:number}% of the device's peak: little of a step is arithmetic"
 
     baseline: str
     mfu_pct: float
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.baseline} reaches {number(self.mfu_pct)}% of the device's peak: little of a step is arithmetic"
 
-
-@dataclass(frozen=True, kw_only=True)
 class OddSizes(Reason):
     """Sizes of matrix products that tensor cores cannot take at full rate."""
 
     sizes: dict[str, int]
-    """By config key, or product of them."""
 
     @property
     def sentence(self) -> str:
@@ -73,134 +63,102 @@ class OddSizes(Reason):
         return f"no multiple of {MULTIPLE}, so that tensor cores do not multiply at full rate: {told}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Float32Arithmetic(Reason):
-    """A part of the arithmetic of a step in half precision that stayed in float32."""
+    template = "{share_pct:.0f}% of the matmul and convolution operations stayed in float32"
 
     share_pct: float
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.share_pct:.0f}% of the matmul and convolution operations stayed in float32"
 
-
-@dataclass(frozen=True, kw_only=True)
 class SkippedSteps(Reason):
-    """Steps that the scaler skipped, of all runs together."""
+    template = "the scaler skipped {skipped_steps} of {steps} steps, in which nothing was learned"
 
     skipped_steps: int
     steps: int
 
-    @property
-    def sentence(self) -> str:
-        return f"the scaler skipped {self.skipped_steps} of {self.steps} steps, in which nothing was learned"
 
-
-@dataclass(frozen=True, kw_only=True)
 class CastCache(Reason):
-    """Copies of float32 weights outweigh what autocast saves."""
-
     autocast_weights_bytes: int
     activations_saved_bytes: int
-    sentence = "half-precision copies of the weights take as much as the activations save, or more"
+    template = "half-precision copies of the weights take as much as the activations save, or more"
 
 
-@dataclass(frozen=True, kw_only=True)
 class FewActivations(Reason):
     """Little of the baseline's peak is what autocast shrinks."""
+
+    template = "at the peak of {baseline}, activations, all that autocast shrinks, are {share_pct:.0f}% of the bytes"
 
     baseline: str
     activations_bytes: int
     peak_bytes: int
 
     @property
-    def sentence(self) -> str:
-        share = f"{100 * self.activations_bytes / self.peak_bytes:.0f}% of the bytes"
-        return f"at the peak of {self.baseline}, activations, all that autocast shrinks, are {share}"
+    def share_pct(self) -> float:
+        return 100 * self.activations_bytes / self.peak_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pitfall(Finding, ABC):
+class Pitfall(Finding):
     """Something that may go wrong in a dtype, told with its source."""
 
     arms: tuple[str, ...]
     dtype: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class VanishingUpdates(Pitfall):
-    """Parameters are rounded in every step."""
+    template = (
+        "updates of less than {lost_below:share} of a weight vanish, "
+        f"as {{dtype}} parameters are rounded ({_UPDATES})"
+    )
 
     lost_below: float
-    """The share of a number under which a change of it vanishes."""
-
-    @property
-    def sentence(self) -> str:
-        lost = _share(self.lost_below)
-        return f"updates of less than {lost} of a weight vanish, as {self.dtype} parameters are rounded ({_UPDATES})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StuckMoment(Pitfall):
-    """The optimizer's second moment is rounded up again whenever it should fall."""
+    template = (
+        "the optimizer's second moment cannot fall: a step takes {decay:share} off it, and {dtype} loses changes of "
+        "less than {lost_below:share} ({digits} binary digits, torch.finfo)"
+    )
 
     decay: float
-    """The share that a step takes off."""
     lost_below: float
 
     @property
-    def sentence(self) -> str:
-        takes = f"a step takes {_share(self.decay)} off it"
-        loses = f"{self.dtype} loses changes of less than {_share(self.lost_below)}"
-        digits = f"{FORMATS[self.dtype].digits} binary digits, torch.finfo"
-        return f"the optimizer's second moment cannot fall: {takes}, and {loses} ({digits})"
+    def digits(self) -> int:
+        return FORMATS[self.dtype].digits
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoScaler(Pitfall):
-    """Nothing keeps gradients in the range of the dtype."""
+    template = f"gradients below {{zero_below:.1e}} become zero in {{dtype}}, and no scaler lifts them ({_SCALING})"
 
     zero_below: float
-    """The magnitude under which a number becomes zero."""
-
-    @property
-    def sentence(self) -> str:
-        lost = f"gradients below {self.zero_below:.1e} become zero in {self.dtype}"
-        return f"{lost}, and no scaler lifts them ({_SCALING})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NarrowSums(Pitfall):
-    """Gradients of several micro-batches, or of several ranks, are added up in a narrow dtype."""
+    template = (
+        "the gradients of {num_summed} {of} are added up in {dtype}, "
+        f"which loses what is less than {{lost_below:share}} of a sum ({_SUMS})"
+    )
 
     of: str
     """`micro-batches` or `ranks`."""
     num_summed: int
     lost_below: float
 
-    @property
-    def sentence(self) -> str:
-        added = f"the gradients of {self.num_summed} {self.of} are added up in {self.dtype}"
-        return f"{added}, which loses what is less than {_share(self.lost_below)} of a sum ({_SUMS})"
-
 
 def find_reasons(
-    runs: Sequence[Run], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
+    runs_of: Mapping[str, Sequence[Run]], waterfalls: Mapping[str, Waterfall | None], *, baseline: str
 ) -> tuple[Reason, ...]:
     """Find the reasons of a workload: first those of the whole workload, then arm by arm.
 
     Args:
-        runs: its runs; only those that may be compared count.
-        waterfalls: of each arm but the baseline, in the order of tables.
+        runs_of: its runs by arm, the baseline's first; only those that may be compared count.
+        waterfalls: of each arm but the baseline.
         baseline: label of the arm the others are compared with.
     """
-    measured = [run for run in runs if run.measured]
-    found = [*_of_the_workload([run for run in measured if run.arm == baseline], measured)]
-    for arm in (baseline, *waterfalls):
-        own = [run for run in measured if run.arm == arm]
-        if own:
-            found += _of_the_arm(arm, own)
-            found += _of_its_memory(arm, baseline, own[0], waterfalls.get(arm))
+    measured = {arm: own for arm, runs in runs_of.items() if (own := [run for run in runs if run.measured])}
+    found = [*_of_the_workload(measured.get(baseline, []), [run for own in measured.values() for run in own])]
+    for arm, own in measured.items():
+        found += _of_the_arm(arm, own)
+        found += _of_its_memory(arm, baseline, own[0], waterfalls.get(arm))
     return tuple(found)
 
 
@@ -289,10 +247,6 @@ def _pitfalls(run: Run) -> Iterator[Pitfall]:
 
 def _lost_below(dtype: str) -> float:
     return 2.0 ** -(FORMATS[dtype].digits + 1)
-
-
-def _share(value: float) -> str:
-    return f"{number(100 * value, 2)}%"
 
 
 def _on_gpu(run: Run) -> bool:

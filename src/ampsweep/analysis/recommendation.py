@@ -21,16 +21,15 @@ The rule:
 Intervals are those of single arms: nothing is corrected for how many arms are compared.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import LARGER, Candidate, Missing, OverMemory, Refusal, SmallWorkload
 from ampsweep.analysis.costs import Goal, Ranking, ranking
 from ampsweep.analysis.runs import metric_words
-from ampsweep.analysis.statistics import mean_ratio
+from ampsweep.analysis.statistics import ratio_between
 from ampsweep.analysis.step_limits import TOO_SMALL, SmallStep
 from ampsweep.finding import Finding
 from ampsweep.text import num_bytes
@@ -40,90 +39,63 @@ Standing = Literal["recommended", "eligible", "undecided", "refused"]
 MIN_DIFFERENCE: Final = 0.02
 """Smaller differences of speed or memory decide nothing: a change of driver or library makes as large ones."""
 
-_OTHER_BASELINE: Final = "compare with another arm (report.baseline)"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Undecided(Finding, ABC):
+class Undecided(Finding):
     """The reason why no arm can be recommended yet."""
+
+    remedy: ClassVar[str]
 
     baseline: str
 
     @property
-    @abstractmethod
     def next_steps(self) -> tuple[str, ...]:
         """The steps that would decide it."""
+        return (self.filled(self.remedy),)
 
 
 class NoBaseline(Undecided):
-    """The baseline did not run."""
-
-    @property
-    def sentence(self) -> str:
-        return f"there is no {self.baseline} run to compare with"
-
-    @property
-    def next_steps(self) -> tuple[str, ...]:
-        return (f"run {self.baseline}, or {_OTHER_BASELINE}",)
+    template = "there is no {baseline} run to compare with"
+    remedy = "run {baseline}, or compare with another arm (report.baseline)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselineRefused(Undecided):
-    """The baseline's runs are nothing to compare with."""
+    template = "{baseline}, which all is compared with, is refused: {refusal.sentence}"
+    remedy = "compare with another arm (report.baseline)"
 
     refusal: Refusal
-    next_steps = (_OTHER_BASELINE,)
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.baseline}, which all is compared with, is refused: {self.refusal.sentence}"
 
 
 class NoOtherArms(Undecided):
-    """Nothing but the baseline ran."""
-
-    next_steps = ("run other precision modes",)
-
-    @property
-    def sentence(self) -> str:
-        return f"there is no arm besides {self.baseline}"
+    template = "there is no arm besides {baseline}"
+    remedy = "run other precision modes"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepTooSmall(Undecided):
     """The workload is too small to judge speed by."""
 
+    template = TOO_SMALL
+    remedy = LARGER
+
     small_step: SmallStep
-    sentence = TOO_SMALL
-    next_steps = (LARGER,)
 
 
 class NoEnergy(Undecided):
-    """Energy is to be little, and was not counted."""
-
-    sentence = "no device counted the energy of any arm"
-    next_steps = ("compare on a device that counts its energy, or by time (report.objective)",)
+    template = "no device counted the energy of any arm"
+    remedy = "compare on a device that counts its energy, or by time (report.objective)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NothingFits(Undecided):
-    """Every arm that could be recommended needs more than the memory given."""
+    template = "no arm that could be recommended fits into the {limit_bytes:bytes} given"
+    remedy = "allow more memory (report.memory_gib), or compare modes that need less"
 
     limit_bytes: float
-    next_steps = ("allow more memory (report.memory_gib), or compare modes that need less",)
-
-    @property
-    def sentence(self) -> str:
-        return f"no arm that could be recommended fits into the {num_bytes(self.limit_bytes)} given"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rivals(Undecided):
     """Undecided arms may be better than the one that would be recommended but for them."""
 
     leader: str | None
     missing: tuple[Missing, ...]
-    """The first thing missing of each rival."""
 
     @property
     def sentence(self) -> str:
@@ -144,9 +116,7 @@ class ArmStanding:
     reason: str
     """The sentence of the refusal or of what is missing, else the arm's judgements in words."""
     refusal: Refusal | None = None
-    """Set for a refused arm."""
     missing: Missing | None = None
-    """The first thing missing, of an undecided arm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +129,6 @@ class Recommendation:
     standings: tuple[ArmStanding, ...] = ()
     """The baseline's first; none where it did not run."""
     ranking: Ranking | None = None
-    """The cost that arms were ranked by; None where nothing could be."""
     goal: Goal = field(default_factory=Goal)
 
     @property
@@ -256,7 +225,7 @@ def _ranking(candidates: Sequence[Candidate], goal: Goal) -> Ranking:
     """Part 2 of the rule."""
     judged = [one for one in candidates if one.is_judged]
     settled = [one for one in judged if one.open_parity is None]
-    return ranking(goal.objective, {one.arm: (one.pairs, one.to_loss) for one in settled or judged})
+    return ranking(goal.objective, {one.arm: (one.pairs, one.time_to_loss) for one in settled or judged})
 
 
 def _option(one: Candidate, ranked: Ranking) -> _Option | None:
@@ -265,7 +234,7 @@ def _option(one: Candidate, ranked: Ranking) -> _Option | None:
     if cost.gain is None:
         return None
     own = {key: arm for key, (_, arm) in cost.by_pair.items()}
-    return _Option(one.arm, False, cost.gain.value, own, one.figures.peak_memory_bytes)
+    return _Option(one.arm, False, cost.gain.value, own, one.judgements.figures.peak_memory_bytes)
 
 
 def _baseline_option(baseline: ArmComparison, candidates: Sequence[Candidate], ranked: Ranking) -> _Option:
@@ -286,11 +255,8 @@ def _choose(options: Sequence[_Option]) -> _Option:
 
 def _beats(one: _Option, other: _Option) -> bool:
     """Tell whether `one` costs less by enough, in the pairs that both have."""
-    both = [(other.cost[key], cost) for key, cost in one.cost.items() if key in other.cost]
-    if not both:
-        return False
-    ratio = mean_ratio(both)
-    return ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
+    ratio = ratio_between(other.cost, one.cost)
+    return ratio is not None and ratio.value >= 1 + MIN_DIFFERENCE and ratio.resolves(1.0)
 
 
 def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) -> bool:
@@ -313,5 +279,5 @@ def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | N
     missing = one.open(ranked) or (None if small_step is None else SmallWorkload(arm=one.arm))
     if missing is not None:
         return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
-    told = f"{one.judgements.summary} (n={one.judgements.num_completed_pairs})"
+    told = one.judgements.summary + one.n
     return ArmStanding(arm=one.arm, standing="recommended" if one.arm == recommended else "eligible", reason=told)

@@ -5,11 +5,10 @@ from typing import Final
 
 from ampsweep.record.compilation import Compilation
 from ampsweep.record.parts import Doubt, UnvouchedOperator
-from ampsweep.text import number, plural
+from ampsweep.text import listed, number, plural
 
 _MOST: Final = 3
 """Breaks, and repetitions, that are told one by one."""
-_MAX_MODULES: Final = 2
 _DOUBTS: Final[dict[Doubt, str]] = {
     "custom": "not torch's own, so that only its author knows what its kernel takes",
     "untested": "its memory was never compared with its kernel's",
@@ -60,9 +59,4 @@ def not_vouched_for(names: Iterable[str]) -> str:
 
 
 def _called(operator: UnvouchedOperator) -> str:
-    modules = operator.modules
-    if not modules:
-        return operator.name
-    others = len(modules) - _MAX_MODULES
-    more = f" and {others} more" if others > 0 else ""
-    return f"{operator.name} in {', '.join(modules[:_MAX_MODULES])}{more}"
+    return f"{operator.name} in {listed(operator.modules, limit=2)}" if operator.modules else operator.name

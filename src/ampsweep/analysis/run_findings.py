@@ -13,10 +13,9 @@ from ampsweep.analysis.runs import STEP_MS, Run, TrainedOn
 from ampsweep.finding import Finding
 from ampsweep.record import RunRecord
 from ampsweep.record.outcome import OutOfMemory
-from ampsweep.text import first_line, listed, merge_figures, num_bytes, plural
+from ampsweep.text import first_line, merge_figures, num_bytes, plural, seeds_text
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunFinding(Finding):
     """A finding on runs of one arm that are alike in all but their seeds and measured figures."""
 
@@ -32,7 +31,7 @@ class RunFinding(Finding):
     @property
     def clause(self) -> str:
         """The sentence without the seeds."""
-        return self.template.format(**vars(self))
+        return self.filled(self.template)
 
     @property
     def sentence(self) -> str:
@@ -49,7 +48,6 @@ class RunFinding(Finding):
         return self.cause
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotCompleted(RunFinding):
     """The run failed, diverged, ran out of memory, or could not begin."""
 
@@ -68,32 +66,24 @@ class NotCompleted(RunFinding):
 
 
 class CutShort(RunFinding):
-    """The run ended before its last step."""
-
     severity = "warning"
     template = "cut short, hence no loss to compare: {cause}"
     consequence = "its loss does not count"
 
 
 class Disproved(RunFinding):
-    """The run's proof contradicts its mode."""
-
     severity = "fault"
     template = "disproved, hence compared with nothing: {cause}"
     consequence = "none of its figures count"
 
 
 class Contaminated(RunFinding):
-    """Something else may have slowed the run down."""
-
     severity = "warning"
     template = "contaminated, hence no speed to compare: {cause}"
     consequence = "its speed does not count"
 
 
 class NotTimed(RunFinding):
-    """The run's record tells why it has no time of a step."""
-
     template = "no speed: {cause}"
 
 
@@ -110,48 +100,35 @@ class Leaks(RunFinding):
 
 
 class NotPaired(RunFinding):
-    """The run is in no pair."""
-
     severity = "warning"
     template = "not paired: {cause}"
     consequence = "compared with nothing"
 
 
-@dataclass(frozen=True, kw_only=True)
 class GraphBreaks(RunFinding):
     """The compiled step is in pieces; the cause is the first break."""
 
-    num_breaks: int
+    template = "torch.compile broke the graph in {num_breaks:count place}, first at {cause}"
 
-    @property
-    def clause(self) -> str:
-        return f"torch.compile broke the graph in {plural(self.num_breaks, 'place')}, first at {self.cause}"
+    num_breaks: int
 
 
 class Recompiled(RunFinding):
-    """The step was compiled again while it was timed."""
-
     template = "torch.compile compiled again after warm-up ({cause}); those steps are in no figure of time"
 
 
 class NotCompiled(RunFinding):
-    """Nothing of the step was compiled, although the run was asked to."""
-
     template = "torch.compile found nothing to compile: every step ran eagerly"
 
 
-@dataclass(frozen=True, kw_only=True)
 class InFloat8(RunFinding):
     """The layers that multiplied in float8, and what that can gain."""
 
+    template = "{layers.sentence}"
+
     layers: Float8Summary
 
-    @property
-    def clause(self) -> str:
-        return self.layers.sentence
 
-
-@dataclass(frozen=True, kw_only=True)
 class UnusableFigure(RunFinding):
     """The record has something else in the place of a figure."""
 
@@ -162,42 +139,30 @@ class UnusableFigure(RunFinding):
 
 
 class NoChannelsLast(RunFinding):
-    """A setting of the trainer that changed nothing in the step that was traced."""
-
     template = "trainer.channels_last=true, and no convolution had its input and weight in that format"
 
 
 class NothingRecomputed(RunFinding):
-    """Another such setting."""
-
     template = "trainer.activation_checkpointing=true, and torch.utils.checkpoint recomputed nothing in backward"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Repeats(Finding):
     """Runs of one seed and pair key."""
+
+    template = "{num_runs:count run} of seed {seed} are repeats and averaged"
 
     seed: int
     num_runs: int
 
-    @property
-    def sentence(self) -> str:
-        return f"{plural(self.num_runs, 'run')} of seed {self.seed} are repeats and averaged"
 
-
-@dataclass(frozen=True, kw_only=True)
 class SeveralPairKeys(Finding):
-    """Runs of one seed that are in pairs of their own."""
+    template = (
+        "under several pair keys, each a pair of its own: other code, data, device or environment ({seeds:seeds})"
+    )
 
     seeds: tuple[int, ...]
 
-    @property
-    def sentence(self) -> str:
-        differ = "each a pair of its own: other code, data, device or environment"
-        return f"under several pair keys, {differ} ({seeds_text(self.seeds)})"
 
-
-@dataclass(frozen=True, kw_only=True)
 class OtherDevice(Finding):
     """Pairs whose runs trained on different devices, though of one model: these may differ in speed."""
 
@@ -244,11 +209,6 @@ def merged(findings: Iterable[_Found]) -> tuple[_Found, ...]:
             seeds = _unique(seed for place in which for seed in group[place].seeds)
             found.append(replace(common, seeds=seeds, cause=cause))
     return tuple(found)
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """'seed 0', 'seeds 0, 1'."""
-    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(map(str, seeds))}"
 
 
 def statuses_text(of: Mapping[str, int]) -> str:
@@ -309,21 +269,12 @@ def _of_compilation(run: Run) -> Iterator[RunFinding]:
         yield Recompiled(seeds=seeds, cause=late[0].reason)
 
 
-def findings_of_arm(
-    runs: Sequence[Run], unpaired: Mapping[Path, Unpaired], pairs: Sequence[Pair] = ()
-) -> tuple[Finding, ...]:
-    """The findings on one arm's `runs`, each once with all of its seeds.
-
-    Args:
-        runs: the runs of one arm and workload.
-        unpaired: run directory -> the reason why that run is in no pair.
-        pairs: the arm's pairs.
-    """
-    found = merged(one for run in runs for one in findings_of_run(run, unpaired.get(run.directory)))
+def findings_of_arm(runs: Sequence[Run], findings: Iterable[RunFinding], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
+    """The `findings` on one arm's `runs`, each once with all of its seeds, then those on all runs and `pairs` of it."""
     repeats = Counter((run.pair_key, run.seed) for run in runs if run.measured)
     several = [seed for seed, count in Counter(seed for _, seed in repeats).items() if count > 1]
     return (
-        *found,
+        *merged(findings),
         *(Repeats(seed=seed, num_runs=count) for (_, seed), count in repeats.items() if count > 1),
         *([SeveralPairKeys(seeds=_unique(several))] if several else []),
         *_on_other_devices(pairs),
@@ -371,7 +322,6 @@ class RunEntry:
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
     ranks: RankTable | None = None
-    """Its ranks side by side; None where there is one."""
 
     def relative_to(self, base: Path) -> "RunEntry":
         """Copy the entry with its directory relative to another (see `path_from`)."""

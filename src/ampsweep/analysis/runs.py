@@ -25,6 +25,10 @@ SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30
 """No measurement gives a figure of another size (but 0); their squares and ratios are still finite."""
 
+OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
+_OF_THE_END: Final = ("train/", "val/")
+"""Metrics that a contaminated run has wrong, and those of the training as far as it got: their keys begin so."""
+
 _KEPT: Final = frozenset({"optimizer_state", "communication"})
 """Categories of which a step may leave bytes: DDP makes its buckets anew in the second step."""
 
@@ -230,6 +234,14 @@ class Run:
     def figure(self, key: str) -> float | None:
         """The summary's value of metric `key`; None where it was not measured or is not a finite number."""
         return figure(self.record, key)
+
+    def compared_figure(self, key: str) -> float | None:
+        """The same if it may be compared: no figure of a run not `measured`, no speed of a contaminated one, no loss
+        of one cut short.
+        """
+        if not self.measured or (key.startswith(OF_SPEED) and self.contamination is not None):
+            return None
+        return None if key.startswith(_OF_THE_END) and not self.finished else self.figure(key)
 
     def num_bytes(self, key: str) -> float | None:
         """The summary's value of a `_gib` metric in bytes, exact: a whole number of bytes over 2**30 is a double."""

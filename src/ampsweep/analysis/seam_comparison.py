@@ -1,10 +1,11 @@
 """Comparison of trainings that change their precision in the middle with those that do not."""
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ NUM_NEAR_STEPS: Final = 10
 _NO_CHANGE: Final = "No change of precision"
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 
+_Number = TypeVar("_Number", int, float)
 AllSeries = Mapping[Path, Mapping[str, MetricSeries]]
 """Run directory -> metric key -> series."""
 
@@ -53,7 +55,6 @@ class Seam:
     resumed_in: str
     num_runs: int
     statuses: dict[str, int]
-    """Number of runs by how they ended."""
     error: str | None
     """The error of the first run that did not complete."""
     loss_jump: Spread | None
@@ -264,14 +265,13 @@ class _Pair:
     series: AllSeries
 
     @property
-    def loss_jump(self) -> float | None:
-        after = self.step + 1
-        return _difference(self._at(self.resumed, TRAIN_LOSS, after), self._at(self.whole, TRAIN_LOSS, after))
-
-    @property
     def loss(self) -> float | None:
         """The uninterrupted run's loss in the first step after the seam."""
         return self._at(self.whole, TRAIN_LOSS, self.step + 1)
+
+    @property
+    def loss_jump(self) -> float | None:
+        return _difference(self._at(self.resumed, TRAIN_LOSS, self.step + 1), self.loss)
 
     @property
     def val_loss_jump(self) -> float | None:
@@ -279,12 +279,13 @@ class _Pair:
         return _difference(self._at(self.resumed, SEAM_VAL_LOSS, self.step + 1), before)
 
     @property
-    def final_losses(self) -> tuple[float, float] | None:
-        """The final validation losses: of the resumed run and of the uninterrupted one."""
-        if not (self.resumed.finished and self.whole.finished):
-            return None
-        resumed, whole = self.resumed.figure(VAL_LOSS), self.whole.figure(VAL_LOSS)
-        return None if resumed is None or whole is None else (resumed, whole)
+    def final_gap(self) -> float | None:
+        return _difference(self.resumed.compared_figure(VAL_LOSS), self.final_loss)
+
+    @property
+    def final_loss(self) -> float | None:
+        """The uninterrupted run's validation loss at the end."""
+        return self.whole.compared_figure(VAL_LOSS)
 
     @property
     def skipped_steps(self) -> int | None:
@@ -329,14 +330,20 @@ def compare_seams(
     """
     step = workload.runs[0].record.identity.seam_step
     assert step is not None, "these runs have a seam"
-    pairs = list(_pairs(workload.runs, uninterrupted, step, series))
+    whole = {(run.pair_key, run.arm): run for run in uninterrupted if not run.contradictions}
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    pairs: dict[tuple[str, str], list[_Pair]] = defaultdict(list)
     for run in workload.runs:
-        runs[_saved_in(run), run.arm].append(run)
+        arms = _saved_in(run), run.arm
+        runs[arms].append(run)
+        partner = whole.get((run.pair_key, arms[0]))
+        if partner is not None and not run.contradictions:
+            pairs[arms].append(_Pair(run, partner, step, series))
     saved_in, resumed_in = (
         tuple(sorted(set(arms), key=lambda arm: rank(arm, baseline))) for arms in zip(*runs, strict=True)
     )
-    losses = {pair.whole.directory: loss for pair in pairs if (loss := pair.loss) is not None}
+    every = [pair for own in pairs.values() for pair in own]
+    losses = {pair.whole.directory: loss for pair in every if (loss := pair.loss) is not None}
     mean = spread(list(losses.values()))
     return SeamComparison(
         title=workload.title_of(_TITLE_FACTS),
@@ -348,32 +355,21 @@ def compare_seams(
         saved_in=saved_in,
         resumed_in=resumed_in,
         seams=tuple(
-            _seam(before, after, runs[before, after], pairs, margin_pct)
-            for before in saved_in
-            for after in resumed_in
-            if (before, after) in runs
+            _seam(*arms, runs[arms], pairs[arms], margin_pct)
+            for arms in itertools.product(saved_in, resumed_in)
+            if arms in runs
         ),
         runs=tuple(run_entry(run) for run in workload.runs),
     )
 
 
-def _pairs(runs: Iterable[Run], uninterrupted: Iterable[Run], step: int, series: AllSeries) -> Iterator[_Pair]:
-    whole = {(run.pair_key, run.arm): run for run in uninterrupted if not run.contradictions}
-    for run in runs:
-        partner = whole.get((run.pair_key, _saved_in(run)))
-        if partner is not None and not run.contradictions:
-            yield _Pair(run, partner, step, series)
-
-
-def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequence[_Pair], margin_pct: float) -> Seam:
-    own = {run.directory for run in runs}
-    pairs = [pair for pair in all_pairs if pair.resumed.directory in own]
-    skipped = [number for pair in pairs if (number := pair.skipped_steps) is not None]
-    finals = [both for pair in pairs if (both := pair.final_losses) is not None]
-    gaps = [resumed - whole for resumed, whole in finals]
-    margin = margin_pct / 100 * abs(sum(whole for _, whole in finals) / len(finals)) if finals else None
+def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], pairs: Sequence[_Pair], margin_pct: float) -> Seam:
+    compared = [(gap, pair.final_loss) for pair in pairs if (gap := pair.final_gap) is not None]
+    gaps, finals = [gap for gap, _ in compared], [loss for _, loss in compared if loss is not None]
+    margin = margin_pct / 100 * abs(sum(finals) / len(finals)) if finals else None
     tested = two_one_sided_tests(gaps, margin) if margin and len(gaps) >= MIN_PAIRS else None
-    jumps = [jump for pair in pairs if (jump := pair.loss_jump) is not None]
+    jumps = _known(pair.loss_jump for pair in pairs)
+    skipped = _known(pair.skipped_steps for pair in pairs)
     errors = [run.record.error for run in runs if run.record.error and not run.measured]
     return Seam(
         saved_in=saved_in,
@@ -383,13 +379,17 @@ def _seam(saved_in: str, resumed_in: str, runs: Sequence[Run], all_pairs: Sequen
         error=first_line(errors[0]) if errors else None,
         loss_jump=spread(jumps),
         largest_jump=max(jumps, key=abs, default=None),
-        val_loss_jump=spread([jump for pair in pairs if (jump := pair.val_loss_jump) is not None]),
+        val_loss_jump=spread(_known(pair.val_loss_jump for pair in pairs)),
         final_gap=spread(gaps),
         final_position=None if tested is None else tested.position,
         margin=margin,
         skipped_steps=sum(skipped) if skipped else None,
         notes=merged(_notes(runs)),
     )
+
+
+def _known(values: Iterable[_Number | None]) -> list[_Number]:
+    return [value for value in values if value is not None]
 
 
 def _notes(runs: Iterable[Run]) -> Iterator[NotCarriedOver]:

@@ -17,7 +17,7 @@ from ampsweep.analysis.run_findings import (
     statuses_text,
 )
 from ampsweep.analysis.runs import LARGEST_FIGURE, PEAK_MEMORY, Run, Scalar
-from ampsweep.analysis.statistics import Estimate, known_median, mean_ratio
+from ampsweep.analysis.statistics import Estimate, known_median, ratio_between
 from ampsweep.analysis.step_limits import StepLimit, limits_text, step_limits
 from ampsweep.analysis.workloads import Workload
 from ampsweep.finding import Finding
@@ -33,7 +33,6 @@ Bound = Literal["memory", "refused", "limit"]
 _TITLE_FACTS: Final = ("model", "data", "seq_len", "device_name")
 
 
-@dataclass(frozen=True, kw_only=True)
 class UncheckedThroughput(Finding):
     """Nothing tells of some trainings whether anything else slowed them down."""
 
@@ -46,10 +45,7 @@ class UncheckedThroughput(Finding):
         return f"{unchecked}, hence perhaps more throughput than measured"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LimitedThroughput(Finding):
-    """Limits of the step with the largest batch that no precision moves."""
-
     limits: tuple[StepLimit, ...]
 
     @property
@@ -57,18 +53,16 @@ class LimitedThroughput(Finding):
         return f"its throughput is limited by {limits_text(self.limits)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DifferentAnswers(Finding):
-    """Searches of one arm that found different batches."""
+    template = "its searches differ: batches {batches}"
 
     batch_sizes: tuple[int, ...]
 
     @property
-    def sentence(self) -> str:
-        return f"its searches differ: batches {', '.join(map(str, self.batch_sizes))}"
+    def batches(self) -> str:
+        return ", ".join(map(str, self.batch_sizes))
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShortOfMemory(Finding):
     """Requests refused, and served only after unused memory was given back, in the training with the most of both."""
 
@@ -83,10 +77,7 @@ class ShortOfMemory(Finding):
         return f"the allocator {', and '.join(clauses)}: a somewhat smaller batch may have a higher throughput"
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnvouchedBatch(Finding):
-    """The batch was predicted without vouching for the memory of some operators."""
-
     operators: tuple[str, ...]
 
     @property
@@ -117,7 +108,6 @@ class ArmSearch:
     outcome: str | None
     """The end of the first run of an arm without an answer."""
     error: str | None
-    """The error that this run's record holds."""
     samples_per_sec: float | None
     """Median over the uncontaminated trainings with the answer."""
     throughput_ratio: Estimate | None
@@ -131,7 +121,6 @@ class ArmSearch:
     why_unpredicted: str | None
     """The reason why nothing was predicted; None where something was, or where the device cannot do the mode."""
     probes: tuple[Probe, ...]
-    """Probes of the arm's first search, by batch size."""
     notes: tuple[Finding, ...]
 
     @property
@@ -234,13 +223,12 @@ def compare_search(
 
 def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
     answers, reference = _answers(runs), _answers(of_baseline)
-    smallest = min(answers, key=_size, default=None)
+    smallest = min(answers, key=lambda one: one.largest, default=None)
     times = None
     if smallest is not None and reference and not is_baseline:
-        other = min(reference, key=_size)
+        other = min(reference, key=lambda one: one.largest)
         if _bound(smallest) == _bound(other) == "memory" and smallest.largest and other.largest:
             times = smallest.largest / other.largest
-    speeds = [] if is_baseline else _speed_pairs(runs, of_baseline)
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
     bound = None if smallest is None else _bound(smallest)
     first = runs[0] if smallest is None else None
@@ -257,8 +245,8 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         refusing=None if smallest is None else smallest.refusing,
         outcome=None if first is None else first.outcome,
         error=first_line(first.record.error) if first is not None and first.record.error else None,
-        samples_per_sec=_median([run for run in runs if run.contamination is None], SAMPLES_PER_SEC),
-        throughput_ratio=mean_ratio(speeds) if speeds else None,
+        samples_per_sec=_median(runs, SAMPLES_PER_SEC),
+        throughput_ratio=None if is_baseline else ratio_between(_throughputs(runs), _throughputs(of_baseline)),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
@@ -274,32 +262,19 @@ def _answers(runs: Sequence[Run]) -> list[BatchSearch]:
     return [search for run, search in found if run.measured or (run.outcome == "oom" and search.largest == 0)]
 
 
-def _size(search: BatchSearch) -> int:
-    return search.largest
-
-
 def _bound(search: BatchSearch) -> Bound:
     if search.refusing is None:
         return "limit"
     return "memory" if search.refusing.outcome == "oom" else "refused"
 
 
-def _speed_pairs(runs: Sequence[Run], of_baseline: Sequence[Run]) -> list[tuple[float, float]]:
-    """(arm, baseline) throughput of one seed, of uncontaminated trainings; of repeats the last."""
-    by_key = [
-        {run.pair_key: value for run in some if run.contamination is None and (value := _throughput(run))}
-        for some in (runs, of_baseline)
-    ]
-    return [(value, by_key[1][key]) for key, value in by_key[0].items() if key in by_key[1]]
-
-
-def _throughput(run: Run) -> float | None:
-    value = run.figure(SAMPLES_PER_SEC) if run.measured else None
-    return value if value is not None and value > 0 else None
+def _throughputs(runs: Sequence[Run]) -> dict[str, float]:
+    """Samples a second by pair key; of repeats the last counts."""
+    return {run.pair_key: value for run in runs if (value := run.compared_figure(SAMPLES_PER_SEC)) is not None}
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
-    return known_median(run.figure(key) for run in runs if run.measured)
+    return known_median(run.compared_figure(key) for run in runs)
 
 
 def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:

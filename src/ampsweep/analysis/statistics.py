@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -75,6 +75,9 @@ class Estimate:
         return f"{value}x{in_brackets(ends)}"
 
 
+Values = Mapping[str, float]
+"""Pair key -> figure."""
+
 TextParts = tuple[str, tuple[str, str] | None]
 """A value, and the ends of its interval."""
 
@@ -92,35 +95,29 @@ class Spread:
     n: int
     sd: float | None = None
 
-    @property
-    def as_difference(self) -> tuple[str, str]:
-        """A difference, and its standard deviation: ('+0.00028', 'sd 0.00012')."""
-        if self.mean == 0 and not self.sd:
-            return "0", ""
-        return signed(self.mean, 2), "" if self.sd is None else f"sd {number(self.sd, 2)}"
 
-
-def mean_difference(differences: Sequence[float]) -> Estimate:
+def mean_difference(differences: Sequence[float]) -> Estimate | None:
     """Mean of paired differences with the one-sample t-interval: mean +- t(0.975, n - 1) s / sqrt(n).
 
     Source: W. S. Gosset ("Student"), The probable error of a mean, Biometrika 6 (1908); for pairs NIST/SEMATECH
     e-Handbook of Statistical Methods, 7.3.1.1 and 1.3.5.2. `s` is the sample standard deviation (n - 1).
 
     Args:
-        differences: one finite number a pair, at least one.
+        differences: one finite number a pair; None without any.
     """
     n = len(differences)
-    assert n > 0, "no pairs"
+    if not n:
+        return None
     if n > 1 and len(set(differences)) == 1:
         return Estimate(value=differences[0], n=n, exact=True)
     mean = math.fsum(differences) / n
     if n < MIN_PAIRS:
         return Estimate(value=mean, n=n)
-    half_width = _t_quantile(n - 1) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
+    half_width = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * statistics.stdev(differences, xbar=mean) / math.sqrt(n)
     return Estimate(value=mean, n=n, low=mean - half_width, high=mean + half_width)
 
 
-def mean_ratio(pairs: Sequence[tuple[float, float]]) -> Estimate:
+def mean_ratio(pairs: Iterable[tuple[float, float]]) -> Estimate | None:
     """Geometric mean of the ratios numerator / denominator, with the t-interval of their logarithms transformed back.
 
     A ratio's logarithm treats twice as fast and half as fast alike, and a mean of logarithms is the same whichever
@@ -128,16 +125,38 @@ def mean_ratio(pairs: Sequence[tuple[float, float]]) -> Estimate:
     BMJ 312:1079 (1996).
 
     Args:
-        pairs: (numerator, denominator), both positive, at least one pair.
+        pairs: (numerator, denominator), both positive; None without any.
     """
     ratios = [numerator / denominator for numerator, denominator in pairs]
     if len(ratios) > 1 and len(set(ratios)) == 1:
         return Estimate(value=ratios[0], n=len(ratios), exact=True)
     logs = mean_difference([math.log(ratio) for ratio in ratios])
+    if logs is None:
+        return None
     interval = logs.interval
     if interval is None:
         return Estimate(value=math.exp(logs.value), n=logs.n)
     return Estimate(value=math.exp(logs.value), n=logs.n, low=math.exp(interval[0]), high=math.exp(interval[1]))
+
+
+def in_both(one: Values, other: Values) -> list[tuple[float, float]]:
+    """The figures of the pairs that both have."""
+    return [(value, other[key]) for key, value in one.items() if key in other]
+
+
+def ratio_between(numerator: Values, denominator: Values) -> Estimate | None:
+    """Geometric mean of the ratios in the pairs that both have; None without any that is positive."""
+    return mean_ratio(both for both in in_both(numerator, denominator) if min(both) > 0)
+
+
+def difference_between(one: Values, other: Values) -> Estimate | None:
+    """Mean of `one` minus `other` in the pairs that both have; None without any."""
+    return mean_difference([value - subtracted for value, subtracted in in_both(one, other)])
+
+
+def saved_pct(before: float, after: float) -> float:
+    """The part, in percent of `before` (above 0), that `after` is less."""
+    return 100 * (before - after) / before
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -148,10 +167,10 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(mean=mean, n=len(values), sd=statistics.stdev(values, xbar=mean) if len(values) > 1 else None)
 
 
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """Geometric mean of positive `values`, whose ratios are then means of ratios (see `mean_ratio`); None of none."""
-    if len(set(values)) < 2:
-        return values[0] if values else None
+def geometric_mean(values: Sequence[float]) -> float:
+    """Geometric mean of positive `values`, at least one, whose ratios are then means of ratios (see `mean_ratio`)."""
+    if len(set(values)) == 1:
+        return values[0]
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
@@ -159,7 +178,3 @@ def known_median(values: Iterable[float | None]) -> float | None:
     """Median of the values that are not None; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _t_quantile(degrees_of_freedom: int) -> float:
-    return float(stdtrit(degrees_of_freedom, 0.5 + CONFIDENCE / 2))

@@ -5,9 +5,7 @@ Each arm is judged by its own runs: half precision shortens the arithmetic of a 
 its step may be limited where the baseline's is not.
 """
 
-from abc import ABC
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -38,10 +36,11 @@ MAX_LAG_SHARE: Final = 0.05
 that launches more kernels than the queue holds, about a thousand, waits for the device to take them."""
 MIN_PEAK_BYTES: Final = 64 * 2**20
 """Below this, fixed buffers and the rounding of allocations weigh against the tensors whose size precision changes."""
+_LEAST: Final = num_bytes(MIN_PEAK_BYTES)
 TOO_SMALL: Final = "the workload is too small to judge speed by"
 
 
-class StepLimit(Finding, ABC):
+class StepLimit(Finding):
     """A limit of a step; the sentence names it with its figure: 'launching operators, 8.0 us each'."""
 
     @property
@@ -50,7 +49,6 @@ class StepLimit(Finding, ABC):
         return f"the baseline's own step is limited by {self.sentence}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SmallStep(StepLimit):
     """A step too short for its operators: launching them counts, by the time it takes or else by their number."""
 
@@ -71,26 +69,21 @@ class SmallStep(StepLimit):
 
     @property
     def of_baseline(self) -> str:
-        return f"{TOO_SMALL} ({self._evidence})"
-
-    @property
-    def _evidence(self) -> str:
         if self.launch_ms is not None:
             number_of = "" if self.num_operators is None else f"{self.num_operators} "
             launching = f"launching its {number_of}operators takes the host {milliseconds(self.launch_ms)}"
-            return f"{launching} of a step of {milliseconds(self.step_ms)}"
+            return f"{TOO_SMALL} ({launching} of a step of {milliseconds(self.step_ms)})"
         each = f"{number(self.us_per_operator or 0, 2)} us each: under {self.min_us_per_operator or 0:.0f} us"
-        return f"{self.num_operators} operators in {number(self.step_ms)} ms, {each}, launching them counts"
+        operators = f"{self.num_operators} operators in {number(self.step_ms)} ms"
+        return f"{TOO_SMALL} ({operators}, {each}, launching them counts)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitForData(StepLimit):
     """Steps that wait for their data for long, on average. A few may wait for many: the mean may exceed the median."""
 
     wait_ms: float
     """Mean over steps."""
     step_ms: float
-    """Median over steps."""
 
     @property
     def sentence(self) -> str:
@@ -99,40 +92,29 @@ class WaitForData(StepLimit):
         return f"waiting for data, {milliseconds(self.wait_ms)} a step on average{share}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class IdleDevice(StepLimit):
     """A step in which the accelerator had nothing to do for a good part, for no reason that the other kinds name."""
 
+    template = "the host, as no kernel ran in {idle_pct:.0f}% of the time"
+
     idle_pct: float
 
-    @property
-    def sentence(self) -> str:
-        return f"the host, as no kernel ran in {self.idle_pct:.0f}% of the time"
 
-
-@dataclass(frozen=True, kw_only=True)
 class LimitedBaseline(Finding):
     """A limit of the baseline's step, which bears on every speedup."""
 
+    template = "{limit.of_baseline}"
+
     limit: StepLimit
 
-    @property
-    def sentence(self) -> str:
-        return self.limit.of_baseline
 
-
-@dataclass(frozen=True, kw_only=True)
 class SmallPeak(Finding):
     """A peak too small for the memory figures to carry over, under `MIN_PEAK_BYTES`."""
 
     severity = "warning"
+    template = f"a peak of {{peak_bytes:bytes}} is too small for the memory figures to carry over (under {_LEAST})"
 
     peak_bytes: float
-
-    @property
-    def sentence(self) -> str:
-        peak, least = num_bytes(self.peak_bytes), num_bytes(MIN_PEAK_BYTES)
-        return f"a peak of {peak} is too small for the memory figures to carry over (under {least})"
 
 
 def limits_text(limits: Sequence[StepLimit]) -> str:

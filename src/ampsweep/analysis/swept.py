@@ -3,13 +3,15 @@
 Of words each arm is held against the same arm at the first one, by pairs of runs of one seed.
 """
 
+import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ampsweep.analysis.pairing import mean_figure
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS, Run, Scalar
-from ampsweep.analysis.statistics import Estimate, in_brackets, mean_difference, mean_ratio
+from ampsweep.analysis.statistics import Estimate, in_brackets, mean_difference, mean_ratio, saved_pct
 from ampsweep.analysis.workloads import DERIVED, Facts, Workload, follows
 from ampsweep.config.modes import report_order
 from ampsweep.finding import Finding
@@ -27,7 +29,6 @@ _NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class AgainstFirst(Finding):
     """One arm at one word of a series against the same arm at the first; pairs are runs of one seed."""
 
@@ -45,7 +46,6 @@ class AgainstFirst(Finding):
     """Final validation loss here minus that at the first; None where a step has another number of samples, which is
     another training."""
     same_samples: bool
-    """True if a step has as many samples as at the first."""
 
     @property
     def sentence(self) -> str:
@@ -76,7 +76,6 @@ class Series:
     workloads: tuple[int, ...]
     """The places of their workloads among those of the comparison."""
     facts: Facts
-    """The facts that its workloads share."""
     varied: Facts
     """Those in which other series of the same key differ."""
     along: tuple[str, ...]
@@ -197,24 +196,25 @@ _Runs = Sequence[Run]
 
 def _step(arm: str, first_arm: str, value: str, first: str, pairs: Sequence[tuple[_Runs, _Runs]]) -> AgainstFirst:
     samples = [{run.record.identity.global_batch_size for run in runs} for runs in pairs[0]]
-    rates = [(b, a) for a, b in ((_rate(a), _rate(b)) for a, b in pairs) if a and b]
-    peaks = [
-        (a, b) for a, b in ((_mean(a, PEAK_MEMORY), _mean(b, PEAK_MEMORY)) for a, b in pairs) if a and b is not None
-    ]
-    finished = [([run for run in a if run.finished], [run for run in b if run.finished]) for a, b in pairs]
-    losses = [(_mean(a, VAL_LOSS), _mean(b, VAL_LOSS)) for a, b in finished]
-    gaps = [b - a for a, b in losses if a is not None and b is not None]
+    peaks = [(a * GIB, b * GIB) for a, b in _both(pairs, lambda runs: mean_figure(runs, PEAK_MEMORY)) if a]
+    losses = _both(pairs, lambda runs: mean_figure(runs, VAL_LOSS)) if samples[0] == samples[1] else []
     return AgainstFirst(
         arm=arm,
         value=value,
         first=first,
         first_arm=first_arm,
-        throughput=mean_ratio(rates) if rates else None,
-        memory_saved_bytes=mean_difference([(a - b) * GIB for a, b in peaks]) if peaks else None,
-        memory_saved_pct=mean_difference([100 * (a - b) / a for a, b in peaks]) if peaks else None,
-        loss_gap=mean_difference(gaps) if gaps and samples[0] == samples[1] else None,
+        throughput=mean_ratio((b, a) for a, b in _both(pairs, _rate)),
+        memory_saved_bytes=mean_difference([a - b for a, b in peaks]),
+        memory_saved_pct=mean_difference([saved_pct(a, b) for a, b in peaks]),
+        loss_gap=mean_difference([b - a for a, b in losses]),
         same_samples=samples[0] == samples[1],
     )
+
+
+def _both(pairs: Sequence[tuple[_Runs, _Runs]], figure: Callable[[_Runs], float | None]) -> list[tuple[float, float]]:
+    """The figures of both sides, of the pairs that have both."""
+    known = ((figure(a), figure(b)) for a, b in pairs)
+    return [(a, b) for a, b in known if a is not None and b is not None]
 
 
 def _alike(arm: str, workload: Workload) -> dict[object, list[Run]]:
@@ -228,11 +228,7 @@ def _alike(arm: str, workload: Workload) -> dict[object, list[Run]]:
 
 
 def _rate(runs: _Runs) -> float | None:
-    times = [(run, time) for run in runs if run.contamination is None and (time := run.figure(STEP_MS))]
+    """Samples a millisecond."""
+    times = [(run, time) for run in runs if (time := run.compared_figure(STEP_MS))]
     rates = [(run.record.identity.global_batch_size or 1) / time for run, time in times]
-    return sum(rates) / len(rates) if rates else None
-
-
-def _mean(runs: _Runs, key: str) -> float | None:
-    values = [value for run in runs if (value := run.figure(key)) is not None]
-    return sum(values) / len(values) if values else None
+    return statistics.fmean(rates) if rates else None

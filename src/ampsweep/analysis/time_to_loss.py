@@ -8,14 +8,14 @@ as the baseline does would miss it in every other pair, by noise.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsweep.analysis.pairing import Pair
+from ampsweep.analysis.pairing import Figures, Pair
 from ampsweep.analysis.runs import LARGEST_FIGURE, SMALLEST_FIGURE, STEP_MS, VAL_LOSS, Run, figure, metric_words
 from ampsweep.analysis.statistics import Estimate, mean_ratio
 from ampsweep.finding import Finding
@@ -158,7 +158,6 @@ Curves = Mapping[Path, Mapping[str, LossCurve]]
 """Run directory -> loss metric -> curve."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TimeToLoss(Finding):
     """Training time and energy of both arms up to the baseline's final loss and the margin, pair by pair."""
 
@@ -167,7 +166,6 @@ class TimeToLoss(Finding):
     target: float
     """The baseline's final loss and the margin, mean over pairs."""
     margin_pct: float
-    """The margin, in percent of the baseline's final loss."""
     n: int
     """Pairs of uncontaminated runs that took all of their steps and have the curve."""
     num_reached: int
@@ -180,6 +178,15 @@ class TimeToLoss(Finding):
     arm_j: float | None
     energy_ratio: Estimate | None
     """The arm's energy over the baseline's: below 1 is less. As `speedup`, and None without energy figures."""
+    seconds: Figures = field(repr=False)
+    """The figures by pair; of an arm that did not reach it the time of its whole run, which is too little."""
+    joules: Figures = field(repr=False)
+    """The same of energy, of the pairs that have it."""
+
+    @property
+    def reached(self) -> bool:
+        """True if the arm reached it in every pair."""
+        return self.num_reached == self.n
 
     @property
     def sentence(self) -> str:
@@ -200,32 +207,7 @@ class TimeToLoss(Finding):
         return f"{name} not reached" if energy is None else f"{ratio(energy.value)} of the energy to {name}"
 
 
-@dataclass(frozen=True)
-class WayToLoss:
-    """The figures behind a `TimeToLoss`."""
-
-    told: TimeToLoss
-    seconds: dict[str, tuple[float, float]]
-    """Pair key -> (baseline, arm); of an arm that did not reach it the time of its whole run, which is too little."""
-    joules: dict[str, tuple[float, float]]
-    """The same of energy, of the pairs that have it."""
-
-    @property
-    def reached(self) -> bool:
-        """True if the arm reached it in every pair."""
-        return self.told.num_reached == self.told.n
-
-
-@dataclass(frozen=True)
-class _Reached:
-    """Seconds and joules of both arms of a pair; of an arm that did not get there those of its whole run."""
-
-    seconds: tuple[float, float]
-    joules: tuple[float, float] | None
-    by_arm: bool
-
-
-def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> WayToLoss | None:
+def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) -> TimeToLoss | None:
     """Compare the arms of `pairs` by the time to the baseline's final loss and `margin_pct` percent of it.
 
     None where no pair has both curves.
@@ -238,17 +220,29 @@ def time_to_loss(pairs: Sequence[Pair], curves: Curves, *, margin_pct: float) ->
     return None
 
 
-def _compare(metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float) -> WayToLoss:
+def _compare(
+    metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCurve]]], margin_pct: float
+) -> TimeToLoss:
     finals = {key: statistics.fmean(curve.final for curve in baseline) for key, (baseline, _) in pairs.items()}
     targets = {key: final + margin_pct / 100 * abs(final) for key, final in finals.items()}
-    known = {
-        key: one for key, (baseline, arm) in pairs.items() if (one := _reach(baseline, arm, targets[key])) is not None
-    }
-    reached = [one for one in known.values() if one.by_arm]
-    times = [one.seconds for one in reached]
-    energies = [one.joules for one in reached if one.joules is not None]
+    seconds: Figures = {}
+    joules: Figures = {}
+    reached = []
+    for key, arms in pairs.items():
+        moments = [[(curve.reach(targets[key]), curve) for curve in curves] for curves in arms]
+        ways = [[curve.end if moment is None else moment for moment, curve in of_arm] for of_arm in moments]
+        got_there = [all(moment is not None for moment, _ in of_arm) for of_arm in moments]
+        if not got_there[0] or (means := _means(ways, 0)) is None:
+            continue  # the baseline does not get there, or one of them is there at once
+        seconds[key] = means
+        if (energies := _means(ways, 1)) is not None:
+            joules[key] = energies
+        if got_there[1]:
+            reached.append(key)
+    times = [seconds[key] for key in reached]
+    known = [joules[key] for key in reached if key in joules]
     everywhere = len(reached) == len(pairs)
-    told = TimeToLoss(
+    return TimeToLoss(
         metric=metric,
         target=statistics.fmean(targets.values()),
         margin_pct=margin_pct,
@@ -257,14 +251,14 @@ def _compare(metric: str, pairs: Mapping[str, tuple[list[LossCurve], list[LossCu
         baseline_s=_mean(times, 0),
         arm_s=_mean(times, 1),
         speedup=mean_ratio(times) if everywhere else None,
-        baseline_j=_mean(energies, 0),
-        arm_j=_mean(energies, 1),
-        energy_ratio=mean_ratio([(arm, baseline) for baseline, arm in energies])
-        if everywhere and len(energies) == len(pairs)
+        baseline_j=_mean(known, 0),
+        arm_j=_mean(known, 1),
+        energy_ratio=mean_ratio([(arm, baseline) for baseline, arm in known])
+        if everywhere and len(known) == len(pairs)
         else None,
+        seconds=seconds,
+        joules=joules,
     )
-    joules = {key: one.joules for key, one in known.items() if one.joules is not None}
-    return WayToLoss(told, {key: one.seconds for key, one in known.items()}, joules)
 
 
 def _counted(runs: Sequence[Run]) -> list[Run]:
@@ -282,22 +276,13 @@ def _curves_of(pair: Pair, curves: Curves, metric: str) -> tuple[list[LossCurve]
     return found[0], found[1]
 
 
-def _reach(baseline: Sequence[LossCurve], arm: Sequence[LossCurve], target: float) -> _Reached | None:
-    """Both arms' means over repeats; None where the baseline does not get there, or one of them is there at once."""
-    arms = [[(curve.reach(target), curve) for curve in curves] for curves in (baseline, arm)]
-    got_there = [all(moment is not None for moment, _ in moments) for moments in arms]
-    if not got_there[0]:
+def _means(ways: Sequence[Sequence[tuple[float, float | None]]], part: int) -> tuple[float, float] | None:
+    """Both arms' means over repeats; None where one is not known of each repeat, or is not above 0."""
+    known = [[value for way in of_arm if (value := way[part]) is not None] for of_arm in ways]
+    if any(len(some) < len(of_arm) for some, of_arm in zip(known, ways, strict=True)):
         return None
-    ends = [[curve.end if moment is None else moment for moment, curve in moments] for moments in arms]
-    seconds = [statistics.fmean(moment[0] for moment in moments) for moments in ends]
-    if min(seconds) <= 0:
-        return None
-    energies = [[joules for _, joules in moments if joules is not None] for moments in ends]
-    joules = None
-    if all(len(known) == len(moments) for known, moments in zip(energies, ends, strict=True)):
-        means = [statistics.fmean(known) for known in energies]
-        joules = (means[0], means[1]) if min(means) > 0 else None
-    return _Reached((seconds[0], seconds[1]), joules, by_arm=got_there[1])
+    baseline, arm = (statistics.fmean(some) for some in known)
+    return (baseline, arm) if min(baseline, arm) > 0 else None
 
 
 def _mean(pairs: Sequence[tuple[float, float]], side: int) -> float | None:

@@ -26,7 +26,6 @@ class WaterfallStep:
     """The arm's minus the baseline's: negative is saved."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Waterfall(Finding):
     """From the baseline's peak memory to the arm's. The changes add up to the difference of the peaks exactly."""
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.analysis.arms import ArmComparison
+from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
-from ampsweep.analysis.verdict import ArmVerdict
 from ampsweep.finding import as_data
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
@@ -206,7 +206,7 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     )
 
 
-def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Cell:
+def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
     judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
     said = [
         "" if speed is None else f"{speed.ratio_parts[0]}x {judged.speed}",

@@ -7,22 +7,18 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.pairing import Pair, pair_runs
 from ampsweep.analysis.run_findings import RunEntry
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import OF_SPEED, Run
 from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
 from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories
-
-_OF_SPEED: Final = ("perf/", "instrumentation/", "device/energy")
-"""Metrics that a contaminated run has wrong: their keys begin so."""
-
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -73,7 +69,7 @@ class ArmRuns(ABC):
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
         """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
-        is_speed = key.startswith(_OF_SPEED)
+        is_speed = key.startswith(OF_SPEED)
         found = [
             (run, value)
             for run in self.runs_of(arm)
@@ -83,7 +79,7 @@ class ArmRuns(ABC):
 
     def contaminated(self, arm: str, key: str) -> list[Run]:
         """The arm's runs whose value of `key`, which is one of speed, does not count."""
-        if not key.startswith(_OF_SPEED):
+        if not key.startswith(OF_SPEED):
             return []
         return [run for run in self.runs_of(arm) if run.measured and run.contamination and run.figure(key) is not None]
 

@@ -7,7 +7,6 @@ from typing import Final
 from ampsweep.analysis.costs import COST_NAMES, CostKind
 from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
-from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
 from ampsweep.report.cells import estimate_cell
 from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
@@ -46,22 +45,13 @@ class Effects:
 def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
     """The effects on the panel's metric; None of an arm without a pair that measured it."""
     (key,) = panel.metrics
-    found = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := _figures(pair, key))]
+    found = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := pair.figures(key))]
     if panel.effect in ("ratio", "saved_pct"):  # neither is of nothing
         found = [(seed, both) for seed, both in found if both[0] > 0 and (panel.effect == "saved_pct" or both[1] > 0)]
-    if not found:
-        return None
     by_seed = [(seed, _EFFECTS[panel.effect](*both)) for seed, both in found]
     is_ratio = panel.effect == "ratio"
     mean = mean_ratio([both for _, both in found]) if is_ratio else mean_difference([one for _, one in by_seed])
-    return Effects(arm, by_seed, mean)
-
-
-def _figures(pair: Pair, key: str) -> tuple[float, float] | None:
-    """The pair's figures as the comparison takes them: time of undisturbed runs, losses of finished ones."""
-    if key.startswith("perf/"):
-        return pair.speed_figures(key)
-    return pair.final_figures(key) if key.startswith(("train/", "val/")) else pair.figures(key)
+    return None if mean is None else Effects(arm, by_seed, mean)
 
 
 def effect_title(panel: Panel, unit: str) -> str:
