@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ampsweep.commands.arguments import parse, taken_out
-from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.config.compose import CONFIG_NAME, compose_points
 from ampsweep.config.effect import check_effect
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, arm_of
-from ampsweep.config.schema import Config, component_name
+from ampsweep.config.schema import COMPLAINTS, Complaint, Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import write_atomically
-from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.numerics import RunNumerics
+from ampsweep.redaction import hidden
 from ampsweep.report.output import CONSOLE, formats, put_out
 from ampsweep.run.directories import new_directory
 from ampsweep.run.recorded_run import RecordedRun, is_run_directory
 from ampsweep.text import escaped
 
 if TYPE_CHECKING:
+    from ampsweep.doctor.diagnosis import Diagnosis
     from ampsweep.doctor.patient import Patient
     from ampsweep.training.build.device import RunDevice
 
@@ -116,14 +116,14 @@ def _case(given: Sequence[str], multirun: bool) -> _Case:
     return _Case(overrides, config, run)
 
 
-def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics | None]:
+def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
     import torch
 
+    from ampsweep.doctor.diagnosis import Diagnosis, in_order
     from ampsweep.doctor.examine import examine
     from ampsweep.doctor.patient import Patient
     from ampsweep.doctor.replay import KeptBatches
     from ampsweep.precision.precision import misfit, unsupported_reason
-    from ampsweep.record.diagnosis import in_order
     from ampsweep.sweep.preflight_checks import check_single_run
     from ampsweep.training.build.built import build_model
 
@@ -194,13 +194,13 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
     return patient
 
 
-def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
+def _show(diagnosis: "Diagnosis", numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
     """Print a diagnosis, and then write its files, for which there may be no room."""
     from ampsweep.doctor.diagnosis_document import diagnosis_document
     from ampsweep.report.html import html
     from ampsweep.report.markdown import markdown
 
-    document = diagnosis_document(diagnosis.without_secrets(), numerics)
+    document = diagnosis_document(hidden(diagnosis), numerics)
     put_out(document, chosen)
     try:
         directory = new_directory(case.config) if case.run is None else case.run.directory

@@ -9,7 +9,7 @@ from ampsweep.config.compose import compose_each
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import arm_of
 from ampsweep.config.schema import Config
-from ampsweep.record.diagnosis import Diagnosis
+from ampsweep.doctor.diagnosis import Diagnosis
 
 _STEPS: Final = 200
 """Steps of each training at most: enough for its warm-up and for a loss that can be told from another."""

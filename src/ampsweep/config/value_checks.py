@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from ampsweep.complaints import COMPLAINTS
 from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import EIGHT_BIT_STATES, FP32_MATMULS, PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
+    COMPLAINTS,
     COMPONENTS,
     OPTIMIZERS,
     Config,

@@ -1,21 +1,24 @@
 """Functions that raise an error under autocast for the sake of its range, and not because of two dtypes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from ampsweep.doctor.loss.changes import code_for, kept_override
+from ampsweep.doctor.diagnosis import Change, dtype_name, kept_in_float32
+from ampsweep.doctor.loss.findings import FaultSigns, NoKernel, RaisedFinding, RefusedLoss, RefusedMask, TriedSteps
 from ampsweep.doctor.loss.function_calls import CalledFunction, watched_calls
 from ampsweep.doctor.loss.isolation import cast_in
 from ampsweep.doctor.loss.origins import is_beyond
-from ampsweep.doctor.loss.variant import Kept, Variant
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
 from ampsweep.precision.fp32_modules import in_float32
-from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.tracing.ledger import tensors_in
+
+HALF_DTYPES: Final = (torch.float16, torch.bfloat16)
 
 
 @dataclass
@@ -32,7 +35,7 @@ class _Refused:
     """It works so with autocast off: then autocast refuses it."""
 
 
-def examine_refusal(patient: Patient, error: Exception) -> Sequence[DoctorFinding]:
+def examine_refusal(patient: Patient, error: Exception) -> Sequence[RaisedFinding]:
     """Examine a step that raises an error in its own precision and not in float32.
 
     Errors of dtypes that do not go together are another complaint, and no finding here.
@@ -40,42 +43,31 @@ def examine_refusal(patient: Patient, error: Exception) -> Sequence[DoctorFindin
     refused = _find(patient, len(patient.own_steps.steps))
     if refused is None or not refused.works_in_float32:
         return []
-    halves = [one for one in refused.dtypes if one in (torch.float16, torch.bfloat16)]
-    dtype = str(halves[0]).removeprefix("torch.") if halves else patient.config.precision.dtype
+    halves = [one for one in refused.dtypes if one in HALF_DTYPES]
+    dtype = dtype_name(halves[0]) if halves else patient.config.precision.dtype
     large = [one for one in refused.scalars if is_beyond(one, dtype)]
     if not large and refused.works_in_one_dtype:
         return []
-    kind = "mask_overflow" if large else "refused_loss" if refused.works_without_autocast else "no_kernel"
-    evidence: dict[str, object] = {
-        "sign": "error",
-        "step": len(patient.own_steps.steps) + 1,
-        "num_steps": len(patient.baseline_steps.steps),
-        "dtype": dtype,
-        "error": str(error).splitlines()[0],
-    }
+    kind: Callable[..., RaisedFinding] = RefusedLoss if refused.works_without_autocast else NoKernel
     if large:
-        evidence["scalar"] = large[0]
+        kind = partial(RefusedMask, scalar=large[0])
     module, precision = refused.call.module, patient.config.precision
-    kept: Kept = module or refused.call
     num_steps = len(patient.baseline_steps.steps)
-    proof: dict[str, object] = {}
-    overrides: list[str] = []
-    if precision.autocast:
-        taken = Variant(kept=frozenset({kept})).steps(patient, num_steps)
-        proof = {"mends": taken.error is None and len(taken.steps) == num_steps, "num_steps": len(taken.steps)}
-        overrides = [kept_override(precision, [module])] if module and proof["mends"] else []
-    return [
-        DoctorFinding(
-            complaint="loss",
-            kind=kind,
-            modules=[] if module is None else [module],
-            operator=refused.call.function,
-            place=refused.call.place,
-            evidence=evidence,
-            change=Change(overrides=overrides, code=code_for(kind, evidence, None)),
-            proof=proof,
-        )
-    ]
+    found = kind(
+        modules=[] if module is None else [module],
+        operator=refused.call.function,
+        place=refused.call.place,
+        signs=FaultSigns(sign="error", step=len(patient.own_steps.steps) + 1, num_steps=num_steps, dtype=dtype),
+        error=str(error).splitlines()[0],
+    )
+    change = Change(code=found.line)
+    if not precision.autocast:
+        return [replace(found, change=change)]
+    taken = Variant(kept=frozenset({module or refused.call})).steps(patient, num_steps)
+    proof = TriedSteps(mends=taken.error is None and len(taken.steps) == num_steps, num_steps=len(taken.steps))
+    if module and proof.mends:
+        change = replace(change, overrides=[kept_in_float32(precision, [module])])
+    return [replace(found, change=change, proof=proof)]
 
 
 def _find(patient: Patient, num_steps_before: int) -> _Refused | None:
@@ -106,7 +98,7 @@ def _refused(call: CalledFunction, func: Callable[..., Any], args: Any, kwargs: 
     values = [*args, *kwargs.values()]
     scalars = tuple(float(one) for one in values if isinstance(one, int | float) and not isinstance(one, bool))
     dtypes = tuple(one.dtype for one in (*tensors_in(args), *tensors_in(kwargs)))
-    half = next((one for one in dtypes if one in (torch.float16, torch.bfloat16)), None)
+    half = next((one for one in dtypes if one in HALF_DTYPES), None)
     with torch.autocast(device_type, enabled=False):
         in_wide = _works(func, in_float32(args), in_float32(kwargs))
     if half is None:

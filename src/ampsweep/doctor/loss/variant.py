@@ -1,18 +1,16 @@
 """A training with some of its parts changed: the trials of the doctor, taken from the same state and batches."""
 
 import glob
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Any, Final
-
-import torch
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.loss.function_calls import CalledFunction, calls_in_float32
 from ampsweep.doctor.patient import Patient, TakenSteps
 from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
+from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.step import trace_step
 
 Kept = str | CalledFunction
@@ -20,8 +18,7 @@ Kept = str | CalledFunction
 
 _REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 """Errors of a model's own code that a change of precision may bring."""
-_NUM_PAIRS: Final = 7
-"""Steps of each that are timed, in turn."""
+_TIMED_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,12 @@ class VariantReplay:
             return self.replay.step()
 
 
-def price(patient: Patient, changed: Variant) -> dict[str, float]:
-    """Measure the steps of a training as it is and with a change, in turn.
+def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
+    """Measure the steps of a training as it is and with a change, in turn: the quotients of their times and peaks.
 
-    `time_ratio`: the median over pairs of steps of the time with the change over that without; `memory_ratio`: the same
-    of the peak of the tensors' bytes in a traced step. Steps whose numbers are not finite take their time, too. A
-    change of lines of code has no time: what stands in for it here is slower than the changed lines are.
+    The time is the median over pairs of steps; the peak is that of the tensors' bytes in a traced step. Steps whose
+    numbers are not finite take their time, too. A change of lines of code has no time: what stands in for it here is
+    slower than the changed lines are.
     """
     replays = [Variant().replay(patient), changed.replay(patient)]
     peaks = []
@@ -92,22 +89,13 @@ def price(patient: Patient, changed: Variant) -> dict[str, float]:
         with trace_step(replay.model, *replay.built.optimizers.values()) as trace:
             one.step()
         peaks.append(trace.result.peak_bytes)
-    memory = {"memory_ratio": peaks[1] / peaks[0]}
+    memory_ratio = peaks[1] / peaks[0]
     if any(isinstance(one, CalledFunction) for one in changed.kept):
-        return memory
-    ratios: list[float] = []
-    while len(ratios) < _NUM_PAIRS and (not ratios or patient.seconds_left > 0):
-        pair = replays if len(ratios) % 2 else replays[::-1]
-        times = {one: _timed(one) for one in pair}
-        ratios.append(times[replays[1]] / times[replays[0]])
-    return {"time_ratio": statistics.median(ratios), "num_timed_steps": len(ratios), **memory}
-
-
-def _timed(replay: VariantReplay) -> float:
-    """Seconds of the next step, to its end on the device."""
-    device = replay.replay.device
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-    began_s = perf_counter()
-    replay.step()  # reads its losses, and so waits for the device
-    return perf_counter() - began_s
+        return None, memory_ratio
+    own, other = times_in_turn(
+        [replays[0].step, replays[1].step],
+        Moments(patient.device),
+        seconds=max(min(_TIMED_S, patient.seconds_left), 0.0),
+        warmup=1,
+    )
+    return Ratio.of(other, own).median, memory_ratio

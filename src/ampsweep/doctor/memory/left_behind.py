@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from ampsweep.doctor.memory.traced import TracedMemory, holders, trace_memory
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.memory.findings import GrowsFromStepToStep, GrowthAgain, KeptByAModule, MemoryFinding
+from ampsweep.doctor.memory.traced import TracedMemory, holders
 from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, tried
 from ampsweep.doctor.patient import Patient
-from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.training.trainer import Trainer
 
 _MIN_GROWTH_SHARE: Final = 0.01
 
 
-def left_behind(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
+def left_behind(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Find what modules or the task keep: memory that grows with each step, or tensors that nothing needs."""
     grows = own.growth_bytes >= _MIN_GROWTH_SHARE * own.peak_bytes
     stale = [held for held in own.held if held.is_stale]
@@ -23,21 +24,22 @@ def left_behind(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     name, gain, changed = _best_drop(patient, own, grows=grows)
     if changed is None and not grows:
         return
-    attribute = None if name is None else name.rpartition(".")[2]
-    proof: dict[str, object] = {}
-    if changed is not None:
-        proof = compared(own, changed)
-        if grows:
-            proof |= {"mends": changed.growth_bytes < own.growth_bytes / 10, "growth_bytes": changed.growth_bytes}
+    proof = compared(own, changed)
+    if grows and changed is not None and proof is not None:
+        mends = changed.growth_bytes < own.growth_bytes / 10
+        proof = GrowthAgain(**vars(proof) | {"mends": mends}, growth_bytes=changed.growth_bytes)
     made_in = [*by_module(stale)][:MOST_CAUSES]
-    yield DoctorFinding(
-        complaint="memory",
-        kind="grows_from_step_to_step" if grows else "kept_by_a_module",
+    owner, _, attribute = (name or "").rpartition(".")
+    kind = GrowsFromStepToStep if grows else KeptByAModule
+    yield kind(
         cost_pct=pct(own.growth_bytes if grows else gain, own.peak_bytes),
-        modules=[name.rpartition(".")[0]] if name is not None and not name.startswith("task.") else made_in,
+        modules=[owner] if name is not None and not name.startswith("task.") else made_in,
         place=place(stale),
-        evidence={"attribute": name, "growth_bytes": own.growth_bytes, "kept_bytes": kept_bytes, "made_in": made_in},
-        change=Change(code=None if attribute is None else f"self.{attribute} = None  # or .detach() what goes into it"),
+        attribute=name,
+        growth_bytes=own.growth_bytes,
+        kept_bytes=kept_bytes,
+        made_in=made_in,
+        change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
         proof=proof,
     )
 
@@ -47,10 +49,7 @@ def _best_drop(patient: Patient, own: TracedMemory, *, grows: bool) -> tuple[str
     best: tuple[str | None, int, TracedMemory | None] = None, 0, None
     for name in sorted(own.holders, key=lambda one: -own.holders[one])[:MOST_CAUSES]:
         drop = partial(_drop, name)
-        trial = tried(
-            patient,
-            partial(trace_memory, patient, makers=False, after_forward=None if grows else drop, between_steps=drop),
-        )
+        trial = tried(patient, after_forward=None if grows else drop, between_steps=drop)
         if trial is None:
             continue
         gain = own.growth_bytes - trial.growth_bytes if grows else own.peak_bytes - trial.peak_bytes

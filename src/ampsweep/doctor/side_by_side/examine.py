@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -11,14 +11,23 @@ import torch
 from torch.optim import Optimizer
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.diagnosis import (
+    Change,
+    DoctorFinding,
+    TriedChange,
+    dtype_name,
+    kept_in_float32,
+    module_name,
+)
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide, recorded_from
 from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
 from ampsweep.precision import Precision
-from ampsweep.record.diagnosis import Change, DoctorFinding, written
 from ampsweep.record.numerics import RunNumerics
+from ampsweep.text import number
+from ampsweep.tracing.calls import Phase
 from ampsweep.tracing.lowered_layers import note_lowered_layers
 
 _MOST_FINDINGS: Final = 3
@@ -31,7 +40,91 @@ _MAGNITUDE_STEPS: Final = (1, 2, 4)
 """The steps, from the first one replayed, that are looked into."""
 
 
-def examine_numerics(patient: Patient) -> list[DoctorFinding]:
+@dataclass(frozen=True, kw_only=True)
+class TriedInFloat32(TriedChange):
+    """The call's error with modules in float32."""
+
+    error: float | None = None
+    """None: the step then does not make this call."""
+    raised: str | None = None
+    """The error that the step then ends with."""
+
+    @property
+    def sentence(self) -> str:
+        if self.raised is not None:
+            return f"tried: the step then ends with {self.raised}"
+        if self.error is None:
+            return "tried: the step then does not make this call, so its error was not found"
+        if self.mends:
+            return f"tried: its error is {_share(self.error)} then"
+        return f"tried: it does not help alone, its error is still {_share(self.error)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFinding(DoctorFinding):
+    """A call whose results are wrong in the dtype: a base of classes."""
+
+    complaint = "numerics"
+    remedy = "compute it in float32"
+    phase: Phase
+    step: int
+    dtype: str
+    error: float
+    """The relative error of its results."""
+    explained_error: float
+    float32_error: float
+    """The error that float32's own rounding leaves in it."""
+    is_in_both: bool
+    """float32 makes this call, too."""
+
+    @property
+    def where(self) -> str:
+        """The operator with its module and line."""
+        module = f" of {module_name(self.modules[0])}" if self.modules else ""
+        return f"{self.operator}{module}{self.at}"
+
+
+class UnexplainedError(ErrorFinding):
+    @property
+    def sentence(self) -> str:
+        told = f"{self.where} has an error of {_share(self.error)} in {self.dtype}"
+        return f"{told}, where its inputs and the dtype explain {_share(self.explained_error)}"
+
+    @property
+    def evidence(self) -> list[str]:
+        told = [
+            f"the relative error of the {self.phase} pass's values at step {self.step}, against float32 with the same "
+            "weights and batch; with every result rounded to the dtype as the training rounds it, float32 has no more "
+            "than what is explained"
+        ]
+        if self.is_in_both:
+            return told
+        return [*told, "float32 does not make this call at all: the code takes another way in half precision"]
+
+
+class NoDigitsLeft(ErrorFinding):
+    @property
+    def sentence(self) -> str:
+        return f"no digit of what {self.where} returns is right in {self.dtype}"
+
+    @property
+    def evidence(self) -> list[str]:
+        if not math.isfinite(self.error):
+            return [f"inf or NaN is in it at step {self.step}, where float32 has finite numbers"]
+        return [
+            f"its relative error at step {self.step} is {_share(self.error)}; float32's own rounding leaves "
+            f"{_share(self.float32_error)} in it",
+            "each operator is as exact as the dtype allows: the digits went when close numbers were subtracted, or "
+            "when a large number that is only known to its last digit went through a function of small differences",
+        ]
+
+
+def _share(error: float) -> str:
+    """A relative error in percent."""
+    return f"{number(100 * error)} %" if math.isfinite(error) else str(error)
+
+
+def examine_numerics(patient: Patient) -> list[ErrorFinding]:
     """Look into the magnitudes of a few steps in float32, and compare a step in the two dtypes: the first one, and one
     after a few steps if nothing is found in that.
 
@@ -45,7 +138,7 @@ def examine_numerics(patient: Patient) -> list[DoctorFinding]:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := patient.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
-    findings: list[DoctorFinding] = []
+    findings: list[ErrorFinding] = []
     for num_before in (0, _STEPS_BEFORE):
         if findings or patient.seconds_left <= 0:
             break
@@ -53,18 +146,18 @@ def examine_numerics(patient: Patient) -> list[DoctorFinding]:
     return findings
 
 
-def _findings(patient: Patient, sides: SideBySide) -> Iterator[DoctorFinding]:
-    for number in range(_MOST_FINDINGS):
+def _findings(patient: Patient, sides: SideBySide) -> Iterator[ErrorFinding]:
+    for turn in range(_MOST_FINDINGS):
         calls = sides.compared()
-        if number == 0:
+        if turn == 0:
             patient.facts["numerics/error_growth"] = growth(calls)
         unexplained = next((one for one in calls if sides.is_unexplained(one)), None)
         lost = next((one for one in calls if one.has_lost_all_digits), None)
-        if number == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
-            yield _finding(patient, sides, lost, "no_digits_left")
+        if turn == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
+            yield _finding(patient, sides, lost, NoDigitsLeft)
         if unexplained is None or patient.seconds_left <= 0:
             return
-        yield _finding(patient, sides, unexplained, "unexplained_error")
+        yield _finding(patient, sides, unexplained, UnexplainedError)
         if sides.culprit(unexplained) is not unexplained.own:
             return  # nothing tells which of the errors after it are its own
         sides.take_as_known(unexplained)
@@ -79,8 +172,8 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
         {
             "module": one.own.call.module or "",
             "operator": one.own.call.operator,
-            "error": written(one.error),
-            "explained": written(one.explained),
+            "error": one.error,
+            "explained": one.explained,
         }
         for one in ends[::step]
     ]
@@ -90,25 +183,21 @@ def _is_before(one: ComparedCall, other: ComparedCall) -> bool:
     return one.own.call.index < other.own.call.index
 
 
-def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str) -> DoctorFinding:
+def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: type[ErrorFinding]) -> ErrorFinding:
     culprit = sides.culprit(call)
     own = culprit.call
     change, proof = _change(patient, sides, call, culprit)
-    return DoctorFinding(
-        complaint="numerics",
-        kind=kind,
+    return kind(
         modules=[] if own.module is None else [own.module],
         operator=own.operator,
         place=own.place,
-        evidence={
-            "phase": own.phase,
-            "step": sides.state.step + 1,
-            "dtype": _name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
-            "error": written(call.error),
-            "explained_error": written(call.explained),
-            "float32_error": written(call.determined),
-            "is_in_both": culprit is call.own,
-        },
+        phase=own.phase,
+        step=sides.state.step + 1,
+        dtype=dtype_name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
+        error=call.error,
+        explained_error=call.explained,
+        float32_error=call.determined,
+        is_in_both=culprit is call.own,
         change=change,
         proof=proof,
     )
@@ -116,7 +205,7 @@ def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str)
 
 def _change(
     patient: Patient, sides: SideBySide, call: ComparedCall, culprit: RecordedCall
-) -> tuple[Change, dict[str, object]]:
+) -> tuple[Change, TriedInFloat32 | None]:
     """The change that lets the culprit compute in float32, tried if an override can make it.
 
     Where it does not help, its inputs had lost the digits already: the modules before it are kept in float32 as well.
@@ -124,36 +213,27 @@ def _change(
     precision, module = patient.config.precision, culprit.call.module
     if not precision.autocast or not module:
         device = patient.device.type
-        return Change(code=f'with torch.autocast("{device}", enabled=False): ...  # on .float() tensors'), {}
+        return Change(code=f'with torch.autocast("{device}", enabled=False): ...  # on .float() tensors'), None
     limit = NO_DIGIT if call.has_lost_all_digits else max(ROUNDINGS * call.explained, call.error / 10)
-    kept = [*precision.fp32_modules, module]
-    proof: dict[str, object] = {}
-    for before in (None, *sides.modules_before(culprit)[:_MOST_BEFORE]):
-        kept = kept if before is None else [*kept, before]
+    kept, proof = [module], None
+    for before in ([], *([one] for one in sides.modules_before(culprit)[:_MOST_BEFORE])):
+        kept += before
         try:
-            mended = recorded_from(patient.replay(fp32_modules=kept), sides.state)
+            mended = recorded_from(patient.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-            return Change(overrides=[override(kept)]), {"mends": False, "raised": type(error).__name__}
-        after = error_at(call.own.key, mended, sides.exact)
-        proof = {"mends": after is not None and after < limit, "error": None if after is None else written(after)}
-        if proof["mends"] or patient.seconds_left <= 0:
+            proof = TriedInFloat32(mends=False, raised=type(error).__name__)
             break
-    return Change(overrides=[override(kept)]), proof
+        after = error_at(call.own.key, mended, sides.exact)
+        proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
+        if proof.mends or patient.seconds_left <= 0:
+            break
+    return Change(overrides=[kept_in_float32(precision, kept)]), proof
 
 
 def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall]) -> float | None:
     """The relative error of one call; None where the two steps do not have it in common."""
     pair = next((pair for pair in matched(own, exact) if pair[0].key == key), None)
     return None if pair is None else relative_error(pair[0].results, pair[1].results)
-
-
-def override(modules: Sequence[str]) -> str:
-    """The override that keeps modules in float32."""
-    return f"precision.fp32_modules=[{','.join(modules)}]"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def baseline_magnitudes(patient: Patient) -> RunNumerics:

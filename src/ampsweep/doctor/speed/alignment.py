@@ -1,16 +1,16 @@
 """Sizes of matrices that a device's fast units do not take whole, and what padding them would save."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
 from torch import Tensor
 
 from ampsweep.doctor.speed.device_rates import random_values
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.doctor.speed.trials import Arguments, tried
-from ampsweep.record.diagnosis import DoctorFinding
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -24,7 +24,23 @@ _MIN_GAIN: Final = 0.1
 _TRIAL_S: Final = 1.5
 
 
-def unaligned_sizes(measured: MeasuredSteps) -> list[DoctorFinding]:
+@dataclass(frozen=True, kw_only=True)
+class UnalignedSizes(SpeedFinding):
+    template = "Matrices{inside} have sizes that the device's fast units do not take whole"
+    remedy = "round the sizes up"
+    gain_ms: float
+    own_ms: float
+    sizes: list[int]
+    padded_sizes: list[int]
+
+    @property
+    def evidence(self) -> list[str]:
+        padding = ", ".join(f"{own} to {new}" for own, new in zip(self.sizes, self.padded_sizes, strict=True))
+        gain = "the same products took {gain_ms} less than their {own_ms}, in a step of {step_ms}"
+        return [self.told(f"padded ({padding}), {gain}")]
+
+
+def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
     """Find matrix products in half precision that take less time with sizes rounded up to multiples of 8 or more."""
     wanted = [
         one
@@ -47,15 +63,13 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[DoctorFinding]:
     ]
     return [
         measured.finding(
-            "unaligned_sizes",
+            UnalignedSizes,
             spot,
-            {
-                "gain_ms": spot.ms,
-                "own_ms": sum(one.ms for one in spot.calls),
-                "sizes": [str(size) for size in _sizes(spot.calls)],
-                "padded_sizes": [str(rounded_up(size)) for size in _sizes(spot.calls)],
-            },
             _overrides(measured.patient.config.model, _sizes(spot.calls)),
+            gain_ms=spot.ms,
+            own_ms=sum(one.ms for one in spot.calls),
+            sizes=_sizes(spot.calls),
+            padded_sizes=[rounded_up(size) for size in _sizes(spot.calls)],
         )
         for spot in spots(gains)
         if measured.share_pct(spot.ms) >= _MIN_COST_PCT

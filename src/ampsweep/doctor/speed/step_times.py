@@ -66,7 +66,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def times_in_turn(
-    steps: Sequence[Callable[[], None]], moments: Moments, *, seconds: float, warmup: int = 2
+    steps: Sequence[Callable[[], object]], moments: Moments, *, seconds: float, warmup: int = 2
 ) -> list[StepTimes]:
     """Time several kinds of steps in turn, in blocks of about 30 ms, for so many seconds after a warm-up.
 
@@ -86,7 +86,7 @@ def times_in_turn(
     return [StepTimes(tuple(times)) for times in found]
 
 
-def _warmed_up(step: Callable[[], None], moments: Moments, num_steps: int) -> float:
+def _warmed_up(step: Callable[[], object], moments: Moments, num_steps: int) -> float:
     ms = _block_ms(step, 1, moments)
     for _ in range(num_steps - 1):
         if ms < _LONG_MS:
@@ -94,7 +94,7 @@ def _warmed_up(step: Callable[[], None], moments: Moments, num_steps: int) -> fl
     return ms
 
 
-def _block_ms(step: Callable[[], None], count: int, moments: Moments) -> float:
+def _block_ms(step: Callable[[], object], count: int, moments: Moments) -> float:
     moments.wait()
     start = moments.now()
     for _ in range(count):

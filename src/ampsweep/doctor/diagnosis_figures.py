@@ -1,11 +1,10 @@
 """The figures of a diagnosis: the error's growth through the net, and the loss beside that in float32."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ampsweep.analysis.headroom import layer_text
-from ampsweep.record.diagnosis import Diagnosis
+from ampsweep.doctor.diagnosis import Diagnosis
 from ampsweep.report.figure import Axis, Figure, Scatter
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour
 
@@ -16,19 +15,17 @@ LOSSES: Final = "loss/steps"
 """The fact with a point for each step: `step`, the loss of the training (`own`) and that in float32 (`baseline`)."""
 _BASELINE: Final = "fp32"
 
-Point = Mapping[str, Any]
-
 
 def error_growth(of: Diagnosis) -> Figure | None:
     """The error of each operator's result through the net; None where it was not measured."""
-    points = _points(of, ERROR_GROWTH)
+    points: Any = of.facts.get(ERROR_GROWTH)
     if not points:
         return None
-    texts = [f"{layer_text(str(one.get('module') or ''))}: {one.get('operator') or '?'}" for one in points]
+    texts = [f"{layer_text(one['module'])}: {one['operator']}" for one in points]
     places = list(range(1, len(points) + 1))
-    infinite = next((text for text, one in zip(texts, points, strict=True) if _is_infinite(one.get("error"))), None)
+    infinite = next((text for text, one in zip(texts, points, strict=True) if not math.isfinite(one["error"])), None)
     remark = f"From {infinite} on there are values that are not finite, which are not drawn."
-    explained, own = ([_figure(one.get(key)) or None for one in points] for key in ("explained", "error"))
+    explained, own = ([_finite(one[key]) or None for one in points] for key in ("explained", "error"))
     return Figure(
         key="error-growth",
         title="Growth of the error through the net",
@@ -54,17 +51,16 @@ def error_growth(of: Diagnosis) -> Figure | None:
 
 def losses(of: Diagnosis) -> Figure | None:
     """The loss of each step beside that in float32; None where it was not measured."""
-    points = _points(of, LOSSES)
+    points: Any = of.facts.get(LOSSES)
     if not points:
         return None
-    steps = [_figure(one.get("step")) for one in points]
     lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
-    known = [value for _, key, *_ in lines for one in points if (value := _figure(one.get(key))) is not None]
+    known = [value for _, key, *_ in lines for one in points if (value := _finite(one[key])) is not None]
     wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
     remarks = [
-        f"The loss of {arm} is {one.get(key)} from step {one.get('step')} on."
+        f"The loss of {arm} is {one[key]} from step {one['step']} on."
         for arm, key, *_ in reversed(lines)
-        if (one := next((one for one in points if _is_infinite(one.get(key))), None)) is not None
+        if (one := next((one for one in points if not math.isfinite(one[key])), None)) is not None
     ]
     return Figure(
         key="losses",
@@ -73,8 +69,8 @@ def losses(of: Diagnosis) -> Figure | None:
         marks=[
             Scatter(
                 name=arm,
-                x=steps,
-                y=[_figure(one.get(key)) for one in points],
+                x=[one["step"] for one in points],
+                y=[_finite(one[key]) for one in points],
                 colour=colour,
                 line=2,
                 dash=dash,
@@ -90,19 +86,8 @@ def losses(of: Diagnosis) -> Figure | None:
     )
 
 
-def _points(of: Diagnosis, key: str) -> list[Point]:
-    found = of.facts.get(key)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
-def _figure(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
-
-
-def _is_infinite(value: Any) -> bool:
-    """Tell whether a value is one that is not finite, by its name or as a number."""
-    return value in ("inf", "-inf", "nan") or (isinstance(value, float) and not math.isfinite(value))
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _colour(of: Diagnosis) -> str:
