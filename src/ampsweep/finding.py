@@ -23,7 +23,7 @@ class Finding(ABC):
     @classmethod
     def kind(cls) -> str:
         """The name of the class as data: `NotCompleted` is `not_completed`."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def as_data(value: Any) -> Any:

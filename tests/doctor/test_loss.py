@@ -15,7 +15,7 @@ from ampsweep.config.identity import config_hash
 from ampsweep.doctor.loss.causes import CoarseRounding
 from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
-from ampsweep.doctor.loss.fault import Judge, Tolerance, Tolerances
+from ampsweep.doctor.loss.fault import Judge, Tolerance
 from ampsweep.doctor.loss.findings import FaultSigns
 from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.isolation import measure_alone
@@ -225,7 +225,7 @@ def step(number, loss=1.0, scale=None, is_skipped=False, nonfinite=()):
 def judge(losses, skipping=None, spread=1e-3):
     tolerance = Tolerance(tuple(tuple(loss + one * spread for loss in losses) for one in (-1, 0, 1)))
     baseline = [step(number, loss) for number, loss in enumerate(losses, start=1)]
-    return Judge(baseline, 1.0, Tolerances(lambda: tolerance), lambda skipped: skipping or losses)
+    return Judge(baseline, 1.0, lambda: tolerance, lambda skipped: skipping or losses)
 
 
 def test_first_skips_are_no_fault():

@@ -14,11 +14,12 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build
+from ampsweep.training.build.built import Built, build
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import in_parts, load_parts
 from ampsweep.training.random_state import restore_rng_state, rng_state
 from ampsweep.training.resume import resume
+from ampsweep.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,18 @@ class KeptBatches:
         return resident(self._data)
 
 
+def assembled(
+    config: Config, device: torch.device, data: Data, checkpoint: FoundCheckpoint | None, *, may_watch: bool = False
+) -> tuple[Built, Trainer]:
+    """The parts of a training and its trainer, standing before the first step, or after that of a checkpoint."""
+    built = build(config, device, data)
+    trainer = assemble_trainer(config, built, device, may_watch=may_watch)
+    if checkpoint is not None:
+        resume(trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+    trainer.model.train()
+    return built, trainer
+
+
 _UNCOLLECTED_BYTES: Final = 2**28
 """Bytes of parameters of earlier replays that may lie about before they are collected."""
 
@@ -104,6 +117,7 @@ class Replay:
     Args:
         data: the data of the training, which several replays may share.
         checkpoint: the state to begin with; None: that of the first step.
+        may_watch: `numerics.watch` counts.
 
     Raises:
         UserError: a part refuses its settings.
@@ -114,19 +128,21 @@ class Replay:
     that their model stays until then."""
 
     def __init__(
-        self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None
+        self,
+        config: Config,
+        device: torch.device,
+        data: KeptBatches,
+        checkpoint: FoundCheckpoint | None = None,
+        *,
+        may_watch: bool = False,
     ) -> None:
         if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
             gc.collect()
             Replay._uncollected_bytes = 0
         self.config, self.device, self.data = config, device, data
-        self.built = build(config, device, data)
-        self.trainer = assemble_trainer(config, self.built, device)
-        if checkpoint is not None:
-            resume(self.trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+        self.built, self.trainer = assembled(config, device, data, checkpoint, may_watch=may_watch)
         self.built.precision.scale()  # which a scaler makes when it is first asked: each step calls the same operators
         self.model = self.trainer.model
-        self.model.train()
         Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
         self._nonfinite: list[str] = []
         self._reached: dict[str, None] = {}

@@ -46,7 +46,7 @@ def takes_shift(patient: Patient, exponential: Call) -> bool:
             return func(args[0] - args[0].detach().amax(-1, keepdim=True), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
-    with watched_calls(replay.model, on_call):
+    with watched_calls(replay, on_call):
         shifted = replay.step().loss
     return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
 

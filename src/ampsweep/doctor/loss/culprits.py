@@ -275,7 +275,7 @@ class CulpritSearch:
                 seen[call] = None
             return func(*args, **kwargs)
 
-        with watched_calls(replay.replay.model, on_call):
+        with watched_calls(replay.replay, on_call):
             replay.step()
         first = next((one.call for one in self._origins if one.call.module == name), None)
         if first is None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
@@ -43,7 +44,7 @@ class ModuleErrors:
     def _as_in_arm(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Cast what a module gets in float32 to the dtypes that it gets in the other precision."""
         dtypes = iter(self._input_dtypes.get(name, ()))
-        return cast_in(args, dtypes), cast_in(kwargs, dtypes)
+        return _cast_in(args, dtypes), _cast_in(kwargs, dtypes)
 
     def excess(self, name: str) -> float:
         """Compute how much larger a module's error is than those of the modules within it, and than the dtype's."""
@@ -91,16 +92,14 @@ def measure_alone(
     return found
 
 
-def cast_in(value: Any, dtypes: Iterator[torch.dtype]) -> Any:
+def _cast_in(value: Any, dtypes: Iterator[torch.dtype]) -> Any:
     """Cast the floating-point tensors in nested tuples, lists and dicts to dtypes given in their order."""
-    if isinstance(value, Tensor):
-        dtype = next(dtypes, value.dtype)
-        return value.to(dtype) if value.is_floating_point() and dtype.is_floating_point else value
-    if type(value) in (tuple, list):
-        return type(value)(cast_in(one, dtypes) for one in value)
-    if type(value) is dict:
-        return {key: cast_in(one, dtypes) for key, one in value.items()}
-    return value
+
+    def cast(tensor: Tensor) -> Tensor:
+        dtype = next(dtypes, tensor.dtype)
+        return tensor.to(dtype) if tensor.is_floating_point() and dtype.is_floating_point else tensor
+
+    return tree_map_only(Tensor, cast, value)
 
 
 def _is_within(inner: str, outer: str) -> bool:

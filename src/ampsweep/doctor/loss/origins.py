@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
@@ -256,13 +257,7 @@ def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 
 
 def _wide(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.float() if value.is_floating_point() else value
-    if isinstance(value, list | tuple):
-        return type(value)([_wide(one) for one in value])
-    if isinstance(value, dict):
-        return {key: _wide(one) for key, one in value.items()}
-    return value
+    return tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, value)
 
 
 def is_beyond(value: float, format_name: str) -> bool:

@@ -70,7 +70,7 @@ class VariantReplay:
 
     def step(self) -> TakenStep:
         """Take the next step."""
-        with calls_in_float32(self.replay.model, self._calls, self.replay.device.type):
+        with calls_in_float32(self.replay, self._calls):
             return self.replay.step()
 
 

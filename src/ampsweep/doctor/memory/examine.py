@@ -4,21 +4,32 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
 from ampsweep.doctor.diagnosis import Change, dtype_name
-from ampsweep.doctor.memory.findings import CastAgain, LargeLoss, MemoryFinding, ResidentData, TemporariesOfTheUpdate
-from ampsweep.doctor.memory.left_behind import left_behind
+from ampsweep.doctor.memory.findings import (
+    CastAgain,
+    GrowsFromStepToStep,
+    GrowthAgain,
+    KeptByAModule,
+    LargeLoss,
+    MemoryFinding,
+    ResidentData,
+    TemporariesOfTheUpdate,
+)
 from ampsweep.doctor.memory.state import STATE, unshrinkable
-from ampsweep.doctor.memory.traced import Held, TracedMemory, trace_memory, with_precision
+from ampsweep.doctor.memory.traced import Held, TracedMemory, holders, trace_memory, with_precision
 from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, saved_pct, tried
 from ampsweep.doctor.memory.wide_activations import CAUSES, wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.text import one_line
+from ampsweep.training.trainer import Trainer
 
+_MIN_GROWTH_SHARE: Final = 0.01
 _MIN_WIDE_PCT: Final = 12.0
 """Less in float32 than this share of the peak cannot save enough: half of it is what a change may save, and what its
 gradients take."""
@@ -43,7 +54,7 @@ def examine_memory(patient: Patient) -> list[MemoryFinding]:
         raise NotExaminedError(f"its step cannot be traced: {one_line(error)}") from error
     _tell(patient, own, baseline)
     findings = [
-        *left_behind(patient, own),
+        *_left_behind(patient, own),
         *_wide(patient, own),
         *_cast_again(patient, own),
         *_loss(patient, own),
@@ -62,6 +73,57 @@ def _tell(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> None:
     patient.facts |= {"memory/own_peak_bytes": own.peak_bytes, "memory/baseline_peak_bytes": baseline.peak_bytes}
     for name, memory in (("own", own), ("baseline", baseline)):
         patient.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
+
+
+def _left_behind(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
+    """Find what modules or the task keep: memory that grows with each step, or tensors that nothing needs."""
+    grows = own.growth_bytes >= _MIN_GROWTH_SHARE * own.peak_bytes
+    stale = [held for held in own.held if held.is_stale]
+    kept_bytes = max(sum(held.num_bytes for held in stale), *own.holders.values(), 0)
+    if not grows and pct(kept_bytes, own.peak_bytes) < MIN_COST_PCT:
+        return
+    name, gain, changed = _best_drop(patient, own, grows=grows)
+    if changed is None and not grows:
+        return
+    proof = compared(own, changed)
+    if grows and changed is not None and proof is not None:
+        mends = changed.growth_bytes < own.growth_bytes / 10
+        proof = GrowthAgain(**vars(proof) | {"mends": mends}, growth_bytes=changed.growth_bytes)
+    made_in = [*by_module(stale)][:MOST_CAUSES]
+    owner, _, attribute = (name or "").rpartition(".")
+    kind = GrowsFromStepToStep if grows else KeptByAModule
+    yield kind(
+        cost_pct=pct(own.growth_bytes if grows else gain, own.peak_bytes),
+        modules=[owner] if name is not None and not name.startswith("task.") else made_in,
+        place=place(stale),
+        attribute=name,
+        growth_bytes=own.growth_bytes,
+        kept_bytes=kept_bytes,
+        made_in=made_in,
+        change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
+        proof=proof,
+    )
+
+
+def _best_drop(patient: Patient, own: TracedMemory, *, grows: bool) -> tuple[str | None, int, TracedMemory | None]:
+    """The attribute without whose tensors most is gained, the bytes, and the trace without them."""
+    best: tuple[str | None, int, TracedMemory | None] = None, 0, None
+    for name in sorted(own.holders, key=lambda one: -own.holders[one])[:MOST_CAUSES]:
+        drop = partial(_drop, name)
+        trial = tried(patient, after_forward=None if grows else drop, between_steps=drop)
+        if trial is None:
+            continue
+        gain = own.growth_bytes - trial.growth_bytes if grows else own.peak_bytes - trial.peak_bytes
+        if pct(gain, own.peak_bytes) >= (0 if grows else MIN_COST_PCT) and gain > best[1]:
+            best = name, gain, trial
+    return best
+
+
+def _drop(name: str, trainer: Trainer) -> None:
+    """Drop what an attribute holds."""
+    for holder in holders(trainer):
+        if holder.name == name:
+            holder.clear()
 
 
 def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:

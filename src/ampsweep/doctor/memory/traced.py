@@ -14,15 +14,14 @@ from torch import Tensor
 from ampsweep.config.schema import Config
 from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, Phase, observe
 from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
 from ampsweep.tracing.step import Trace, trace_step
-from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
-from ampsweep.training.resume import resume
+from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
 
 _NUM_STEPS: Final = 2
@@ -97,11 +96,7 @@ def trace_memory(
     config = config or patient.config
     is_same = config.data == patient.config.data
     data = patient.data if is_same else build_data(config, patient.device)
-    built = build(config, patient.device, data)
-    trainer = assemble_trainer(config, built, patient.device)
-    if patient.checkpoint is not None:
-        resume(trainer, patient.checkpoint)
-    trainer.model.train()
+    built, trainer = assembled(config, patient.device, data, patient.checkpoint)
     functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
     seen = _Seen(TensorOrigins(trainer.model, trainer.optimizers.values(), functions))
     resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import torch
-from torch.optim import Optimizer
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import (
@@ -20,15 +19,16 @@ from ampsweep.doctor.diagnosis import (
     module_name,
 )
 from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide, recorded_from
 from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
-from ampsweep.precision import Precision
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.text import number
 from ampsweep.tracing.calls import Phase
 from ampsweep.tracing.lowered_layers import note_lowered_layers
+from ampsweep.training.watched import WatchedTrainer
 
 _MOST_FINDINGS: Final = 3
 _STEPS_BEFORE: Final = 3
@@ -133,7 +133,7 @@ def examine_numerics(patient: Patient) -> list[ErrorFinding]:
     """
     if (error := patient.baseline_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error in float32, too ({type(error).__name__})")
-    patient.numerics = baseline_magnitudes(patient)
+    patient.numerics = _baseline_magnitudes(patient)
     if patient.is_baseline:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := patient.own_steps.error) is not None:
@@ -236,30 +236,28 @@ def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall
     return None if pair is None else relative_error(pair[0].results, pair[1].results)
 
 
-def baseline_magnitudes(patient: Patient) -> RunNumerics:
+def _baseline_magnitudes(patient: Patient) -> RunNumerics:
     """Look into a few of the first steps in float32."""
-    replay = patient.baseline()
-    began_at = replay.trainer.step
-    watch = NumericsWatch(
-        replay.model,
-        replay.built.precision,
-        Looks(None, _MAGNITUDE_STEPS[-1]),
-        is_compiled=patient.config.trainer.compile,
+    numerics = replace(patient.config.numerics, watch=True)
+    config = replace(patient.config, precision=PRECISION_MODES["fp32"], numerics=numerics)
+    replay = Replay(config, patient.device, patient.data, patient.checkpoint, may_watch=True)
+    trainer, began_at = replay.trainer, replay.trainer.step
+    assert isinstance(trainer, WatchedTrainer)
+    looks = Looks(None, _MAGNITUDE_STEPS[-1])
+    trainer.watch = watch = NumericsWatch(  # a new one: that of a checkpoint knows the run's own values
+        replay.model, replay.built.precision, looks, is_compiled=config.trainer.compile
     )
-    with _seeing_gradients(replay.built.precision, watch):
-        while replay.trainer.step - began_at < _MAGNITUDE_STEPS[-1] and (
-            not watch.numerics().steps or patient.seconds_left > 0
-        ):
-            if replay.trainer.step - began_at + 1 not in _MAGNITUDE_STEPS:
-                replay.step()
-                continue
-            replay.read_ahead()
-            with watch.look():
-                replay.step()
-            watch.read(replay.trainer.step)
-    numerics = watch.numerics()
-    numerics.outside = _outside_autocast(patient)
-    return numerics
+    for step in range(1, _MAGNITUDE_STEPS[-1] + 1):
+        if watch.numerics().steps and patient.seconds_left <= 0:
+            break
+        replay.read_ahead()
+        with watch.look() if step in _MAGNITUDE_STEPS else nullcontext():
+            replay.step()
+        if step in _MAGNITUDE_STEPS:
+            watch.read(began_at + step)
+    found = watch.numerics()
+    found.outside = _outside_autocast(patient)
+    return found
 
 
 def _outside_autocast(patient: Patient) -> list[str]:
@@ -271,34 +269,3 @@ def _outside_autocast(patient: Patient) -> list[str]:
     with note_lowered_layers(replay.model, torch.bfloat16) as noted:
         replay.step()
     return sorted(noted.outside)
-
-
-@contextmanager
-def _seeing_gradients(precision: Precision, watch: NumericsWatch) -> Iterator[None]:
-    """Show the gradients that an optimizer is about to use to the watch, before they are clipped."""
-    unscale_, step = precision.unscale_, precision.step
-    seen: set[Optimizer] = set()
-
-    def see(optimizer: Optimizer) -> None:
-        if watch.is_looking and optimizer not in seen:
-            watch.see_gradients(optimizer)
-            seen.add(optimizer)
-
-    def unscale_seen(optimizer: Optimizer) -> None:
-        see(optimizer)
-        unscale_(optimizer)
-
-    def step_seen(optimizer: Optimizer) -> None:
-        see(optimizer)
-        seen.discard(optimizer)
-        if watch.is_looking:
-            watch.before_update(optimizer)
-        step(optimizer)
-        if watch.is_looking:
-            watch.after_update(is_applied=True)
-
-    precision.unscale_, precision.step = unscale_seen, step_seen  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        precision.unscale_, precision.step = unscale_, step  # type: ignore[method-assign]

@@ -1,11 +1,12 @@
 """Steps with too little work: for what launching an operator costs, or for what the device could do at once."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -16,7 +17,7 @@ from ampsweep.analysis.step_limits import (
     MIN_US_PER_OPERATOR_CPU,
 )
 from ampsweep.doctor.diagnosis import Change
-from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
+from ampsweep.doctor.speed.bare_training import doubled, halved
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
 from ampsweep.text import percent
@@ -110,9 +111,9 @@ def small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
     if patient.seconds_left < 12 * step_s:
         return []
     try:
-        sizes = {0.5: halved(training.batches), 1.0: training.batches, 2.0: doubled(training.batches)}
+        sizes = (halved(training.batches), training.batches, doubled(training.batches))
         times = times_in_turn(
-            [_fed_step(training, batches) for batches in sizes.values()],
+            [partial(training.step_on, batches) for batches in sizes],
             moments,
             seconds=min(_SECONDS, patient.seconds_left / 4),
             warmup=1,
@@ -190,11 +191,3 @@ def _busiest(measured: MeasuredSteps) -> tuple[list[str], str | None, float | No
         return [], None, None
     places = Counter(one.call.place for one in calls if one.call.module == name and one.call.place is not None)
     return [name], places.most_common(1)[0][0] if places else None, 100 * count / len(calls)
-
-
-def _fed_step(training: BareTraining, batches: Sequence[Any]) -> Callable[[], None]:
-    def step() -> None:
-        with training.fed(batches):
-            training.step()
-
-    return step

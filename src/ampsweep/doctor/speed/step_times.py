@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+import numpy as np
+
 from ampsweep.monitors.step_clock import Moments
 
 _BLOCK_MS: Final = 30.0
@@ -36,7 +38,7 @@ class StepTimes:
     @property
     def spread_pct(self) -> float:
         """Half the range of the middle half of the times, in percent of the median."""
-        low, high = quartiles(self.ms)
+        low, high = _quartiles(self.ms)
         return 50 * (high - low) / self.median_ms
 
 
@@ -54,15 +56,13 @@ class Ratio:
     def of(above: StepTimes, below: StepTimes) -> "Ratio":
         """The times of `above` over those of `below`, round by round."""
         quotients = [one / other for one, other in zip(above.ms, below.ms, strict=True)]
-        return Ratio(statistics.median(quotients), *quartiles(quotients))
+        return Ratio(statistics.median(quotients), *_quartiles(quotients))
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile, interpolated linearly between values; of a single value it itself."""
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper quartile, interpolated linearly between values."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)
 
 
 def times_in_turn(

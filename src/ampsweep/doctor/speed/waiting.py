@@ -137,12 +137,12 @@ def data_wait(measured: MeasuredSteps) -> list[DataBound]:
     data = _WatchedData(patient.data)
     waits, steps = list[float](), list[float]()
     end_s = monotonic() + min(_READING_S, max(patient.seconds_left, 0.0))
-    with sampled() as data.samples, training.reading(data, patient.data.next_unread) as wait_s:
+    with sampled() as data.samples, training.on(data, patient.data.next_unread):
         for number in range(_SETTLING_STEPS + _MAX_STEPS):
-            began_s = perf_counter()
+            began_s, waited_s = perf_counter(), training.data_wait_s
             training.step()
             moments.wait()
-            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * wait_s()
+            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * (training.data_wait_s - waited_s)
             if number >= _SETTLING_STEPS or monotonic() > end_s:
                 steps.append(ms)
                 waits.append(wait_ms)

@@ -37,25 +37,28 @@ _Remedies = list[tuple[CallIdentity, Remedy]]
 
 
 def examine_types(patient: Patient) -> list[TypesFinding]:
-    """Find the calls that stop a training although it runs in float32, and the casts with which it goes on."""
+    """Find the calls that stop a training although it runs in float32, and the casts with which it goes on.
+
+    Raises:
+        NotExaminedError: it stops in float32, too.
+    """
     if patient.is_baseline:
         return []
-    num_steps = len(patient.own_steps.steps)
-    error = patient.own_steps.error
-    if error is None:
-        num_steps = min(1, num_steps)
-        error = _run(patient, num_steps, evaluates=True).error
-        if error is None:
-            return []
-    else:
-        num_steps += 1
-    _require_baseline(patient, num_steps, evaluates=patient.own_steps.error is None)
+    own, baseline = patient.own_steps, patient.baseline_steps
+    num_steps = min(1, len(own.steps)) if own.error is None else len(own.steps) + 1
+    if own.error is None and _error(patient, num_steps) is None:
+        return []
+    error = baseline.error if len(baseline.steps) < num_steps else None
+    if error is None and own.error is None:
+        error = _error(patient, num_steps, PRECISION_MODES["fp32"])
+    if error is not None:
+        raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
     return _findings(patient, num_steps)
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """The end of a watched replay."""
+class WatchedSteps:
+    """The end of a replay."""
 
     error: Exception | None
     failed: FailedCall | None = None
@@ -77,39 +80,24 @@ class _Outcome:
         return 1 if self.step is None else self.step.number + (self.stage == "training")
 
 
-def _require_baseline(patient: Patient, num_steps: int, *, evaluates: bool) -> None:
-    """Raise unless the training takes these steps in float32.
-
-    Raises:
-        NotExaminedError: it stops there, too.
-    """
-    baseline = patient.baseline_steps
-    error = baseline.error if len(baseline.steps) < num_steps else None
-    if error is None and evaluates:
-        error = _run(patient, num_steps, PRECISION_MODES["fp32"], evaluates=True).error
-    if error is not None:
-        raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
-
-
-def _run(patient: Patient, num_steps: int, precision: PrecisionConfig | None = None, *, evaluates: bool) -> _Outcome:
-    """Take steps, and evaluate on two batches."""
+def _error(patient: Patient, num_steps: int, precision: PrecisionConfig | None = None) -> Exception | None:
+    """Take steps, and evaluate on two batches; return the error with which that ends."""
     try:
-        replay, step = patient.replay(precision), None
+        replay = patient.replay(precision)
         for _ in range(num_steps):
-            step = replay.step()
-        if evaluates:
-            _evaluate(replay)
+            replay.step()
+        _evaluate(replay)
     except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-        return _Outcome(error)
-    return _Outcome(None, step=step)
+        return error
+    return None
 
 
-def _run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> _Outcome:
+def run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> WatchedSteps:
     """Take steps with some operands cast, and evaluate on two batches."""
     try:
         replay = patient.replay()
     except Exception as error:  # noqa: BLE001  as above
-        return _Outcome(error, stage="building")
+        return WatchedSteps(error, stage="building")
     watch, step, stage = CallWatch(replay, remedies), None, "training"
     try:
         with watch.watching():
@@ -121,8 +109,8 @@ def _run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> _Outc
             _evaluate(replay)
     except Exception as error:  # noqa: BLE001  as above
         failed, module = watch.failure_of(error), _raised_in(error, replay)
-        return _Outcome(error, failed, step, stage, watch.cast_in, module)
-    return _Outcome(None, step=step, cast_in=watch.cast_in)
+        return WatchedSteps(error, failed, step, stage, watch.cast_in, module)
+    return WatchedSteps(None, step=step, cast_in=watch.cast_in)
 
 
 def _raised_in(error: Exception, replay: Replay) -> str | None:
@@ -146,9 +134,9 @@ def _next_batches(replay: Replay) -> range:
 
 def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
     """Mend one call after another until the training goes on, or stops for another reason."""
-    mended: list[tuple[_Outcome, int]] = []
+    mended: list[tuple[WatchedSteps, int]] = []
     remedies: _Remedies = []
-    outcome = _run_watched(patient, num_steps, remedies)
+    outcome = run_watched(patient, num_steps, remedies)
     while outcome.failed is not None and outcome.failed.fault is not None and len(mended) < _MOST_CALLS:
         if any(identity == outcome.failed.identity for identity, _ in remedies) or patient.seconds_left < 0:
             break
@@ -163,11 +151,11 @@ def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
     return findings
 
 
-def _best(patient: Patient, num_steps: int, remedies: _Remedies, failed: FailedCall) -> tuple[int, _Outcome]:
+def _best(patient: Patient, num_steps: int, remedies: _Remedies, failed: FailedCall) -> tuple[int, WatchedSteps]:
     """The number of the first remedy with which the training goes on; else of the first of all."""
-    first: _Outcome | None = None
+    first: WatchedSteps | None = None
     for number, remedy in enumerate(failed.remedies[:_MOST_REMEDIES]):
-        outcome = _run_watched(patient, num_steps, [*remedies, (failed.identity, remedy)])
+        outcome = run_watched(patient, num_steps, [*remedies, (failed.identity, remedy)])
         if outcome.error is None:
             return number, outcome
         first = first or outcome
@@ -183,9 +171,7 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     if precision.autocast:
         return []
     name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
-    return (
-        [f"precision={name}"] if _run(patient, num_steps, PRECISION_MODES[name], evaluates=True).error is None else []
-    )
+    return [f"precision={name}"] if _error(patient, num_steps, PRECISION_MODES[name]) is None else []
 
 
 _FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
@@ -195,7 +181,7 @@ _FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
 }
 
 
-def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, other: list[str]) -> WrongDtypes:
+def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: WatchedSteps, other: list[str]) -> WrongDtypes:
     failed = stopped.failed
     assert failed is not None
     assert failed.fault is not None
@@ -235,14 +221,14 @@ def _without_source(
     precision = patient.config.precision
     if precision.autocast and failed.module:
         kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
-        if _run(patient, 1, kept, evaluates=True).error is None:
+        if _error(patient, 1, kept) is None:
             return [kept_in_float32(precision, [failed.module])], None
     names = {one.place: one.source or one.name for one in failed.operands}
     casts = [f"{names.get(place, 'value')}.to({value})" for place, value in remedy.items()]
     return [], f"{failed.identity.function}: {', '.join(casts)}"
 
 
-def _stop(outcome: _Outcome, other: list[str]) -> StopsWithError:
+def _stop(outcome: WatchedSteps, other: list[str]) -> StopsWithError:
     """The finding of an error that no cast mends."""
     failed, error = outcome.failed, outcome.error
     assert error is not None
@@ -260,7 +246,7 @@ def _stop(outcome: _Outcome, other: list[str]) -> StopsWithError:
     )
 
 
-def _tried(patient: Patient, end: _Outcome) -> TriedCasts:
+def _tried(patient: Patient, end: WatchedSteps) -> TriedCasts:
     """The end of the replay with all casts applied."""
     if end.error is not None:
         return TriedCasts(mends=False, next_error=end.told_error)
