@@ -86,7 +86,7 @@ def test_the_set_is_the_smallest_by_brute_force():
     deep = ("model=custom", "model._target_=planted_loss.DeepNet", "+model.depth=3", "+model.culprits=[0,2]")
     case = LossCase(patient(*DATA, *deep, "precision=amp_fp16"))
     found = CulpritSearch(case).find()
-    modules = [name for name, _ in Variant().replay(case.patient).replay.model.named_modules() if name.count(".") == 2]
+    modules = [name for name, _ in Variant().replay(case.patient).model.named_modules() if name.count(".") == 2]
     assert len(modules) == 12
     assert len(found.kept) == 2
     assert found.kept in [pair for pair in combinations(modules, 2) if case.mends(Variant(kept=frozenset(pair)))]
@@ -164,7 +164,7 @@ def test_a_fault_is_examined_from_a_checkpoint_again_and_again(tmp_path):
     replay = Variant(kept=frozenset({"weigh"})).replay(one)
     for _ in range(3):
         replay.step()
-    take_checkpoint(replay.replay.trainer, tmp_path, config_hash(one.config), "custom", "amp_fp16")
+    take_checkpoint(replay.trainer, tmp_path, config_hash(one.config), "custom", "amp_fp16")
     later = one.starting_from(find_checkpoint(tmp_path))
     (found,) = examine_loss(later)
     assert (found.kind(), found.modules, found.signs.step) == ("exp_overflow", ["weigh"], 4)

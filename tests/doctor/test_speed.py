@@ -17,7 +17,6 @@ from ampsweep.doctor.speed.filling import gain_pct
 from ampsweep.doctor.speed.measured_steps import spots
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep, reads_device, timed_in_turn
-from ampsweep.doctor.speed.trials import Trial
 from ampsweep.doctor.speed.waiting import host_waits
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.calls import Call
@@ -188,11 +187,6 @@ def test_a_product_is_padded_in_its_layout():
     assert wide_right.stride() == (1, 16)
     assert torch.addmm(wide_bias, wide_left, wide_right).shape == (8, 16)
     assert unaligned([(7, 12), (12, 16)]) == [7, 12]
-
-
-def test_a_trial_that_saves_nothing_gains_nothing():
-    assert Trial(own_ms=2.0, other_ms=3.0).gain == 0.0
-    assert Trial(own_ms=4.0, other_ms=1.0).gain == 0.75
 
 
 def test_batches_of_other_sizes_have_the_same_items():

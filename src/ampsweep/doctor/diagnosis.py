@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any, ClassVar, Final
 
 from ampsweep.config.schema import COMPLAINTS, Complaint, PrecisionConfig
@@ -52,7 +53,7 @@ class TriedChange:
 class DoctorFinding(Finding):
     """One thing that is wrong with a training, or keeps it from gaining: a base of classes, one a kind.
 
-    Sentences name facts in braces, `{at}` for the line and `{inside}` for the modules.
+    Sentences name facts and other attributes in braces, as `{at}` for the line and `{inside}` for the modules.
     """
 
     severity: ClassVar[Severity] = "fault"
@@ -107,7 +108,6 @@ class DoctorFinding(Finding):
 
     @property
     def all_modules(self) -> str:
-        """The modules one after another."""
         return listed(map(module_name, self.modules), _MOST_MODULES)
 
     @property
@@ -121,9 +121,10 @@ class DoctorFinding(Finding):
         return found
 
     def told(self, template: str) -> str:
-        """A sentence with the facts that it names."""
-        facts = {name: fact_text(name, value) for name, value in self.facts.items()}
-        return template.format_map({**facts, "operator": self.operator, "at": self.at, "inside": self.inside})
+        """A sentence with what it names: facts with their units, else attributes."""
+        facts, names = self.facts, [name for _, name, _, _ in Formatter().parse(template) if name]
+        told = {name: fact_text(name, facts[name]) if name in facts else getattr(self, name) for name in names}
+        return template.format_map(told)
 
     def as_json(self) -> dict[str, Any]:
         """The facts and the sentences that follow from them."""

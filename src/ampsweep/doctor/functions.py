@@ -57,7 +57,6 @@ class FunctionMode(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Enclose the calls that are seen."""
         with ExitStack() as entered:
             entered.enter_context(_followed_backward(self))
             entered.enter_context(self)

@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ import torch
 from ampsweep.config.identity import config_hash
 from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.schema import Config, PrecisionConfig, component_name
-from ampsweep.doctor.replay import KeptBatches, Replay, TakenStep
+from ampsweep.doctor.replay import KeptBatches, Replay, TakenSteps, taken_steps
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.training.found_checkpoint import FoundCheckpoint, find_checkpoint
 from ampsweep.training.resume import take_checkpoint
@@ -27,15 +28,6 @@ _STEPS_BEFORE: Final = 2
 
 class NotExaminedError(Exception):
     """Raised by an examination that cannot say anything; its text is a clause on why."""
-
-
-@dataclass(frozen=True)
-class TakenSteps:
-    """The steps of a replay, up to the one after which nothing was left to see."""
-
-    steps: tuple[TakenStep, ...]
-    error: Exception | None = None
-    """The error that the step after the last one raised, such as one of two dtypes that do not fit; None: no error."""
 
 
 class Patient:
@@ -71,15 +63,10 @@ class Patient:
 
     def starting_from(self, checkpoint: FoundCheckpoint) -> "Patient":
         """The same training, examined from a checkpoint on; figures go where they went before."""
-        other = Patient(
-            self.config,
-            self.device,
-            self.data,
-            num_steps=self.num_steps,
-            deadline_s=self.deadline_s,
-            checkpoint=checkpoint,
-        )
-        other.facts, other.numerics = self.facts, self.numerics
+        other = copy(self)
+        other.checkpoint = checkpoint
+        for known in ("own_steps", "baseline_steps"):
+            vars(other).pop(known, None)
         return other
 
     @property
@@ -113,15 +100,7 @@ class Patient:
         return self._steps(self.baseline)
 
     def _steps(self, build: Callable[[], Replay]) -> TakenSteps:
-        steps: list[TakenStep] = []
-        try:
-            replay = build()
-            until_s = time.monotonic() + self.seconds_left * _SHARE
-            while len(steps) < self.num_steps and (not steps or time.monotonic() < until_s):
-                steps.append(replay.step())
-        except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-            return TakenSteps(tuple(steps), error)
-        return TakenSteps(tuple(steps))
+        return taken_steps(build, self.num_steps, time.monotonic() + self.seconds_left * _SHARE)
 
 
 def checkpoint_before_fault(patient: Patient, last_step: int, directory: Path) -> FoundCheckpoint | None:

@@ -2,7 +2,8 @@
 
 import copy
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -216,6 +217,27 @@ class Replay:
         order = [name for name in self._reached if name in own] + [name for name in own if name not in self._reached]
         self._nonfinite += [name for name in order if not own[name].isfinite().all()]
         self._step(optimizer)
+
+
+@dataclass(frozen=True)
+class TakenSteps:
+    """The steps of a replay, up to the one after which nothing was left to see."""
+
+    steps: tuple[TakenStep, ...]
+    error: Exception | None = None
+    """The error that the step after the last one raised, such as one of two dtypes that do not fit; None: no error."""
+
+
+def taken_steps(build: Callable[[], Replay], num_steps: int, end_s: float) -> TakenSteps:
+    """Take steps; fewer if one raises an error, or if `time.monotonic` comes to `end_s` after the first."""
+    steps: list[TakenStep] = []
+    try:
+        replay = build()
+        while len(steps) < num_steps and (not steps or time.monotonic() < end_s):
+            steps.append(replay.step())
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+        return TakenSteps(tuple(steps), error)
+    return TakenSteps(tuple(steps))
 
 
 def _note_reached(reached: dict[str, None], name: str, _: Tensor) -> None:

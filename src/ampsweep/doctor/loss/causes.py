@@ -40,7 +40,6 @@ class OriginFacts:
 
     @staticmethod
     def of(origin: NonfiniteOrigin) -> "OriginFacts":
-        """The facts of an origin."""
         call = origin.call
         return OriginFacts(
             phase=call.phase,

@@ -137,7 +137,6 @@ class Culprits:
 
     @property
     def modules(self) -> list[str]:
-        """Names of the modules."""
         return [one for one in self.kept if isinstance(one, str)]
 
 
@@ -157,7 +156,7 @@ def trace_fault(case: LossCase) -> OriginTracer:
     """
     assert case.fault is not None
     num_before = case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0
-    tracer = _traced(Variant(precision=case.precision).replay(case.patient).replay, num_before)
+    tracer = _traced(Variant(precision=case.precision).replay(case.patient), num_before)
     if any(not one.is_range for one in tracer.origins):
         meant = {one.site for one in _traced(case.patient.baseline(), num_before).origins}
         tracer.origins = [one for one in tracer.origins if one.site not in meant]
@@ -266,7 +265,7 @@ class CulpritSearch:
         case = self._case
         replay = Variant(precision=case.precision).replay(case.patient)
         name = culprit.module if isinstance(culprit, CalledFunction) else culprit
-        if name is not None and type(replay.replay.model.get_submodule(name)).__module__.startswith("torch."):
+        if name is not None and type(replay.model.get_submodule(name)).__module__.startswith("torch."):
             return []
         seen: dict[CalledFunction, None] = {}
 
@@ -275,7 +274,7 @@ class CulpritSearch:
                 seen[call] = None
             return func(*args, **kwargs)
 
-        with watched_calls(replay.replay, on_call):
+        with watched_calls(replay, on_call):
             replay.step()
         first = next((one.call for one in self._origins if one.call.module == name), None)
         if first is None:

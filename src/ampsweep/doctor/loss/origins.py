@@ -41,8 +41,6 @@ class NonfiniteOrigin:
     """The largest magnitude among its inputs."""
     divisor_zeros: int = 0
     """Zeros of the last tensor that it got."""
-    divisor_min_abs: float | None = None
-    """The smallest magnitude above zero of that tensor."""
     has_negative: bool = False
     """True if that tensor has numbers below zero."""
     float32_max_abs: float | None = None
@@ -207,14 +205,10 @@ def _facts(inputs: Sequence[Tensor]) -> dict[str, Any]:
     if not filled:
         return {"input_max_abs": 0.0}
     signed = filled[-1].detach().float()
-    last = signed.abs()
-    zeros = int((last == 0).sum())
-    above = last[last > 0]
     return {
         "input_max_abs": max(_max_abs(filled) or 0.0, 0.0),
-        "divisor_zeros": zeros,
+        "divisor_zeros": int((signed == 0).sum()),
         "has_negative": bool((signed < 0).any()),
-        "divisor_min_abs": float(above.min()) if above.numel() else None,
         "is_two_valued": filled[0].numel() > 2 and torch.unique(filled[0]).numel() <= 2,
     }
 

@@ -5,8 +5,9 @@ from functools import partial
 
 from torch import Tensor
 
-from ampsweep.doctor.loss.variant import Variant, VariantReplay
+from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import Replay
 
 _MOST_STEPS = 17
 """Steps in which a scaler comes down from torch's first scale to one."""
@@ -18,7 +19,7 @@ def vanished_share(patient: Patient, changed: Variant) -> float:
     Over all parameters, of the elements that float32 computes above zero. 0 if every step was skipped.
     """
     own = _first_gradients(changed.replay(patient))
-    exact = _first_gradients(VariantReplay(patient.baseline(), frozenset()))
+    exact = _first_gradients(patient.baseline())
     num_lost = num_all = 0
     for name, gradient in exact.items():
         above = gradient != 0
@@ -32,11 +33,11 @@ def unchanged_share(patient: Patient, changed: Variant, num_steps: int) -> float
     """Compute the share of weights that some steps leave as they were, of those whose gradient is not zero."""
     replay = changed.replay(patient)
     gradients = _noted(replay)
-    state = {name: one.detach().clone() for name, one in replay.replay.model.named_parameters()}
+    state = {name: one.detach().clone() for name, one in replay.model.named_parameters()}
     for _ in range(num_steps):
         replay.step()
     num_kept = num_all = 0
-    for name, parameter in replay.replay.model.named_parameters():
+    for name, parameter in replay.model.named_parameters():
         if name in gradients:
             above = gradients[name] != 0
             num_all += int(above.sum())
@@ -44,7 +45,7 @@ def unchanged_share(patient: Patient, changed: Variant, num_steps: int) -> float
     return num_kept / num_all if num_all else 0.0
 
 
-def _first_gradients(replay: VariantReplay) -> dict[str, Tensor]:
+def _first_gradients(replay: Replay) -> dict[str, Tensor]:
     """Take steps up to the first that is not skipped; return its gradients by parameter."""
     gradients = _noted(replay)
     for _ in range(_MOST_STEPS):
@@ -54,7 +55,7 @@ def _first_gradients(replay: VariantReplay) -> dict[str, Tensor]:
     return {}
 
 
-def _noted(replay: VariantReplay) -> dict[str, Tensor]:
+def _noted(replay: Replay) -> dict[str, Tensor]:
     """Have the gradients of each step noted in the returned mapping; of those of a parameter the last."""
     found: dict[str, Tensor] = {}
 
@@ -62,7 +63,7 @@ def _noted(replay: VariantReplay) -> dict[str, Tensor]:
         if parameter.grad is not None:
             found[name] = parameter.grad.detach().clone()
 
-    for name, parameter in replay.replay.model.named_parameters():
+    for name, parameter in replay.model.named_parameters():
         if parameter.requires_grad:
             on_gradient: Callable[[Tensor], None] = partial(note, name)
             parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]

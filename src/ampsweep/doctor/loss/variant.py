@@ -3,12 +3,13 @@
 import glob
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.loss.function_calls import CalledFunction, calls_in_float32
-from ampsweep.doctor.patient import Patient, TakenSteps
-from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import Replay, TakenStep, TakenSteps, taken_steps
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.step import trace_step
@@ -16,8 +17,6 @@ from ampsweep.tracing.step import trace_step
 Kept = str | CalledFunction
 """A thing that is kept in float32: a module by its name, with all within it, or calls of functions."""
 
-_REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
-"""Errors of a model's own code that a change of precision may bring."""
 _TIMED_S: Final = 0.5
 
 
@@ -45,33 +44,23 @@ class Variant:
             precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
         optimizer = {**config.optimizer, **self.optimizer} if self.optimizer else config.optimizer
         changed = replace(config, precision=precision, optimizer=optimizer)
-        return VariantReplay(
-            Replay(changed, patient.device, patient.data, patient.checkpoint),
-            frozenset(one for one in self.kept if isinstance(one, CalledFunction)),
-        )
+        replay = VariantReplay(changed, patient.device, patient.data, patient.checkpoint)
+        replay.calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        return replay
 
     def steps(self, patient: Patient, num_steps: int) -> TakenSteps:
         """Take steps; fewer if one raises an error, or if time is up."""
-        steps: list[TakenStep] = []
-        try:
-            replay = self.replay(patient)
-            while len(steps) < num_steps and (not steps or patient.seconds_left > 0):
-                steps.append(replay.step())
-        except _REFUSALS as error:
-            return TakenSteps(tuple(steps), error)
-        return TakenSteps(tuple(steps))
+        return taken_steps(partial(self.replay, patient), num_steps, patient.deadline_s)
 
 
-class VariantReplay:
+class VariantReplay(Replay):
     """A replay some of whose function calls are computed in float32."""
 
-    def __init__(self, replay: Replay, calls: frozenset[CalledFunction]) -> None:
-        self.replay, self._calls = replay, calls
+    calls: frozenset[CalledFunction] = frozenset()
 
     def step(self) -> TakenStep:
-        """Take the next step."""
-        with calls_in_float32(self.replay, self._calls):
-            return self.replay.step()
+        with calls_in_float32(self, self.calls):
+            return super().step()
 
 
 def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
@@ -85,8 +74,7 @@ def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
     peaks = []
     for one in replays:
         one.step()  # after it there is optimizer state
-        replay = one.replay
-        with trace_step(replay.model, *replay.built.optimizers.values()) as trace:
+        with trace_step(one.model, *one.built.optimizers.values()) as trace:
             one.step()
         peaks.append(trace.result.peak_bytes)
     memory_ratio = peaks[1] / peaks[0]

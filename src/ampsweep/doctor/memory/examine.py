@@ -120,7 +120,6 @@ def _best_drop(patient: Patient, own: TracedMemory, *, grows: bool) -> tuple[str
 
 
 def _drop(name: str, trainer: Trainer) -> None:
-    """Drop what an attribute holds."""
     for holder in holders(trainer):
         if holder.name == name:
             holder.clear()

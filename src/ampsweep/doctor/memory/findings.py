@@ -61,11 +61,8 @@ class WideFinding(MemoryFinding):
 
 
 class Float32Cast(WideFinding):
+    template = "{where} casts to float32, and what follows stays there: {wide}"
     remedy = "leave the cast out, or cast only what needs it"
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.where} casts to float32, and what follows stays there: {self.wide}"
 
 
 class Float32AutocastOff(WideFinding):
@@ -80,19 +77,18 @@ class Float32AutocastOff(WideFinding):
 
 
 class Float32Promoted(WideFinding):
+    template = "{where} meets {partner} in float32, and so does all that follows: {wide}"
     remedy = "cast the result back to the dtype of the activations, or the constant to it"
 
     @property
-    def sentence(self) -> str:
+    def partner(self) -> str:
+        """The tensor that has the dtype already."""
         partner = "a constant" if self.partner_by in ("constant", "operator") else f"the {self.partner_by}"
-        named = f" {self.partner_name}" if self.partner_name else ""
-        return f"{self.where} meets {partner}{named} in float32, and so does all that follows: {self.wide}"
+        return f"{partner} {self.partner_name}" if self.partner_name else partner
 
 
 class Float32Policy(WideFinding):
-    @property
-    def sentence(self) -> str:
-        return f"autocast computes {self.function} in float32 in {self.all_modules}: {self.wide}"
+    template = "autocast computes {function} in float32 in {all_modules}: {wide}"
 
     @property
     def advice(self) -> str:

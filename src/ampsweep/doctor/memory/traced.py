@@ -47,7 +47,6 @@ class Held:
 
     @property
     def call(self) -> Call | None:
-        """The call that made it."""
         return None if self.origin is None else self.origin.call
 
 
@@ -198,7 +197,6 @@ class _Seen:
         self._updates_at: int | None = None
 
     def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """Note what a call has made."""
         self._origins.note(call, args, kwargs, result)
         for tensor in tensors_in(result):
             allocation = self.trace.allocation(tensor)
@@ -206,7 +204,6 @@ class _Seen:
                 self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
 
     def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
-        """The memory of the last step."""
         lives = self.trace.lives
         moment, num_bytes = _peak(lives, self.begins)
         alive = [one for one in lives.allocations if one.alive_at(moment)]
@@ -239,16 +236,13 @@ class Holder:
     attribute: str
 
     def tensors(self) -> list[Tensor]:
-        """The tensors in it."""
         return [*tensors_in(getattr(self.owner, self.attribute))]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors in it."""
         return sum(one.nbytes for one in {id(tensor): tensor for tensor in self.tensors()}.values())
 
     def clear(self) -> None:
-        """Drop what it holds."""
         value = getattr(self.owner, self.attribute)
         if isinstance(value, list | dict):
             value.clear()

@@ -31,7 +31,6 @@ def tried(patient: Patient, config: Config | None = None, **changes: Any) -> Tra
 
 
 def pct(part: float, whole: float) -> float:
-    """A part in percent of the whole."""
     return 100 * part / whole
 
 

@@ -103,9 +103,7 @@ class UnexplainedError(ErrorFinding):
 
 
 class NoDigitsLeft(ErrorFinding):
-    @property
-    def sentence(self) -> str:
-        return f"no digit of what {self.where} returns is right in {self.dtype}"
+    template = "no digit of what {where} returns is right in {dtype}"
 
     @property
     def evidence(self) -> list[str]:

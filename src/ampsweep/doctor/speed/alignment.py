@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from ampsweep.doctor.speed.device_rates import random_values
 from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.doctor.speed.trials import Arguments, tried
+from ampsweep.doctor.speed.trials import Arguments, gains
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -50,17 +49,7 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
         and unaligned(one.sizes)
         and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
-    trials = tried(
-        measured.training,
-        measured.moments,
-        {one.call.index: padded for one in wanted},
-        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
-    )
-    gains = [
-        (one, one.ms * trials[one.call.index].gain)
-        for one in wanted
-        if one.call.index in trials and trials[one.call.index].gain >= _MIN_GAIN
-    ]
+    saved = gains(measured, wanted, padded, seconds=_TRIAL_S, least=_MIN_GAIN)
     return [
         measured.finding(
             UnalignedSizes,
@@ -71,7 +60,7 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
             sizes=_sizes(spot.calls),
             padded_sizes=[rounded_up(size) for size in _sizes(spot.calls)],
         )
-        for spot in spots(gains)
+        for spot in spots(saved)
         if measured.share_pct(spot.ms) >= _MIN_COST_PCT
     ]
 
@@ -87,7 +76,7 @@ def rounded_up(size: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments | None:
+def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
     """Matrices of the sizes that those of a product get by padding, in the same layout; a bias gets its length."""
     return tuple(_padded(one) if isinstance(one, Tensor) else one for one in args), kwargs
 

@@ -1,7 +1,6 @@
 """Operators that compute in float32 in a half-precision step, and what they would save otherwise."""
 
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 import torch
@@ -9,7 +8,7 @@ import torch
 from ampsweep.doctor.diagnosis import Change, dtype_name
 from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.doctor.speed.trials import in_dtype, tried
+from ampsweep.doctor.speed.trials import gains, in_dtype
 
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""
@@ -70,13 +69,7 @@ def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
         if one.flops and one.is_float32 and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
     change = in_dtype(getattr(torch, measured.training.precision.dtype))
-    trials = tried(
-        measured.training,
-        measured.moments,
-        {one.call.index: change for one in wanted},
-        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
-    )
-    gains = [(one, one.ms * trials[one.call.index].gain) for one in wanted if one.call.index in trials]
+    saved = gains(measured, wanted, change, seconds=_TRIAL_S)
     patterns = measured.training.precision.fp32_modules
     return [
         measured.finding(
@@ -88,7 +81,7 @@ def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
             num_calls=len(spot.calls),
             dtype=measured.training.precision.dtype,
         )
-        for spot in spots(gains, by_line=True)
+        for spot in spots(saved, by_line=True)
         if measured.share_pct(spot.ms) >= MIN_COST_PCT / 2
     ]
 

@@ -26,7 +26,6 @@ class StepTimes:
 
     @property
     def median_ms(self) -> float:
-        """The step's time."""
         return statistics.median(self.ms)
 
     @property

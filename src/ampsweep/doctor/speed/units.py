@@ -183,7 +183,6 @@ def _fp32_override(measured: MeasuredSteps, names: list[str]) -> list[str]:
 
 
 def _within(calls: Iterable[TimedCall], names: list[str]) -> float:
-    """The time of all operators within some modules."""
     return sum(one.ms for one in calls if one.call.module is not None and _is_within(one.call.module, names))
 
 

@@ -29,7 +29,6 @@ class MadeTensor:
 
     @staticmethod
     def of(origin: TensorOrigin) -> "MadeTensor":
-        """The facts of an origin."""
         call = origin.call
         return MadeTensor(
             by=origin.kind,
@@ -89,7 +88,6 @@ class OperandFacts:
 
     @staticmethod
     def of(operand: Operand) -> "OperandFacts":
-        """The facts of an operand."""
         made, source = operand.origin.made, operand.origin.dtype_from
         is_another = source is not made and source is not operand.origin
         return OperandFacts(
