@@ -12,12 +12,12 @@ from patients import patient_of
 from planted_loss import DATA, PLANTED
 
 from ampsweep.config.identity import config_hash
+from ampsweep.doctor.functions import CalledFunction
 from ampsweep.doctor.loss.causes import CoarseRounding
 from ampsweep.doctor.loss.culprits import CulpritSearch, SetSearch
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.loss.fault import Judge, Tolerance
 from ampsweep.doctor.loss.findings import FaultSigns
-from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant

@@ -1,18 +1,19 @@
 """A diagnosis as a document."""
 
+import math
 import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ampsweep.analysis.headroom import headroom_of
+from ampsweep.analysis.headroom import headroom_of, layer_text
 from ampsweep.config.schema import Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
-from ampsweep.doctor.diagnosis_figures import error_growth, losses
 from ampsweep.doctor.loss.causes import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
+from ampsweep.report.figure import Axis, Figure, Scatter
 from ampsweep.report.numerics_shown import headroom_lines, numerics_blocks
-from ampsweep.report.palette import arm_styles
+from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
 from ampsweep.report.tables import Tone, text_table
 from ampsweep.text import as_sentence, duration, listed, percent, plural
 
@@ -27,6 +28,12 @@ _PRICED: Final[dict[Complaint, str]] = {"memory": "of the peak memory", "speed":
 _TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
 """The tone of a proof, by whether the change has helped."""
 _MOST_MODULES: Final = 6
+ERROR_GROWTH: Final = "numerics/error_growth"
+"""The fact with a point for each operator: `module`, `operator`, the relative `error` of what it returns against
+float32, and `explained`, what the dtype and the errors of its inputs explain of it."""
+LOSSES: Final = "loss/steps"
+"""The fact with a point for each step: `step`, the loss of the training (`own`) and that in float32 (`baseline`)."""
+_BASELINE: Final = "fp32"
 
 
 def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
@@ -43,7 +50,7 @@ def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
         Section(title="Findings", key="findings", blocks=(*findings, Prose(as_sentence(_summary(of)), "headline"))),
         _section("Not examined", "unexamined", _items(unexamined)),
         _section("Headroom in low precision", "", _items(Item(as_sentence(line)) for line in lines)),
-        _section("Figures", "curves", [one for one in (losses(of), error_growth(of)) if one], on_screen=False),
+        _section("Figures", "curves", [one for one in (_losses(of), _error_growth(of)) if one], on_screen=False),
         _section("Magnitudes", "numerics", numerics_blocks(numerics, faults) if numerics else (), on_screen=False),
         _section("What was measured", "facts", _facts(of), on_screen=False),
     ]
@@ -113,3 +120,81 @@ def _facts(of: Diagnosis) -> list[Section]:
 
 def _has_parts(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(one, str) for one in value))
+
+
+def _error_growth(of: Diagnosis) -> Figure | None:
+    """The error of each operator's result through the net; None where it was not measured."""
+    points: Any = of.facts.get(ERROR_GROWTH)
+    if not points:
+        return None
+    texts = [f"{layer_text(one['module'])}: {one['operator']}" for one in points]
+    places = list(range(1, len(points) + 1))
+    infinite = next((text for text, one in zip(texts, points, strict=True) if not math.isfinite(one["error"])), None)
+    remark = f"From {infinite} on there are values that are not finite, which are not drawn."
+    explained, own = ([_finite(one[key]) or None for one in points] for key in ("explained", "error"))
+    return Figure(
+        key="error-growth",
+        title="Growth of the error through the net",
+        question="Where does the error become larger than the dtype explains?",
+        marks=[
+            Scatter(
+                name="explained by dtype and inputs",
+                x=places,
+                y=explained,
+                colour=MODE_COLOURS[_BASELINE],
+                line=2,
+                dash="dash",
+                hover=texts,
+            ),
+            Scatter(name=of.arm, x=places, y=own, colour=_colour(of), line=2, symbols=["circle"], size=5, hover=texts),
+        ],
+        x=Axis(title="operator of the step"),
+        y=Axis(title="relative error", log=True, power=True),
+        remarks=(remark,) if infinite is not None else (),
+        legend=True,
+    )
+
+
+def _losses(of: Diagnosis) -> Figure | None:
+    """The loss of each step beside that in float32; None where it was not measured."""
+    points: Any = of.facts.get(LOSSES)
+    if not points:
+        return None
+    lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
+    known = [value for _, key, *_ in lines for one in points if (value := _finite(one[key])) is not None]
+    wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
+    remarks = [
+        f"The loss of {arm} is {one[key]} from step {one['step']} on."
+        for arm, key, *_ in reversed(lines)
+        if (one := next((one for one in points if not math.isfinite(one[key])), None)) is not None
+    ]
+    return Figure(
+        key="losses",
+        title="Loss",
+        question="Does it learn as float32 does?",
+        marks=[
+            Scatter(
+                name=arm,
+                x=[one["step"] for one in points],
+                y=[_finite(one[key]) for one in points],
+                colour=colour,
+                line=2,
+                dash=dash,
+                symbols=["circle"],
+                size=5,
+            )
+            for arm, key, colour, dash in lines
+        ],
+        x=Axis(title="step"),
+        y=Axis(title="loss", log=wide),
+        remarks=tuple(remarks),
+        legend=True,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _colour(of: Diagnosis) -> str:
+    return arm_colour(of.arm) or OTHER_COLOUR

@@ -1,17 +1,16 @@
 """The changes that mend a fault, as overrides, of the scaler too, and as lines of Python."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.culprits import CulpritCalls
+from ampsweep.doctor.functions import CalledFunction, watched_calls
 from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.findings import GradientsVanish, ScalerFault, ScaleTooLarge, ScaleTooSmall
-from ampsweep.doctor.loss.function_calls import CalledFunction, watched_calls
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
@@ -23,11 +22,11 @@ _SCALES: Final = (65536.0, 1024.0, 32.0, 1.0)
 """Scales to begin with that are tried, the largest first: the smaller it is, the more gradients vanish."""
 
 
-def code_in_float32(calls: CulpritCalls | None) -> str | None:
-    """The line of Python that computes some calls in float32; None where only an override does."""
-    if calls is None:
+def code_in_float32(calls: Sequence[CalledFunction]) -> str | None:
+    """The line of Python that computes some calls in float32; None where there are none."""
+    if not calls:
         return None
-    return "x = x.float()" if len(calls.calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
+    return "x = x.float()" if len(calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
 
 
 def takes_shift(patient: Patient, exponential: Call) -> bool:

@@ -9,9 +9,10 @@ import torch
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.doctor.diagnosis import Change, dtype_name, kept_in_float32
-from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, MendingSet, OfOperator, OriginFacts, cause_of
+from ampsweep.doctor.functions import CalledFunction
+from ampsweep.doctor.loss.causes import CoarseRounding, ExpOverflow, OfOperator, OriginFacts, cause_of
 from ampsweep.doctor.loss.changes import change_of_scale, code_in_float32, takes_shift
-from ampsweep.doctor.loss.culprits import CulpritCalls, Culprits, CulpritSearch, trace_fault
+from ampsweep.doctor.loss.culprits import Culprits, CulpritSearch, trace_fault
 from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.findings import (
     FaultSigns,
@@ -29,11 +30,9 @@ from ampsweep.doctor.loss.findings import (
     UpdatesLost,
     WholeModel,
 )
-from ampsweep.doctor.loss.function_calls import CalledFunction
 from ampsweep.doctor.loss.loss_case import LossCase, OutOfTimeError
 from ampsweep.doctor.loss.origins import NonfiniteOrigin
-from ampsweep.doctor.loss.vanishing import unchanged_share
-from ampsweep.doctor.loss.variant import Kept, Variant, price
+from ampsweep.doctor.loss.variant import Kept, Variant, price, unchanged_share
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.types.examine import run_watched
 
@@ -124,43 +123,39 @@ def _under_autocast(case: LossCase) -> LossFinding:
         return Unexplained(signs=signs, switches=switches)
     search = CulpritSearch(case)
     culprits = search.find()
-    if culprits is None or len(culprits.kept) > max(_FEW, culprits.num_modules * _FEW_SHARE):
+    if culprits is None or len(culprits.kept) > max(_FEW, culprits.mending.num_modules * _FEW_SHARE):
         return _in_another_mode(case, WholeModel(signs=signs, switches=switches))
-    return _of_culprits(case, signs, switches, culprits, search.calls(culprits))
+    calls, num_replays = search.calls(culprits)
+    mending = replace(
+        culprits.mending,
+        functions=[one.function for one in calls],
+        places=[one.place for one in calls],
+        num_call_replays=num_replays if calls else 0,
+    )
+    found = _of_culprits(case, signs, replace(culprits, mending=mending), calls)
+    return replace(found, switches=switches)
 
 
-def _of_culprits(
-    case: LossCase, signs: FaultSigns, switches: Switches, culprits: Culprits, calls: CulpritCalls | None
-) -> OfOperator:
+def _of_culprits(case: LossCase, signs: FaultSigns, culprits: Culprits, calls: Sequence[CalledFunction]) -> OfOperator:
     """The finding of a fault that some modules or lines mend."""
     origin = _first_of(culprits)
     place = origin.call.place if origin is not None else None
     operator = origin.call.operator if origin is not None else None
-    if origin is None and calls is not None:
-        place, operator = calls.calls[0].place, calls.calls[0].function
-    mending = MendingSet(
-        num_replays=culprits.num_replays,
-        most_replays=culprits.bound,
-        num_modules=culprits.num_modules,
-        is_minimal=culprits.is_minimal,
-        functions=[one.function for one in calls.calls] if calls is not None else [],
-        places=[one.place for one in calls.calls] if calls is not None else [],
-        num_call_replays=calls.num_replays if calls is not None else 0,
-    )
+    if origin is None and calls:
+        place, operator = calls[0].place, calls[0].function
     cause = CoarseRounding if origin is None else cause_of(origin)
     shifts = origin is not None and cause is ExpOverflow and takes_shift(case.patient, origin.call)
     line = cause.line if shifts or cause is not ExpOverflow else None
     are_modules = len(culprits.modules) == len(culprits.kept)
     overrides = [kept_in_float32(case.patient.config.precision, culprits.modules)] if are_modules else []
-    kept: Sequence[Kept] = culprits.kept if are_modules or calls is None else calls.calls
+    kept: Sequence[Kept] = culprits.kept if are_modules or not calls else calls
     found = cause(
         signs=signs,
-        switches=switches,
         modules=[one for one in map(_module_of, culprits.kept) if one is not None],
         operator=operator,
         place=place,
         origin=None if origin is None else OriginFacts.of(origin),
-        mending=mending,
+        mending=culprits.mending,
         change=Change(overrides=overrides, code=line or code_in_float32(calls)),
         proof=_tried(case, Variant(kept=frozenset(kept), precision=case.precision)),
     )

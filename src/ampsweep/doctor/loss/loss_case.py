@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.loss.fault import Judge, LossFault, Tolerance
-from ampsweep.doctor.loss.vanishing import vanished_share
-from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.loss.variant import Variant, vanished_share
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS

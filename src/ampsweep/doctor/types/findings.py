@@ -14,7 +14,15 @@ _PHASES: Final[dict[Phase, str]] = {
     "backward": "the backward pass",
     "update": "the update",
 }
-_HELD: Final = ("parameter", "buffer", "attribute", "batch", "optimizer_state", "unknown")
+_HELD: Final[dict[OriginKind, str]] = {
+    "parameter": "the parameter {name}",
+    "buffer": "the buffer {name}",
+    "attribute": "{name}, a tensor that is no buffer, so that no precision converts it",
+    "batch": "{name} of the data",
+    "optimizer_state": "{name} in the optimizer's state",
+    "unknown": "a tensor that no operator of the training has made",
+}
+"""Tensors that no operator has made, as sentences name them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +50,7 @@ class MadeTensor:
     def told(self) -> str:
         """A clause on who made it."""
         if self.by in _HELD:
-            return f"it is {self._held}"
+            return f"it is {_HELD[self.by].format(name=self.name)}"
         by = {"cast": "the code casts it", "autocast": "autocast casts it"}.get(self.by, f"{self.operator} makes it")
         return f"{by}{self._where}"
 
@@ -50,25 +58,12 @@ class MadeTensor:
     def told_of_dtype(self) -> str:
         """A clause on what it gave its dtype to."""
         if self.by in _HELD:
-            return f"its dtype is that of {self._held}"
+            return f"its dtype is that of {_HELD[self.by].format(name=self.name)}"
         if self.by == "autocast":
             return f"its dtype is autocast's{self._where}"
         made = {"cast": "a cast", "constant": f"what {self.operator} makes"}
         made_by = made.get(self.by, f"what {self.operator} returns")
         return f"its dtype is that of {made_by}{self._where}"
-
-    @property
-    def _held(self) -> str:
-        match self.by:
-            case "attribute":
-                return f"{self.name}, a tensor that is no buffer, so that no precision converts it"
-            case "optimizer_state":
-                return f"{self.name} in the optimizer's state"
-            case "batch":
-                return f"{self.name} of the data"
-            case "unknown":
-                return "a tensor that no operator of the training has made"
-        return f"the {self.by} {self.name}"
 
     @property
     def _where(self) -> str:
