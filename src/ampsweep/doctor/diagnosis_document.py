@@ -5,14 +5,14 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ampsweep.analysis.headroom import headroom_of, layer_text
+from ampsweep.analysis.headroom import layer_text
 from ampsweep.config.schema import Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
 from ampsweep.doctor.loss.causes import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Axis, Figure, Scatter
-from ampsweep.report.numerics_shown import headroom_lines, numerics_blocks
+from ampsweep.report.numerics_shown import numerics_blocks
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
 from ampsweep.report.tables import Tone, text_table
 from ampsweep.text import as_sentence, duration, listed, percent, plural
@@ -44,14 +44,14 @@ def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
     """
     findings = [_finding(number, one) for number, one in enumerate(of.findings, start=1)]
     unexamined = (Item(as_sentence(f"{_NAMES[one.complaint]} was not examined: {one.reason}")) for one in of.unexamined)
-    faults = _faults(of)
-    lines = [] if numerics is None else headroom_lines(headroom_of(numerics), faults)
+    shown = () if numerics is None else numerics_blocks(numerics, _faults(of))
+    headroom = [one for one in shown if isinstance(one, Items)]
+    maps = _section("Magnitudes", "", [one for one in shown if one not in headroom], on_screen=False)
     sections = [
         Section(title="Findings", key="findings", blocks=(*findings, Prose(as_sentence(_summary(of)), "headline"))),
         _section("Not examined", "unexamined", _items(unexamined)),
-        _section("Headroom in low precision", "", _items(Item(as_sentence(line)) for line in lines)),
+        _section("Headroom in low precision", "numerics", [*headroom, *([maps] if maps else [])]),
         _section("Figures", "curves", [one for one in (_losses(of), _error_growth(of)) if one], on_screen=False),
-        _section("Magnitudes", "numerics", numerics_blocks(numerics, faults) if numerics else (), on_screen=False),
         _section("What was measured", "facts", _facts(of), on_screen=False),
     ]
     return Document(

@@ -157,11 +157,16 @@ class Replay:
         self._step = precision.step
         precision.step = self._step_noted  # type: ignore[method-assign]
 
+    @property
+    def next_batches(self) -> range:
+        """The numbers of the batches of the next step."""
+        first, trainer = self.trainer.next_batch, self.trainer
+        return range(first, first + trainer.config.grad_accum_steps * len(trainer.turns))
+
     def read_ahead(self) -> None:
         """Read the batches of the next step, so that reading them is no part of it."""
-        trainer = self.trainer
-        for number in range(trainer.config.grad_accum_steps * len(trainer.turns)):
-            self.data.train_batch(trainer.next_batch + number)
+        for number in self.next_batches:
+            self.data.train_batch(number)
 
     def step(self) -> TakenStep:
         """Take the next step."""

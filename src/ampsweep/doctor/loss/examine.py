@@ -77,7 +77,7 @@ def _raised(patient: Patient, error: Exception) -> Sequence[RaisedFinding]:
     """
     precision, num_steps = patient.config.precision, len(patient.baseline_steps.steps)
     step = len(patient.own_steps.steps) + 1
-    failed = run_watched(patient, step, []).failed
+    failed = run_watched(patient, step).failed
     if failed is None or failed.fault == "mixed_dtypes":
         return []
     proof = None

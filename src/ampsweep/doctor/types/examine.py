@@ -1,6 +1,7 @@
 """The complaint of types: an operator gets dtypes that it does not take, and the training stops with an error."""
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,7 +34,7 @@ _MOST_CALLS: Final = 6
 _MOST_REMEDIES: Final = 3
 """The most remedies of one call that are tried."""
 
-_Remedies = list[tuple[CallIdentity, Remedy]]
+_Remedies = Sequence[tuple[CallIdentity, Remedy]]
 
 
 def examine_types(patient: Patient) -> list[TypesFinding]:
@@ -46,11 +47,11 @@ def examine_types(patient: Patient) -> list[TypesFinding]:
         return []
     own, baseline = patient.own_steps, patient.baseline_steps
     num_steps = min(1, len(own.steps)) if own.error is None else len(own.steps) + 1
-    if own.error is None and _error(patient, num_steps) is None:
+    if own.error is None and run_watched(patient, num_steps).error is None:
         return []
     error = baseline.error if len(baseline.steps) < num_steps else None
     if error is None and own.error is None:
-        error = _error(patient, num_steps, PRECISION_MODES["fp32"])
+        error = run_watched(patient, num_steps, precision=PRECISION_MODES["fp32"]).error
     if error is not None:
         raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
     return _findings(patient, num_steps)
@@ -80,29 +81,19 @@ class WatchedSteps:
         return 1 if self.step is None else self.step.number + (self.stage == "training")
 
 
-def _error(patient: Patient, num_steps: int, precision: PrecisionConfig | None = None) -> Exception | None:
-    """Take steps, and evaluate on two batches; return the error with which that ends."""
-    try:
-        replay = patient.replay(precision)
-        for _ in range(num_steps):
-            replay.step()
-        _evaluate(replay)
-    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-        return error
-    return None
-
-
-def run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> WatchedSteps:
+def run_watched(
+    patient: Patient, num_steps: int, remedies: _Remedies = (), precision: PrecisionConfig | None = None
+) -> WatchedSteps:
     """Take steps with some operands cast, and evaluate on two batches."""
     try:
-        replay = patient.replay()
-    except Exception as error:  # noqa: BLE001  as above
+        replay = patient.replay(precision)
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
         return WatchedSteps(error, stage="building")
     watch, step, stage = CallWatch(replay, remedies), None, "training"
     try:
         with watch.watching():
             for _ in range(num_steps):
-                for index in _next_batches(replay):
+                for index in replay.next_batches:
                     watch.origins.name_batch(index, patient.data.train_batch(index))
                 step = replay.step()
             stage = "evaluation"
@@ -125,11 +116,6 @@ def _evaluate(replay: Replay) -> None:
     replay.trainer.data = ShortValidation(replay.data)
     with replay.built.precision.flags():
         replay.trainer.evaluate()
-
-
-def _next_batches(replay: Replay) -> range:
-    trainer = replay.trainer
-    return range(trainer.next_batch, trainer.next_batch + trainer.config.grad_accum_steps * len(trainer.turns))
 
 
 def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
@@ -171,7 +157,8 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     if precision.autocast:
         return []
     name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
-    return [f"precision={name}"] if _error(patient, num_steps, PRECISION_MODES[name]) is None else []
+    other = run_watched(patient, num_steps, precision=PRECISION_MODES[name])
+    return [f"precision={name}"] if other.error is None else []
 
 
 _FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
@@ -221,7 +208,7 @@ def _without_source(
     precision = patient.config.precision
     if precision.autocast and failed.module:
         kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
-        if _error(patient, 1, kept) is None:
+        if run_watched(patient, 1, precision=kept).error is None:
             return [kept_in_float32(precision, [failed.module])], None
     names = {one.place: one.source or one.name for one in failed.operands}
     casts = [f"{names.get(place, 'value')}.to({value})" for place, value in remedy.items()]
