@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -101,7 +102,8 @@ def hide(text: str, beside: object = None) -> str:
 
 
 def hidden(value: T, beside: object = None) -> T:
-    """Copy ``value``, a tree of lists and dicts, with `hide` applied to texts and `***` for values with secret names.
+    """Copy ``value``, a tree of lists, dicts and dataclasses, with `hide` applied to texts and `***` for values with
+    secret names.
 
     A secret named in one place is hidden in all texts of the tree: one in a run's config is hidden in its error too. So
     are those named in ``beside``.
@@ -133,6 +135,8 @@ def _hidden(value: Any, secrets: list[re.Pattern[str]]) -> Any:
         return {key: _blank(item) if _is_secret_name(key) else _hidden(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_hidden(item, secrets) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **_hidden(vars(value), secrets))
     return value
 
 
@@ -174,6 +178,8 @@ def _named(value: Any) -> Iterator[str]:
     elif isinstance(value, str) and _assigns(value):
         for found in _ASSIGNED.finditer(value):
             yield from _unquoted(found[2])
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _named(vars(value))
 
 
 def _unquoted(text: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE))
 from healthy import HEALTHY  # noqa: E402
 from planted import Planted  # noqa: E402
 
-from ampsweep.complaints import COMPLAINTS  # noqa: E402
+from ampsweep.config.schema import COMPLAINTS  # noqa: E402
 
 LIMIT_S: Final = 600
 

@@ -10,8 +10,6 @@ from planted_memory import PLANTED, net
 from ampsweep.doctor.memory.examine import examine_memory
 from ampsweep.doctor.memory.trials import tried
 from ampsweep.doctor.patient import NotExaminedError
-from ampsweep.report.sentences.diagnosis import fact_lines
-from ampsweep.report.sentences.findings import told
 
 CPU = torch.device("cpu")
 patient = partial(patient_of, num_steps=2, seconds=200.0)
@@ -25,10 +23,10 @@ def planted(name):
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
 def test_a_planted_cause_is_named_and_mended(fault):
     found = examine_memory(patient(*fault.overrides))
-    assert found[0].kind == fault.kind
+    assert found[0].kind() == fault.kind
     assert fault.module is None or found[0].modules[0] == fault.module
     assert found[0].cost_pct >= 8
-    assert found[0].proof["mends"] is True
+    assert found[0].proof.mends
     assert found[0].change.overrides or found[0].change.code
 
 
@@ -58,43 +56,43 @@ def test_a_step_that_fails_is_not_examined():
 
 
 def test_a_change_that_fails_is_told():
-    def fail():
+    def fail(_):
         raise TypeError("no such thing")
 
     one = patient(*net("CastToFloat"))
-    assert tried(one, fail) is None
-    ((complaint, name, failed),) = fact_lines(one.facts)
-    assert (complaint, name) == ("memory", "changes that failed")
+    assert tried(one, between_steps=fail) is None
+    (failed,) = one.facts["memory/changes_that_failed"]
     assert failed.startswith("TypeError: no such thing (tests/doctor/test_memory.py, line ")
 
 
 def test_a_recurrence_is_followed_back_once():
     found = examine_memory(patient(*net("Recurrences", precision="pure_bf16")))
-    assert {one.kind for one in found} == {"float32_cast"}
+    assert {one.kind() for one in found} == {"float32_cast"}
     assert {module for one in found for module in one.modules} == {"inner.0", "inner.1"}
 
 
 def test_an_update_with_copies_of_all_is_found():
     copies = ["optimizer.fused=false", "+optimizer.foreach=true"]
     (finding,) = examine_memory(patient(*net("Adapted", *copies), "+model.trained=true", "data.batch_size=2"))
-    assert finding.kind == "temporaries_of_the_update"
-    assert finding.proof["peak_bytes_after"] < finding.proof["peak_bytes_before"]
+    assert finding.kind() == "temporaries_of_the_update"
+    assert finding.proof.peak_bytes_after < finding.proof.peak_bytes_before
 
 
 def test_the_code_leaves_out_what_keeps_float32():
     (finding,) = examine_memory(patient(*planted("cast to float32")))
     assert finding.change.code == "x = F.gelu(layer(x))"
-    said = told(finding)
-    assert said.headline.startswith(f"float in inner ({finding.place}) casts to float32, and what follows stays there")
+    assert finding.sentence.startswith(
+        f"float in inner ({finding.place}) casts to float32, and what follows stays there"
+    )
 
 
 def test_the_holder_of_what_grows_is_named():
     (finding,) = examine_memory(patient(*planted("probes for the log")))
-    assert finding.evidence["attribute"] == "inner.total"
-    assert finding.proof["growth_bytes"] < finding.evidence["growth_bytes"] / 10
+    assert finding.attribute == "inner.total"
+    assert finding.proof.growth_bytes < finding.growth_bytes / 10
 
 
 def test_a_batch_with_which_autocast_saves_is_told():
     (finding,) = examine_memory(patient(*planted("frozen weights")))
-    assert finding.evidence["paying_batch_size"] > 2
-    assert finding.evidence["paying_saved_pct"] >= 20
+    assert finding.larger_batch.paying_batch_size > 2
+    assert finding.larger_batch.paying_saved_pct >= 20

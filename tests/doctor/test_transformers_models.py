@@ -26,7 +26,7 @@ def test_nothing_is_found_in_a_healthy_model(model, mode):
 def test_the_layers_that_t5_keeps_in_float32_are_found():
     (found,) = examine_loss(patient("T5", "amp_fp16", "+model.gain=30000"))
     parts = ["encoder.block.0.layer.1", "encoder.block.1.layer.1", "decoder.block.0.layer.2", "decoder.block.1.layer.2"]
-    assert found.kind == "value_overflow"
+    assert found.kind() == "value_overflow"
     assert found.modules == [f"{part}.DenseReluDense.wo" for part in parts]
-    assert found.evidence["is_minimal"]
-    assert found.proof["mends"]
+    assert found.mending.is_minimal
+    assert found.proof.mends

@@ -9,7 +9,6 @@ from planted_types import PLANTED, net
 
 from ampsweep.doctor.patient import NotExaminedError
 from ampsweep.doctor.types.examine import examine_types
-from ampsweep.report.sentences.findings import told
 
 CPU = torch.device("cpu")
 patient = partial(patient_of, num_steps=2, seconds=120.0)
@@ -23,11 +22,11 @@ def first(name):
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_planted_fault_is_named_and_mended(planted):
     found = examine_types(patient(*planted.overrides))
-    assert found[0].kind == planted.kind
+    assert found[0].kind() == planted.kind
     assert planted.module is None or found[0].modules[0] == planted.module
     assert planted.operator in (None, found[0].operator)
     assert found[0].place.startswith("tests/doctor/planted_types.py, line ")
-    assert found[0].proof["mends"] is True
+    assert found[0].proof.mends
     assert found[0].change.code is not None
 
 
@@ -37,12 +36,12 @@ def test_float32_has_no_finding(planted):
 
 
 def test_both_operands_tell_where_they_were_made():
-    facts = first("rotary angles").evidence
-    assert (facts["first_argument"], facts["first_dtype"]) == ("query", "float32")
-    assert (facts["second_argument"], facts["second_dtype"]) == ("value", "bfloat16")
-    assert (facts["first_made_operator"], facts["first_made_module"]) == ("aten.add", "inner")
-    assert facts["first_dtype_from_operator"] == "aten.linspace"
-    assert (facts["second_made_operator"], facts["second_made_module"]) == ("aten.addmm", "inner.value")
+    query, value = first("rotary angles").operands
+    assert (query.argument, query.dtype) == ("query", "float32")
+    assert (value.argument, value.dtype) == ("value", "bfloat16")
+    assert (query.made.operator, query.made.module) == ("aten.add", "inner")
+    assert query.dtype_from.operator == "aten.linspace"
+    assert (value.made.operator, value.made.module) == ("aten.addmm", "inner.value")
 
 
 def test_the_code_casts_what_does_not_fit():
@@ -54,20 +53,20 @@ def test_the_code_casts_what_does_not_fit():
 
 def test_a_parameter_is_not_cast():
     finding = first("exact head")
-    assert finding.evidence["second_made_name"] == "inner.exact.weight"
-    assert finding.evidence["cast"] == ["input"]
+    assert finding.operands[1].made.name == "inner.exact.weight"
+    assert finding.cast == "input"
 
 
 def test_a_tensor_that_is_no_buffer_is_told():
-    assert first("frequencies").evidence["first_dtype_from_name"] == "inner.frequencies"
+    assert first("frequencies").operands[0].dtype_from.name == "inner.frequencies"
 
 
 def test_the_backward_pass_is_told():
-    assert first("custom function").evidence["phase"] == "backward"
+    assert first("custom function").phase == "backward"
 
 
 def test_an_evaluation_is_examined_too():
-    assert first("table from training").evidence["stage"] == "evaluation"
+    assert first("table from training").stage == "evaluation"
 
 
 def test_a_line_that_fails_in_several_modules_is_one_finding():
@@ -77,8 +76,8 @@ def test_a_line_that_fails_in_several_modules_is_one_finding():
 
 def test_another_error_is_told_as_it_is():
     (finding,) = examine_types(patient(*net("Refusing", "amp_bf16")))
-    assert (finding.kind, finding.modules) == ("stops_with_error", ["inner"])
-    assert finding.evidence["error"] == "ValueError: no bfloat16 here"
+    assert (finding.kind(), finding.modules) == ("stops_with_error", ["inner"])
+    assert finding.error == "ValueError: no bfloat16 here"
 
 
 def test_an_error_of_float32_is_not_examined():
@@ -92,10 +91,10 @@ def test_a_training_that_runs_has_no_finding():
 
 
 def test_an_error_is_told_in_sentences():
-    said = told(first("experts"))
-    assert said.headline == (
-        f"aten.index_add_ in inner ({first('experts').place}) gets source in bfloat16 and self in float32, which it "
+    said = first("experts")
+    assert said.sentence == (
+        f"aten.index_add_ in inner ({said.place}) gets source in bfloat16 and self in float32, which it "
         "does not take together"
     )
-    assert said.change == "cast source to float32"
-    assert "go through" in said.proof
+    assert said.advice == "cast source to float32"
+    assert "go through" in said.proof.sentence

@@ -1,61 +1,75 @@
 """A diagnosis of eight findings with sentences of every length, and the numerics of a model of many layers."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
-from ampsweep.record.diagnosis import Change, Diagnosis, DoctorFinding, Unexamined
+from ampsweep.doctor.diagnosis import Change, Diagnosis, DoctorFinding, TriedChange, Unexamined
 from ampsweep.record.numerics import Magnitudes, RunNumerics, TensorKind
-from ampsweep.report.sentences.findings import SENTENCES
-from ampsweep.report.sentences.findings.told import Told
 
 LONG_MODULE = "transformer.encoder.layers.11.cross_attention.self_attention.output_projection.lora_adapter.down"
 
-_TOLD = {
-    "shown_mismatch": Told(
-        headline="aten.addmm gets float32 and bfloat16 in decoder.head, and stops the training",
-        evidence=["its weight is bfloat16, as the model's own call of bfloat16() made it", "its input is float32"],
-        change="Cast the input where it is made",
-        proof="the step then runs",
-    ),
-    "shown_overflow": Told(
-        headline=f"The scores of {LONG_MODULE} exceed float16's largest number, which makes the loss NaN",
-        evidence=[
-            "the largest score is 113,220 in step 3, float16 ends at 65,504",
-            "without autocast the loss is 4.1288 in that step, under autocast NaN; with the scaler off it is NaN, too, "
-            "so that the scale has no part in it",
-        ],
-        change="Keep this module in float32",
-        proof="the loss follows float32's over 50 steps within 0.3%, taking the module out again brings the NaN "
-        "back, and it costs 1.1% of the time and 2.0% of the memory",
-    ),
-    "shown_eps": Told(
-        headline="The eps of Adam, 1e-08, is zero in float16",
-        evidence=["3 of 12 parameters are divided by zero"],
-        change="Use a larger eps",
-        proof="the loss is still not finite",
-    ),
-    "shown_sync": Told(
-        headline="The host waits for the device 3 times a step",
-        evidence=["`.item()` of the loss, at nets.py, line 12", "a step without it takes 61% of the time"],
-        change="Read the loss later",
-        proof="a step takes 5.02 ms instead of 8.20 ms",
-    ),
-}
+
+@dataclass(frozen=True, kw_only=True)
+class ShownProof(TriedChange):
+    text: str
+
+    @property
+    def sentence(self):
+        return self.text
 
 
-def _tell(of: DoctorFinding) -> Told:
-    return _TOLD[of.kind]
+class ShownMismatch(DoctorFinding):
+    complaint = "types"
+    template = "aten.addmm gets float32 and bfloat16 in decoder.head, and stops the training"
+    seen = ("its weight is bfloat16, as the model's own call of bfloat16() made it", "its input is float32")
+    remedy = "Cast the input where it is made"
 
 
-def install(patch: Any) -> None:
-    """Make the sentences of this module's kinds known while a test runs."""
-    for complaint in ("types", "loss", "speed"):
-        known = {**SENTENCES.get(complaint, {}), **dict.fromkeys(_TOLD, _tell)}
-        patch.setitem(SENTENCES, complaint, known)
+class ShownOverflow(DoctorFinding):
+    complaint = "loss"
+    template = f"The scores of {LONG_MODULE} exceed float16's largest number, which makes the loss NaN"
+    seen = (
+        "the largest score is 113,220 in step 3, float16 ends at 65,504",
+        "without autocast the loss is 4.1288 in that step, under autocast NaN; with the scaler off it is NaN, too, "
+        "so that the scale has no part in it",
+    )
+    remedy = "Keep this module in float32"
+
+
+class ShownEps(DoctorFinding):
+    complaint = "loss"
+    template = "The eps of Adam, 1e-08, is zero in float16"
+    seen = ("3 of 12 parameters are divided by zero",)
+    remedy = "Use a larger eps"
+
+
+class ShownSync(DoctorFinding):
+    complaint = "speed"
+    template = "The host waits for the device 3 times a step"
+    seen = ("`.item()` of the loss, at nets.py, line 12", "a step without it takes 61% of the time")
+    remedy = "Read the loss later"
+
+
+class ShownMarkup(DoctorFinding):
+    complaint = "loss"
+    template = "<b>unknown</b> kind & more"
+    largest_abs: float = 1.5e9
+
+
+class ShownSizes(DoctorFinding):
+    complaint = "speed"
+    template = "Sizes are odd{inside}"
+    seen = ("a step takes 4.1 ms",)
+
+
+class ShownCopies(DoctorFinding):
+    complaint = "memory"
+    template = "There are copies"
+    seen = ("they take 3.00 MiB",)
 
 
 def diagnosis() -> Diagnosis:
-    """Eight findings, with and without prices, changes and proofs; two of kinds that nobody knows."""
+    """Eight findings, with and without prices, changes and proofs."""
     return Diagnosis(
         arm="amp_fp16",
         model="gpt_tiny",
@@ -66,53 +80,40 @@ def diagnosis() -> Diagnosis:
         steps=50,
         seconds=41.3,
         findings=[
-            DoctorFinding(
-                complaint="types",
-                kind="shown_mismatch",
+            ShownMismatch(
                 modules=["decoder.head"],
                 operator="aten.addmm",
                 place="nets.py, line 41",
                 change=Change(code="hidden = hidden.to(self.head.weight.dtype)"),
-                proof={"mends": True},
+                proof=ShownProof(mends=True, text="the step then runs"),
             ),
-            DoctorFinding(
-                complaint="loss",
-                kind="shown_overflow",
+            ShownOverflow(
                 modules=[LONG_MODULE, *(f"transformer.encoder.layers.{index}.attention" for index in range(9))],
                 operator="aten.bmm",
                 place="attention_with_a_rather_long_name.py, line 1012",
                 change=Change(overrides=[f"precision.fp32_modules=[{LONG_MODULE}]", "precision.init_scale=1024"]),
-                proof={"mends": True, "cost_ms": 0.1},
+                proof=ShownProof(
+                    mends=True,
+                    text="the loss follows float32's over 50 steps within 0.3%, taking the module out again brings the "
+                    "NaN back, and it costs 1.1% of the time and 2.0% of the memory",
+                ),
             ),
-            DoctorFinding(
-                complaint="loss",
-                kind="shown_eps",
+            ShownEps(
                 change=Change(overrides=["optimizer.eps=1e-4"]),
-                proof={"mends": False},
+                proof=ShownProof(mends=False, text="the loss is still not finite"),
             ),
-            DoctorFinding(
-                complaint="loss",
-                kind="<b>unknown</b>_kind & more",
-                modules=["<script>alert(1)</script>"],
-                evidence={"largest_abs": 1.5e9, "dtype": "float16", "share_pct": 12.5},
-            ),
-            DoctorFinding(
-                complaint="speed",
-                kind="shown_sync",
+            ShownMarkup(modules=["<script>alert(1)</script>"]),
+            ShownSync(
                 cost_pct=38.8,
                 modules=[""],
                 operator="aten._local_scalar_dense",
                 place="nets.py, line 12",
                 change=Change(code="losses.append(loss.detach())"),
-                proof={"mends": True},
+                proof=ShownProof(mends=True, text="a step takes 5.02 ms instead of 8.20 ms"),
             ),
-            DoctorFinding(complaint="speed", kind="device_not_filled", cost_pct=21.0, evidence={"step_ms": 4.1}),
-            DoctorFinding(
-                complaint="memory", kind="weight_copies", cost_pct=12.0, evidence={"copies_bytes": 3 * 2**20}
-            ),
-            DoctorFinding(
-                complaint="speed",
-                kind="odd_sizes",
+            ShownSizes(cost_pct=21.0),
+            ShownCopies(cost_pct=12.0),
+            ShownSizes(
                 cost_pct=3.5,
                 modules=["decoder.head"],
                 change=Change(overrides=["model.vocab_size=50304"]),
@@ -124,7 +125,7 @@ def diagnosis() -> Diagnosis:
             "loss/steps": [
                 {
                     "step": step,
-                    "own": 4 * math.exp(-step / 30) if step < 20 else "nan",
+                    "own": 4 * math.exp(-step / 30) if step < 20 else math.nan,
                     "baseline": 4 * math.exp(-step / 25),
                 }
                 for step in range(1, 51)

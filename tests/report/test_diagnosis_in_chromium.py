@@ -2,7 +2,7 @@
 
 import pytest
 from chromium import EXECUTABLE, Page
-from shown_diagnoses import diagnosis, install, numerics
+from shown_diagnoses import diagnosis, numerics
 
 from ampsweep.doctor.diagnosis_document import diagnosis_document
 from ampsweep.report.html import html
@@ -26,8 +26,7 @@ CUT = """(() => {{
 
 
 @pytest.fixture
-def path(monkeypatch, tmp_path):
-    install(monkeypatch)
+def path(tmp_path):
     path = tmp_path / "diagnosis.html"
     path.write_text(html(diagnosis_document(diagnosis(), numerics(70, scale=4096.0))), encoding="utf-8")
     return path

@@ -9,23 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ampsweep.commands.arguments import parse, taken_out
-from ampsweep.complaints import COMPLAINTS, Complaint
-from ampsweep.config.compose import CONFIG_NAME, compose_points
+from ampsweep.commands.multirun import start_processes
+from ampsweep.commands.train import train_points
+from ampsweep.config.compose import CONFIG_NAME, compose_each, compose_points
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import PRECISION_MODES, arm_of
 from ampsweep.config.overrides import check_effect
-from ampsweep.config.schema import Config, component_name
+from ampsweep.config.schema import COMPLAINTS, Complaint, Config, component_name
 from ampsweep.launch.garbage_collection import collect_new_garbage_only, paused_garbage_collection
 from ampsweep.launch.signals import stop_signals_as_interrupt
 from ampsweep.record import write_atomically
-from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.numerics import RunNumerics
+from ampsweep.redaction import hidden
 from ampsweep.report.output import CONSOLE, formats, put_out
 from ampsweep.run.directories import new_directory
 from ampsweep.run.recorded_run import RecordedRun, is_run_directory
 from ampsweep.text import escaped
 
 if TYPE_CHECKING:
+    from ampsweep.doctor.diagnosis import Diagnosis
     from ampsweep.doctor.patient import Patient
     from ampsweep.training.build.device import RunDevice
 
@@ -34,6 +36,10 @@ _PAGE_NAME: Final = "diagnosis.html"
 _TRY: Final = "--try"
 _CHOSEN_MODE: Final = "precision=amp_bf16"
 """The precision that is examined where none is chosen."""
+_TRIED_STEPS: Final = 200
+"""Steps of each training at most: enough for its warm-up and for a loss that can be told from another."""
+_NUM_SEEDS: Final = 3
+"""The fewest pairs from which a comparison draws a conclusion."""
 _HELP = """\
 usage: ampsweep doctor [RUN_DIRECTORY] [KEY=VALUE ...] [--try] [format=json|csv|latex|markdown]
 
@@ -78,9 +84,7 @@ def doctor_command(argv: Sequence[str]) -> int:
             diagnosis, numerics = _diagnose(case, taken)
     _show(diagnosis, numerics, case, chosen)
     if tries:
-        from ampsweep.commands.mended import train_mended
-
-        return train_mended(diagnosis, case.overrides, case.config)
+        return _train_mended(diagnosis, case.overrides, case.config)
     return 0
 
 
@@ -116,14 +120,14 @@ def _case(given: Sequence[str], multirun: bool) -> _Case:
     return _Case(overrides, config, run)
 
 
-def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics | None]:
+def _diagnose(case: _Case, taken: "RunDevice") -> tuple["Diagnosis", RunNumerics | None]:
     import torch
 
+    from ampsweep.doctor.diagnosis import Diagnosis, in_order
     from ampsweep.doctor.examine import examine
     from ampsweep.doctor.patient import Patient
     from ampsweep.doctor.replay import KeptBatches
     from ampsweep.precision.precision import misfit, unsupported_reason
-    from ampsweep.record.diagnosis import in_order
     from ampsweep.sweep.preflight_checks import check_single_run
     from ampsweep.training.build.built import build_model
 
@@ -176,7 +180,7 @@ def _diagnose(case: _Case, taken: "RunDevice") -> tuple[Diagnosis, RunNumerics |
 
 def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient":
     """The training as it was shortly before the run went wrong, or at its beginning."""
-    from ampsweep.doctor.before_fault import checkpoint_before_fault
+    from ampsweep.doctor.patient import checkpoint_before_fault
     from ampsweep.training.checkpoint import CheckpointError
     from ampsweep.training.found_checkpoint import find_checkpoint
 
@@ -194,13 +198,13 @@ def _before_fault(patient: "Patient", run: RecordedRun, place: Path) -> "Patient
     return patient
 
 
-def _show(diagnosis: Diagnosis, numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
+def _show(diagnosis: "Diagnosis", numerics: RunNumerics | None, case: _Case, chosen: str) -> None:
     """Print a diagnosis, and then write its files, for which there may be no room."""
     from ampsweep.doctor.diagnosis_document import diagnosis_document
     from ampsweep.report.html import html
     from ampsweep.report.markdown import markdown
 
-    document = diagnosis_document(diagnosis.without_secrets(), numerics)
+    document = diagnosis_document(hidden(diagnosis), numerics)
     put_out(document, chosen)
     try:
         directory = new_directory(case.config) if case.run is None else case.run.directory
@@ -218,3 +222,31 @@ def _tell(text: str) -> None:
     """Tell a person who waits what is examined now."""
     if sys.stderr.isatty():
         print(f"examining {text} ...", file=sys.stderr)
+
+
+def _train_mended(diagnosis: "Diagnosis", overrides: Sequence[str], config: Config) -> int:
+    """Train as it is and with the change of the first finding that overrides can make; the exit code.
+
+    Raises:
+        UserError: no finding has such a change.
+    """
+    changes = [finding.change.overrides for finding in diagnosis.findings if finding.change.overrides]
+    if not changes:
+        raise UserError("--try: no finding has a change that overrides of train.py can make")
+    own = [one for one in overrides if not one.startswith("doctor.")]
+    is_short = config.trainer.steps is None or config.trainer.steps <= _TRIED_STEPS
+    length = [] if is_short else [f"trainer.steps={_TRIED_STEPS}"]
+    settings = [*length, f"report.baseline={arm_of(config)}"]
+    points = [
+        [*_without(own, (*change, *settings, seed)), *settings, *change, seed]
+        for seed in (f"seed={config.seed + number}" for number in range(_NUM_SEEDS))
+        for change in ((), changes[0])
+    ]
+    start_processes()
+    return train_points(compose_each(points))
+
+
+def _without(overrides: Sequence[str], change: Sequence[str]) -> list[str]:
+    """The overrides without those of keys that the change sets."""
+    keys = {one.partition("=")[0].lstrip("+") for one in change}
+    return [one for one in overrides if one.partition("=")[0].lstrip("+") not in keys]

@@ -7,11 +7,9 @@ from the schema's default, so that no default stands in two places.
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from omegaconf import MISSING
-
-from ampsweep.complaints import COMPLAINTS
 
 COUNTS_WITH: Final = "counts_with"
 """Under this name the metadata of a field hold the key without which it has no effect, and the values that key must
@@ -447,6 +445,13 @@ class PredictConfig:
     beside the measured figures, and to choose where the search for the largest batch begins."""
     must_fit: bool = False
     """Refuse a run that is predicted not to fit, instead of warning and starting it."""
+
+
+Complaint = Literal["types", "loss", "numerics", "memory", "speed"]
+"""A complaint about a training in low precision. `types`: operators get dtypes that they do not take together; `loss`:
+it is not finite, or worse than in float32; `numerics`: an operator's error is larger than its dtype explains; `memory`:
+it did not shrink; `speed`: the gain is small. What breaks a training comes first."""
+COMPLAINTS: Final[tuple[Complaint, ...]] = get_args(Complaint)
 
 
 @dataclass(kw_only=True)

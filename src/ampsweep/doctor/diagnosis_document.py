@@ -1,32 +1,39 @@
 """A diagnosis as a document."""
 
-from collections.abc import Iterable, Iterator
+import math
+import shlex
+from collections.abc import Iterable
 from typing import Any, Final
 
-from ampsweep.analysis.headroom import headroom_of
-from ampsweep.record.diagnosis import Diagnosis, DoctorFinding
+from ampsweep.analysis.headroom import layer_text
+from ampsweep.config.schema import Complaint
+from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
+from ampsweep.doctor.loss.causes import OfOperator
 from ampsweep.record.numerics import RunNumerics
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
-from ampsweep.report.figures.diagnosis_figures import error_growth, losses
-from ampsweep.report.numerics_shown import headroom_lines, numerics_blocks
-from ampsweep.report.palette import arm_styles
-from ampsweep.report.sentences.diagnosis import (
-    COMPLAINT_NAMES,
-    code_of,
-    diagnosis_heading,
-    fact_lines,
-    mends,
-    not_examined,
-    priced,
-    summary,
-    where,
-)
-from ampsweep.report.sentences.findings import told
+from ampsweep.report.figure import Axis, Figure, Scatter
+from ampsweep.report.numerics_shown import numerics_blocks
+from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
 from ampsweep.report.tables import Tone, text_table
-from ampsweep.text import as_sentence
+from ampsweep.text import as_sentence, duration, listed, percent, plural
 
-_TRIED: Final[dict[bool | None, Tone]] = {True: "good", False: "bad", None: "open"}
+_NAMES: Final[dict[Complaint, str]] = {
+    "types": "Type mismatch",
+    "loss": "Loss",
+    "numerics": "Numerics",
+    "memory": "Memory",
+    "speed": "Speed",
+}
+_PRICED: Final[dict[Complaint, str]] = {"memory": "of the peak memory", "speed": "of the step's time"}
+_TRIED: Final[dict[bool, Tone]] = {True: "good", False: "bad"}
 """The tone of a proof, by whether the change has helped."""
+_MOST_MODULES: Final = 6
+ERROR_GROWTH: Final = "numerics/error_growth"
+"""The fact with a point for each operator: `module`, `operator`, the relative `error` of what it returns against
+float32, and `explained`, what the dtype and the errors of its inputs explain of it."""
+LOSSES: Final = "loss/steps"
+"""The fact with a point for each step: `step`, the loss of the training (`own`) and that in float32 (`baseline`)."""
+_BASELINE: Final = "fp32"
 
 
 def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
@@ -36,50 +43,29 @@ def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
         numerics: the magnitudes of the training, for the room that it has in each format; None: they are not known.
     """
     findings = [_finding(number, one) for number, one in enumerate(of.findings, start=1)]
+    unexamined = (Item(as_sentence(f"{_NAMES[one.complaint]} was not examined: {one.reason}")) for one in of.unexamined)
+    shown = () if numerics is None else numerics_blocks(numerics, _faults(of))
+    headroom = [one for one in shown if isinstance(one, Items)]
+    maps = _section("Magnitudes", "", [one for one in shown if one not in headroom], on_screen=False)
     sections = [
-        Section(title="Findings", key="findings", blocks=(*findings, Prose(as_sentence(summary(of)), "headline"))),
-        _section(
-            "Not examined", "unexamined", [Items(tuple(map(_unexamined, of.unexamined)))] if of.unexamined else []
-        ),
-        _section("Headroom in low precision", "", _headroom(of, numerics)),
-        _section("Figures", "curves", [one for one in (losses(of), error_growth(of)) if one], on_screen=False),
-        _section("Magnitudes", "numerics", [] if numerics is None else numerics_blocks(numerics, of), on_screen=False),
+        Section(title="Findings", key="findings", blocks=(*findings, Prose(as_sentence(_summary(of)), "headline"))),
+        _section("Not examined", "unexamined", _items(unexamined)),
+        _section("Headroom in low precision", "numerics", [*headroom, *([maps] if maps else [])]),
+        _section("Figures", "curves", [one for one in (_losses(of), _error_growth(of)) if one], on_screen=False),
         _section("What was measured", "facts", _facts(of), on_screen=False),
     ]
     return Document(
-        title=f"Diagnosis: {diagnosis_heading(of)}",
+        title=f"Diagnosis: {of.arm}, {of.model} on {of.data}, {of.device_name}",
         subtitle="" if of.run is None else f"run {of.run}",
         sections=tuple(one for one in sections if one is not None),
         arms=arm_styles([of.arm]),
-        data=_data(of),
+        data=of.as_json(),
     )
 
 
-def _section(title: str, key: str, blocks: Any, *, on_screen: bool = True) -> Section | None:
+def _section(title: str, key: str, blocks: Iterable[Block], *, on_screen: bool = True) -> Section | None:
     found = tuple(blocks)
     return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
-
-
-def _finding(number: int, of: DoctorFinding) -> Section:
-    said = told(of)
-    blocks: list[Block] = []
-    places = [Item(place, kind) for kind, place in where(of)]
-    evidence = [Item(as_sentence(line), "seen") for line in said.evidence]
-    if places or evidence:
-        blocks.append(Items((*places, *evidence)))
-    if said.change:
-        blocks.append(Prose(as_sentence(said.change)))
-    blocks += map(Code, code_of(of))
-    if said.proof:
-        blocks.append(Items((Item(as_sentence(said.proof), "tried", tone=_TRIED[mends(of)]),)))
-    badge = priced(of) or COMPLAINT_NAMES[of.complaint]
-    return Section(
-        title=f"{number}. {as_sentence(said.headline)}", kind="card", badge=(badge, "bad"), blocks=tuple(blocks)
-    )
-
-
-def _unexamined(one: Any) -> Item:
-    return Item(as_sentence(not_examined(one)))
 
 
 def _items(items: Iterable[Item]) -> list[Items]:
@@ -87,23 +73,128 @@ def _items(items: Iterable[Item]) -> list[Items]:
     return [Items(found)] if found else []
 
 
-def _headroom(of: Diagnosis, numerics: RunNumerics | None) -> list[Items]:
-    lines = [] if numerics is None else headroom_lines(headroom_of(numerics), of)
-    return _items(Item(as_sentence(line)) for line in lines)
+def _finding(number: int, of: DoctorFinding) -> Section:
+    modules = listed((one or "the model" for one in of.modules), _MOST_MODULES)
+    places = (("module" if len(of.modules) == 1 else "modules", modules), ("operator", of.operator), ("at", of.place))
+    seen = [Item(place, kind) for kind, place in places if place]
+    seen += [Item(as_sentence(line), "seen") for line in of.evidence]
+    blocks: list[Block] = [*_items(seen)]
+    if of.advice:
+        blocks.append(Prose(as_sentence(of.advice)))
+    overrides = " ".join(shlex.quote(one) for one in of.change.overrides)
+    blocks += [Code(one) for one in (overrides, of.change.code) if one]
+    if of.proof is not None:
+        blocks.append(Items((Item(as_sentence(of.proof.sentence), "tried", tone=_TRIED[of.proof.mends]),)))
+    badge = _NAMES[of.complaint] if of.cost_pct is None else f"{percent(of.cost_pct)} {_PRICED[of.complaint]}"
+    title = f"{number}. {as_sentence(of.sentence)}"
+    return Section(title=title, kind="card", badge=(badge, "bad"), blocks=tuple(blocks))
 
 
-def _facts(of: Diagnosis) -> Iterator[Section]:
-    rows = fact_lines(of.facts)
-    if rows:
-        table = text_table("facts", ("complaint", "figure", "value"), rows, numeric=(False, False, False))
-        yield Section(title="Every figure", blocks=(table,), folded=True)
+def _summary(of: Diagnosis) -> str:
+    """One line on what was found, in how much time."""
+    found = plural(len(of.findings), "finding") if of.findings else "nothing found"
+    left = f", {listed(dict.fromkeys(one.complaint for one in of.unexamined))} not examined" if of.unexamined else ""
+    steps = f", {plural(of.steps, 'step')} replayed at most" if of.steps else ""
+    return f"{found}{left}{steps}, {duration(of.seconds)}"
 
 
-def _data(of: Diagnosis) -> dict[str, Any]:
-    """The diagnosis, whose findings have their sentences, too."""
-    content = of.as_json()
-    for finding, entry in zip(of.findings, content["findings"], strict=True):
-        said = told(finding)
-        entry["headline"] = said.headline
-        entry["sentences"] = {"evidence": said.evidence, "change": said.change, "proof": said.proof}
-    return content
+def _faults(of: Diagnosis) -> dict[str, int]:
+    """The formats in which an operator makes inf or NaN, with the number of the finding."""
+    found: dict[str, int] = {}
+    for number, one in enumerate(of.findings, start=1):
+        if isinstance(one, OfOperator) and one.origin is not None and one.origin.phase != "update":
+            found.setdefault(one.signs.dtype, number)
+    return found
+
+
+def _facts(of: Diagnosis) -> list[Section]:
+    """All figures that are one value, as a table."""
+    single = {key: value for key, value in of.facts.items() if not _has_parts(value)}
+    if not single:
+        return []
+    named = [(*key.partition("/")[::2], value) for key, value in single.items()]
+    rows = [(complaint, without_unit(name), fact_text(name, value)) for complaint, name, value in named]
+    table = text_table("facts", ("complaint", "figure", "value"), rows, numeric=(False, False, False))
+    return [Section(title="Every figure", blocks=(table,), folded=True)]
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(one, str) for one in value))
+
+
+def _error_growth(of: Diagnosis) -> Figure | None:
+    """The error of each operator's result through the net; None where it was not measured."""
+    points: Any = of.facts.get(ERROR_GROWTH)
+    if not points:
+        return None
+    texts = [f"{layer_text(one['module'])}: {one['operator']}" for one in points]
+    places = list(range(1, len(points) + 1))
+    infinite = next((text for text, one in zip(texts, points, strict=True) if not math.isfinite(one["error"])), None)
+    remark = f"From {infinite} on there are values that are not finite, which are not drawn."
+    explained, own = ([_finite(one[key]) or None for one in points] for key in ("explained", "error"))
+    return Figure(
+        key="error-growth",
+        title="Growth of the error through the net",
+        question="Where does the error become larger than the dtype explains?",
+        marks=[
+            Scatter(
+                name="explained by dtype and inputs",
+                x=places,
+                y=explained,
+                colour=MODE_COLOURS[_BASELINE],
+                line=2,
+                dash="dash",
+                hover=texts,
+            ),
+            Scatter(name=of.arm, x=places, y=own, colour=_colour(of), line=2, symbols=["circle"], size=5, hover=texts),
+        ],
+        x=Axis(title="operator of the step"),
+        y=Axis(title="relative error", log=True, power=True),
+        remarks=(remark,) if infinite is not None else (),
+        legend=True,
+    )
+
+
+def _losses(of: Diagnosis) -> Figure | None:
+    """The loss of each step beside that in float32; None where it was not measured."""
+    points: Any = of.facts.get(LOSSES)
+    if not points:
+        return None
+    lines = ((_BASELINE, "baseline", MODE_COLOURS[_BASELINE], "dash"), (of.arm, "own", _colour(of), "solid"))
+    known = [value for _, key, *_ in lines for one in points if (value := _finite(one[key])) is not None]
+    wide = bool(known) and min(known) > 0 and max(known) > 10 * min(known)
+    remarks = [
+        f"The loss of {arm} is {one[key]} from step {one['step']} on."
+        for arm, key, *_ in reversed(lines)
+        if (one := next((one for one in points if not math.isfinite(one[key])), None)) is not None
+    ]
+    return Figure(
+        key="losses",
+        title="Loss",
+        question="Does it learn as float32 does?",
+        marks=[
+            Scatter(
+                name=arm,
+                x=[one["step"] for one in points],
+                y=[_finite(one[key]) for one in points],
+                colour=colour,
+                line=2,
+                dash=dash,
+                symbols=["circle"],
+                size=5,
+            )
+            for arm, key, colour, dash in lines
+        ],
+        x=Axis(title="step"),
+        y=Axis(title="loss", log=wide),
+        remarks=tuple(remarks),
+        legend=True,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _colour(of: Diagnosis) -> str:
+    return arm_colour(of.arm) or OTHER_COLOUR

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ampsweep.complaints import COMPLAINTS, Complaint
 from ampsweep.config.modes import step_dtypes
+from ampsweep.config.schema import COMPLAINTS, Complaint
+from ampsweep.doctor.diagnosis import DoctorFinding, Unexamined
 from ampsweep.doctor.loss.examine import examine_loss
 from ampsweep.doctor.memory.examine import examine_memory
 from ampsweep.doctor.patient import NotExaminedError, Patient
@@ -13,7 +14,6 @@ from ampsweep.doctor.side_by_side.examine import examine_numerics
 from ampsweep.doctor.speed.examine import examine_speed
 from ampsweep.doctor.types.examine import examine_types
 from ampsweep.precision.precision import why_emulated
-from ampsweep.record.diagnosis import DoctorFinding, Unexamined
 from ampsweep.text import one_line
 
 Examination = Callable[[Patient], Sequence[DoctorFinding]]

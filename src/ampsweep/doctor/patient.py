@@ -1,34 +1,33 @@
 """The training that the doctor examines: what every examination starts from."""
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import torch
 
-from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.config.schema import Config, PrecisionConfig
-from ampsweep.doctor.replay import KeptBatches, Replay, TakenStep
+from ampsweep.config.identity import config_hash
+from ampsweep.config.modes import PRECISION_MODES, arm_of
+from ampsweep.config.schema import Config, PrecisionConfig, component_name
+from ampsweep.doctor.replay import KeptBatches, Replay, TakenSteps, taken_steps
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.training.found_checkpoint import FoundCheckpoint
+from ampsweep.training.found_checkpoint import FoundCheckpoint, find_checkpoint
+from ampsweep.training.resume import take_checkpoint
 
 _SHARE: Final = 0.1
 """The share of the time left that a first look at the steps may take: of large models it sees fewer of them."""
 
+_STEPS_BEFORE: Final = 2
+"""Right steps that are left before the fault, at least: what leads to it shows in them."""
+
 
 class NotExaminedError(Exception):
     """Raised by an examination that cannot say anything; its text is a clause on why."""
-
-
-@dataclass(frozen=True)
-class TakenSteps:
-    """The steps of a replay, up to the one after which nothing was left to see."""
-
-    steps: tuple[TakenStep, ...]
-    error: Exception | None = None
-    """The error that the step after the last one raised, such as one of two dtypes that do not fit; None: no error."""
 
 
 class Patient:
@@ -64,15 +63,10 @@ class Patient:
 
     def starting_from(self, checkpoint: FoundCheckpoint) -> "Patient":
         """The same training, examined from a checkpoint on; figures go where they went before."""
-        other = Patient(
-            self.config,
-            self.device,
-            self.data,
-            num_steps=self.num_steps,
-            deadline_s=self.deadline_s,
-            checkpoint=checkpoint,
-        )
-        other.facts, other.numerics = self.facts, self.numerics
+        other = copy(self)
+        other.checkpoint = checkpoint
+        for known in ("own_steps", "baseline_steps"):
+            vars(other).pop(known, None)
         return other
 
     @property
@@ -106,12 +100,41 @@ class Patient:
         return self._steps(self.baseline)
 
     def _steps(self, build: Callable[[], Replay]) -> TakenSteps:
-        steps: list[TakenStep] = []
+        return taken_steps(build, self.num_steps, time.monotonic() + self.seconds_left * _SHARE)
+
+
+def checkpoint_before_fault(patient: Patient, last_step: int, directory: Path) -> FoundCheckpoint | None:
+    """Take the steps of a run again, as it took them, and keep a checkpoint shortly before they go wrong for good.
+
+    Args:
+        patient: the training, from where its steps are known: its beginning, or a checkpoint of the run.
+        last_step: the last step of the run.
+        directory: the place for the checkpoint.
+
+    Returns:
+        The checkpoint, at most `patient.num_steps` before the fault; None if the first steps show it, or none does.
+    """
+    replay, data = patient.replay(), patient.data
+    trainer, every = replay.trainer, max(1, patient.num_steps // 2)
+    states, is_wrong, first_wrong = [replay.state()], False, 0
+    while trainer.step < last_step and patient.seconds_left > 0:
+        if not is_wrong and trainer.step - states[-1].step >= every:
+            states = [states[-1], replay.state()]
+            data.forget_before(states[0].next_batch)
         try:
-            replay = build()
-            until_s = time.monotonic() + self.seconds_left * _SHARE
-            while len(steps) < self.num_steps and (not steps or time.monotonic() < until_s):
-                steps.append(replay.step())
-        except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-            return TakenSteps(tuple(steps), error)
-        return TakenSteps(tuple(steps))
+            step = replay.step()
+        except Exception:  # noqa: BLE001  the model's own code may raise anything, and a replay from here shows it
+            is_wrong, first_wrong = True, first_wrong if is_wrong else trainer.step
+            break
+        if not is_wrong:
+            first_wrong = step.number
+        is_wrong = bool(step.nonfinite_gradients) or not math.isfinite(step.loss)
+        if is_wrong and step.scale is None:
+            break  # the parameters are ruined
+    if not is_wrong or len(states) == 1:
+        return None
+    replay.restore(states[-1] if first_wrong - states[-1].step > _STEPS_BEFORE else states[0])
+    config = patient.config
+    arm, name = arm_of(config), component_name(config.model)
+    take_checkpoint(trainer, directory, config_hash(config), name, arm)
+    return find_checkpoint(directory)

@@ -2,7 +2,8 @@
 
 import copy
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -14,11 +15,12 @@ from ampsweep.config.schema import Config
 from ampsweep.data.base import Data
 from ampsweep.tracing.feeding import resident
 from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build
+from ampsweep.training.build.built import Built, build
 from ampsweep.training.checkpoint import restore_rng_state, rng_state
 from ampsweep.training.found_checkpoint import FoundCheckpoint
 from ampsweep.training.packed_states import in_parts, load_parts
 from ampsweep.training.resume import resume
+from ampsweep.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,18 @@ class KeptBatches:
         return resident(self._data)
 
 
+def assembled(
+    config: Config, device: torch.device, data: Data, checkpoint: FoundCheckpoint | None, *, may_watch: bool = False
+) -> tuple[Built, Trainer]:
+    """The parts of a training and its trainer, standing before the first step, or after that of a checkpoint."""
+    built = build(config, device, data)
+    trainer = assemble_trainer(config, built, device, may_watch=may_watch)
+    if checkpoint is not None:
+        resume(trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+    trainer.model.train()
+    return built, trainer
+
+
 _UNCOLLECTED_BYTES: Final = 2**28
 """Bytes of parameters of earlier replays that may lie about before they are collected."""
 
@@ -104,6 +118,7 @@ class Replay:
     Args:
         data: the data of the training, which several replays may share.
         checkpoint: the state to begin with; None: that of the first step.
+        may_watch: `numerics.watch` counts.
 
     Raises:
         UserError: a part refuses its settings.
@@ -114,19 +129,21 @@ class Replay:
     that their model stays until then."""
 
     def __init__(
-        self, config: Config, device: torch.device, data: KeptBatches, checkpoint: FoundCheckpoint | None = None
+        self,
+        config: Config,
+        device: torch.device,
+        data: KeptBatches,
+        checkpoint: FoundCheckpoint | None = None,
+        *,
+        may_watch: bool = False,
     ) -> None:
         if Replay._uncollected_bytes > _UNCOLLECTED_BYTES:
             gc.collect()
             Replay._uncollected_bytes = 0
         self.config, self.device, self.data = config, device, data
-        self.built = build(config, device, data)
-        self.trainer = assemble_trainer(config, self.built, device)
-        if checkpoint is not None:
-            resume(self.trainer, copy.deepcopy(checkpoint))  # optimizers go on with the tensors that they are given
+        self.built, self.trainer = assembled(config, device, data, checkpoint, may_watch=may_watch)
         self.built.precision.scale()  # which a scaler makes when it is first asked: each step calls the same operators
         self.model = self.trainer.model
-        self.model.train()
         Replay._uncollected_bytes += sum(parameter.nbytes for parameter in self.model.parameters())
         self._nonfinite: list[str] = []
         self._reached: dict[str, None] = {}
@@ -140,11 +157,16 @@ class Replay:
         self._step = precision.step
         precision.step = self._step_noted  # type: ignore[method-assign]
 
+    @property
+    def next_batches(self) -> range:
+        """The numbers of the batches of the next step."""
+        first, trainer = self.trainer.next_batch, self.trainer
+        return range(first, first + trainer.config.grad_accum_steps * len(trainer.turns))
+
     def read_ahead(self) -> None:
         """Read the batches of the next step, so that reading them is no part of it."""
-        trainer = self.trainer
-        for number in range(trainer.config.grad_accum_steps * len(trainer.turns)):
-            self.data.train_batch(trainer.next_batch + number)
+        for number in self.next_batches:
+            self.data.train_batch(number)
 
     def step(self) -> TakenStep:
         """Take the next step."""
@@ -200,6 +222,27 @@ class Replay:
         order = [name for name in self._reached if name in own] + [name for name in own if name not in self._reached]
         self._nonfinite += [name for name in order if not own[name].isfinite().all()]
         self._step(optimizer)
+
+
+@dataclass(frozen=True)
+class TakenSteps:
+    """The steps of a replay, up to the one after which nothing was left to see."""
+
+    steps: tuple[TakenStep, ...]
+    error: Exception | None = None
+    """The error that the step after the last one raised, such as one of two dtypes that do not fit; None: no error."""
+
+
+def taken_steps(build: Callable[[], Replay], num_steps: int, end_s: float) -> TakenSteps:
+    """Take steps; fewer if one raises an error, or if `time.monotonic` comes to `end_s` after the first."""
+    steps: list[TakenStep] = []
+    try:
+        replay = build()
+        while len(steps) < num_steps and (not steps or time.monotonic() < end_s):
+            steps.append(replay.step())
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+        return TakenSteps(tuple(steps), error)
+    return TakenSteps(tuple(steps))
 
 
 def _note_reached(reached: dict[str, None], name: str, _: Tensor) -> None:

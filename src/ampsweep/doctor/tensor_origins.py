@@ -108,12 +108,10 @@ class TensorOrigins:
             )
 
     def name_batch(self, index: int, batch: Any) -> None:
-        """Note the tensors of the batch of this index."""
         for name, tensor in _named(batch, "batch"):
             self._know(tensor, TensorOrigin("batch", tensor.dtype, name=name))
 
     def of(self, tensor: Tensor) -> TensorOrigin:
-        """The origin of a tensor."""
         found = self._known.get(id(tensor))
         if found is not None and found[0]() is tensor:
             return found[1]

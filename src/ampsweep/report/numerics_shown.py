@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.analysis.headroom import Headroom, headroom_of
-from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
 from ampsweep.report.document import Block, Item, Items, Prose
@@ -23,6 +22,7 @@ TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "update": ("Updates", "How large are the steps that parameters take?"),
 }
 """Title and question of the map of each kind of tensor."""
+_NO_FAULTS: Final[Mapping[str, int]] = {}
 MAP_NOTE: Final = (
     "Each row is a layer, in the order of the model; the colour is the share of its elements other than zero whose "
     "magnitude is a power of two or up to twice that. Choose a format in the legend to draw its range."
@@ -48,10 +48,10 @@ def numerics_of(workloads: Sequence[WorkloadData]) -> tuple[WorkloadNumerics, ..
     return tuple(found)
 
 
-def numerics_blocks(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -> tuple[Block, ...]:
-    """The numerics of one run, or of a training with its diagnosis: headroom, heat maps, non-finite gradients."""
+def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
+    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients."""
     headroom = headroom_of(numerics, numerics.scale)
-    lines = tuple(Item(as_sentence(line)) for line in headroom_lines(headroom, diagnosis))
+    lines = tuple(Item(as_sentence(line)) for line in headroom_lines(headroom, faults))
     drawn = (
         magnitude_map(numerics, kind, headroom, title=title, question=question)
         for kind, (title, question) in TITLES.items()
@@ -65,12 +65,13 @@ def numerics_blocks(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -
     )
 
 
-def headroom_lines(found: Mapping[str, Headroom], diagnosis: Diagnosis | None = None) -> list[str]:
-    """A sentence for each format; one that a diagnosis found at fault does not work, though layers return what fits."""
-    faults: dict[str, int] = {}
-    for place, one in enumerate(() if diagnosis is None else diagnosis.findings, start=1):
-        if one.complaint == "loss" and one.evidence.get("phase") in ("forward", "backward"):
-            faults.setdefault(str(one.evidence["dtype"]), place)
+def headroom_lines(found: Mapping[str, Headroom], faults: Mapping[str, int] = _NO_FAULTS) -> list[str]:
+    """A sentence for each format.
+
+    Args:
+        faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
+            with the number of the doctor's finding.
+    """
     return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
 
 

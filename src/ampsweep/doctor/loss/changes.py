@@ -1,49 +1,32 @@
 """The changes that mend a fault, as overrides, of the scaler too, and as lines of Python."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.culprits import CulpritCalls
+from ampsweep.doctor.functions import CalledFunction, watched_calls
 from ampsweep.doctor.loss.fault import NOT_FINITE
-from ampsweep.doctor.loss.function_calls import CalledFunction, watched_calls
+from ampsweep.doctor.loss.findings import GradientsVanish, ScalerFault, ScaleTooLarge, ScaleTooSmall
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.variant import Variant
 from ampsweep.doctor.patient import Patient
 from ampsweep.tracing.calls import Call
 
-_CODE: Final = {
-    "mask_overflow": "scores.masked_fill(mask, torch.finfo(scores.dtype).min)",
-    "exp_overflow": "torch.exp(x - x.amax(dim=-1, keepdim=True))",
-    "long_sum": "x.sum(dim, dtype=torch.float32)",
-    "log_of_zero": "torch.nn.functional.logsigmoid(logits)  # of a softmax: log_softmax",
-    "refused_loss": "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)",
-    "rounded_probability": "torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)",
-    "eps_vanishes": "eps = torch.finfo(x.dtype).tiny",
-}
-"""By kind, the line that does without what float16 cannot hold; the names stand for the user's own."""
 _ROUNDING: Final = 1e-4
 """The relative difference of two losses in float32 that rounding makes."""
 _SCALES: Final = (65536.0, 1024.0, 32.0, 1.0)
 """Scales to begin with that are tried, the largest first: the smaller it is, the more gradients vanish."""
 
 
-def kept_override(precision: PrecisionConfig, modules: Sequence[str]) -> str:
-    """The override that keeps modules in float32, beside those that are already."""
-    return f"precision.fp32_modules=[{','.join([*precision.fp32_modules, *modules])}]"
-
-
-def code_for(kind: str, evidence: Mapping[str, object], calls: CulpritCalls | None) -> str | None:
-    """The line of Python that mends a finding; None where only an override does."""
-    if (code := _CODE.get(kind)) is not None and evidence.get("takes_shift", True):
-        return code
-    if calls is None:
+def code_in_float32(calls: Sequence[CalledFunction]) -> str | None:
+    """The line of Python that computes some calls in float32; None where there are none."""
+    if not calls:
         return None
-    return "x = x.float()" if len(calls.calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
+    return "x = x.float()" if len(calls) == 1 else "with torch.autocast(x.device.type, enabled=False): ..."
 
 
 def takes_shift(patient: Patient, exponential: Call) -> bool:
@@ -62,7 +45,7 @@ def takes_shift(patient: Patient, exponential: Call) -> bool:
             return func(args[0] - args[0].detach().amax(-1, keepdim=True), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
-    with watched_calls(replay.model, on_call):
+    with watched_calls(replay, on_call):
         shifted = replay.step().loss
     return was_called and math.isclose(shifted, patient.baseline_steps.steps[0].loss, rel_tol=_ROUNDING)
 
@@ -71,7 +54,7 @@ def takes_shift(patient: Patient, exponential: Call) -> bool:
 class ScaleChange:
     """A change of the scaler that mends a fault."""
 
-    kind: str
+    cause: type[ScalerFault]
     precision: PrecisionConfig
     override: str
 
@@ -89,16 +72,16 @@ def change_of_scale(case: LossCase) -> ScaleChange | None:
     if not own.grad_scaler:
         scaled = replace(own, grad_scaler=True)
         if fault.sign not in NOT_FINITE and case.mends(Variant(precision=scaled), num_steps):
-            return ScaleChange("gradients_vanish", scaled, "precision.grad_scaler=true")
+            return ScaleChange(GradientsVanish, scaled, "precision.grad_scaler=true")
         return None
     if fault.sign == "skipped_steps":
         for scale in (one for one in _SCALES if one < own.init_scale):
             smaller = replace(own, init_scale=scale)
             if own.init_scale > _SCALES[0] and case.mends(Variant(precision=smaller), num_steps):
-                return ScaleChange("scale_too_large", smaller, f"precision.init_scale={scale:g}")
+                return ScaleChange(ScaleTooLarge, smaller, f"precision.init_scale={scale:g}")
         case.begin_at_scale(1.0)
     elif fault.sign not in NOT_FINITE and own.init_scale < _SCALES[0]:
         larger = replace(own, init_scale=_SCALES[0])
         if case.mends(Variant(precision=larger), num_steps):
-            return ScaleChange("scale_too_small", larger, f"precision.init_scale={_SCALES[0]:g}")
+            return ScaleChange(ScaleTooSmall, larger, f"precision.init_scale={_SCALES[0]:g}")
     return None

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from ampsweep.doctor.loss.fault import NOT_FINITE, LossFault
-from ampsweep.doctor.loss.function_calls import CalledFunction, watched_calls
+from ampsweep.doctor.functions import CalledFunction, watched_calls
+from ampsweep.doctor.loss.causes import MendingSet
+from ampsweep.doctor.loss.fault import NOT_FINITE
 from ampsweep.doctor.loss.isolation import measure_alone
 from ampsweep.doctor.loss.loss_case import LossCase
 from ampsweep.doctor.loss.origins import NonfiniteOrigin, OriginTracer, trace_origins
@@ -123,31 +124,13 @@ class Culprits:
 
     kept: tuple[Kept, ...]
     """Modules, and `CalledFunction`s for what the model itself or the loss computes."""
-    is_minimal: bool
-    """True if the fault is back without any one of them."""
-    num_replays: int
-    num_modules: int
-    """Modules that compute anything, and one for what is computed outside of them."""
-    bound: int
-    """The replays that the search may take."""
+    mending: MendingSet
     origins: tuple[NonfiniteOrigin, ...]
     """Those of inf and NaN in the step that showed the fault first; empty where everything was finite."""
-    later: LossFault | None = None
-    """The fault that all steps show with these kept; None: none."""
 
     @property
     def modules(self) -> list[str]:
-        """Names of the modules."""
         return [one for one in self.kept if isinstance(one, str)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CulpritCalls:
-    """The smallest set of function calls that mends a fault by computing in float32, in place of the modules."""
-
-    calls: tuple[CalledFunction, ...]
-    is_minimal: bool
-    num_replays: int
 
 
 def trace_fault(case: LossCase) -> OriginTracer:
@@ -157,7 +140,7 @@ def trace_fault(case: LossCase) -> OriginTracer:
     """
     assert case.fault is not None
     num_before = case.fault.step - 1 if case.fault.sign in NOT_FINITE else 0
-    tracer = _traced(Variant(precision=case.precision).replay(case.patient).replay, num_before)
+    tracer = _traced(Variant(precision=case.precision).replay(case.patient), num_before)
     if any(not one.is_range for one in tracer.origins):
         meant = {one.site for one in _traced(case.patient.baseline(), num_before).origins}
         tracer.origins = [one for one in tracer.origins if one.site not in meant]
@@ -192,34 +175,33 @@ class CulpritSearch:
                 return None
             changed = Variant(kept=frozenset(found.kept), precision=case.precision)
             taken = changed.steps(case.patient, case.num_steps)
-            found = replace(found, later=case.judge.fault(taken.steps, taken.error))
-            if found.later is None or found.later.sign not in NOT_FINITE or case.patient.seconds_left <= 0:
+            later = case.judge.fault(taken.steps, taken.error)
+            if later is None or later.sign not in NOT_FINITE or case.patient.seconds_left <= 0:
                 return found
-            case.fault, known = found.later, found.kept
+            case.fault, known = later, found.kept
         return found
 
-    def calls(self, culprits: Culprits) -> CulpritCalls | None:
-        """Search for the function calls of the culprits that must compute in float32; None if none do in their place.
+    def calls(self, culprits: Culprits) -> tuple[list[CalledFunction], int]:
+        """Search for the function calls of the culprits that must compute in float32; none if none do in their place.
 
-        Modules of torch's own have no line that could be changed, and stay as they are.
+        Modules of torch's own have no line that could be changed, and stay as they are. The number is that of replays.
         """
         whole: set[Kept] = set()
         calls: list[CalledFunction] = []
-        num_replays, is_minimal = 0, culprits.is_minimal
+        num_replays = 0
         for culprit in culprits.kept:
             own = self._calls_of(culprit)
             if not own:
-                return None
+                return [], num_replays
             others = frozenset(one for one in culprits.kept if one not in (culprit, *whole)) | frozenset(calls)
             search = SetSearch(partial(self._mend_together, others), num_candidates=len(own))
             found = search.find(own)
             num_replays += search.num_replays
             if found is None or len(found.members) > _MOST_CALLS:
-                return None
+                return [], num_replays
             whole.add(culprit)
             calls += found.members
-            is_minimal = is_minimal and found.is_minimal
-        return CulpritCalls(calls=tuple(calls), is_minimal=is_minimal, num_replays=num_replays)
+        return calls, num_replays
 
     def _round(self, known: tuple[Kept, ...]) -> Culprits | None:
         """Search for what mends the fault up to the step that shows it."""
@@ -234,10 +216,12 @@ class CulpritSearch:
             return None
         return Culprits(
             kept=found.members,
-            is_minimal=found.is_minimal,
-            num_replays=self._num_replays,
-            num_modules=search.num_candidates,
-            bound=search.bound(len(found.members)),
+            mending=MendingSet(
+                num_replays=self._num_replays,
+                most_replays=search.bound(len(found.members)),
+                num_modules=search.num_candidates,
+                is_minimal=found.is_minimal,
+            ),
             origins=tuple(self._origins),
         )
 
@@ -266,7 +250,7 @@ class CulpritSearch:
         case = self._case
         replay = Variant(precision=case.precision).replay(case.patient)
         name = culprit.module if isinstance(culprit, CalledFunction) else culprit
-        if name is not None and type(replay.replay.model.get_submodule(name)).__module__.startswith("torch."):
+        if name is not None and type(replay.model.get_submodule(name)).__module__.startswith("torch."):
             return []
         seen: dict[CalledFunction, None] = {}
 
@@ -275,7 +259,7 @@ class CulpritSearch:
                 seen[call] = None
             return func(*args, **kwargs)
 
-        with watched_calls(replay.replay.model, on_call):
+        with watched_calls(replay, on_call):
             replay.step()
         first = next((one.call for one in self._origins if one.call.module == name), None)
         if first is None:

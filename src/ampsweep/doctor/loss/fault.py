@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Final, Literal
 
 import numpy as np
@@ -71,18 +71,6 @@ class Tolerance:
         return max(float(np.mean(means)), baseline) + float(stdtrit(len(means) - 1, _CONFIDENCE)) * spread
 
 
-class Tolerances:
-    """The tolerance, made when it is wanted first."""
-
-    def __init__(self, make: Callable[[], Tolerance]) -> None:
-        self._make = make
-
-    @cached_property
-    def wanted(self) -> Tolerance:
-        """The tolerance."""
-        return self._make()
-
-
 class Judge:
     """Tells whether steps have a fault that those in float32 have not.
 
@@ -99,11 +87,11 @@ class Judge:
         self,
         baseline: Sequence[TakenStep],
         margin_pct: float,
-        tolerance: Tolerances,
+        tolerance: Callable[[], Tolerance],
         skipping: Callable[[frozenset[int]], Sequence[float]],
     ) -> None:
-        self._baseline, self._margin, self._tolerances = baseline, margin_pct / 100, tolerance
-        self._skipping = cache(skipping)
+        self._baseline, self._margin = baseline, margin_pct / 100
+        self._tolerance, self._skipping = cache(tolerance), cache(skipping)
         self._base = [one.loss for one in baseline]
 
     def fault(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
@@ -141,7 +129,7 @@ class Judge:
         gap = steps[0].loss - base
         if abs(gap) <= self._margin * abs(base):
             return None
-        allowed = self._tolerances.wanted.upper(slice(0, 1), base) - base
+        allowed = self._tolerance().upper(slice(0, 1), base) - base
         return LossFault("different_loss", 1, gap=gap, allowed_gap=allowed) if abs(gap) > allowed else None
 
     def _worse(self, steps: Sequence[TakenStep]) -> LossFault | None:
@@ -157,7 +145,7 @@ class Judge:
             base = float(np.mean(self._skipping(skipped)[part]))
             if not self._is_far(own, base):
                 return None
-        allowed = self._tolerances.wanted.upper(part, exact) - exact
+        allowed = self._tolerance().upper(part, exact) - exact
         return LossFault("worse_loss", num_steps, gap=own - base, allowed_gap=allowed) if own - base > allowed else None
 
     def _is_far(self, own: float, base: float) -> bool:

@@ -1,7 +1,7 @@
 """A training whose loss is examined: its fault, and trials that tell whether a change mends it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.fault import Judge, LossFault, Tolerance, Tolerances
-from ampsweep.doctor.loss.vanishing import vanished_share
-from ampsweep.doctor.loss.variant import Variant
+from ampsweep.doctor.loss.fault import Judge, LossFault, Tolerance
+from ampsweep.doctor.loss.variant import Variant, vanished_share
 from ampsweep.doctor.patient import Patient
-from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
 
 MOST_VANISHED: Final = 0.5
@@ -39,7 +38,7 @@ class LossCase:
         self.judge = Judge(
             self.baseline.steps,
             patient.config.report.margin_pct,
-            Tolerances(partial(perturbed_losses, patient, self.num_steps)),
+            partial(perturbed_losses, patient, self.num_steps),
             partial(_losses_without, patient, self.num_steps),
         )
         self.precision: PrecisionConfig = patient.config.precision
@@ -86,11 +85,7 @@ class LossCase:
         taken = changed.steps(self.patient, wanted)
         if taken.error is None and len(taken.steps) < wanted:
             raise OutOfTimeError
-        return len(taken.steps) == wanted and self.fault_of(taken.steps, taken.error) is None
-
-    def fault_of(self, steps: Sequence[TakenStep], error: Exception | None = None) -> LossFault | None:
-        """Find the fault of steps of a trial."""
-        return self.judge.fault(steps, error)
+        return len(taken.steps) == wanted and self.judge.fault(taken.steps, taken.error) is None
 
     def begin_at_scale(self, scale: float) -> None:
         """Have trials begin at a scale, at which the very first step shows the fault if any does."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ampsweep.doctor.replay import Replay
 from ampsweep.numeric_formats import FORMATS
@@ -25,14 +26,6 @@ _MOST_STEPS_BACK: Final = 8
 """Operators between a sum with a constant and the division by it that are followed at most."""
 _MOST_SOURCES: Final = 64
 """Operators on the way to one that makes inf or NaN whose modules are noted at most."""
-_EXPONENTIALS: Final = frozenset({"aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh"})
-_LOGARITHMS: Final = frozenset({"aten.log", "aten.log2", "aten.log10", "aten.log1p"})
-_ROOTS: Final = frozenset({"aten.sqrt", "aten.rsqrt", "aten.pow"}) | _LOGARITHMS
-_DIVISIONS: Final = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
-_SUMS_OF_TWO: Final = frozenset({"aten.add", "aten.add_", "aten.sub"})
-_PRODUCTS: Final = frozenset(
-    {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.matmul", "aten.dot", "aten.mv", "aten.convolution"}
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +41,6 @@ class NonfiniteOrigin:
     """The largest magnitude among its inputs."""
     divisor_zeros: int = 0
     """Zeros of the last tensor that it got."""
-    divisor_min_abs: float | None = None
-    """The smallest magnitude above zero of that tensor."""
     has_negative: bool = False
     """True if that tensor has numbers below zero."""
     float32_max_abs: float | None = None
@@ -214,14 +205,10 @@ def _facts(inputs: Sequence[Tensor]) -> dict[str, Any]:
     if not filled:
         return {"input_max_abs": 0.0}
     signed = filled[-1].detach().float()
-    last = signed.abs()
-    zeros = int((last == 0).sum())
-    above = last[last > 0]
     return {
         "input_max_abs": max(_max_abs(filled) or 0.0, 0.0),
-        "divisor_zeros": zeros,
+        "divisor_zeros": int((signed == 0).sum()),
         "has_negative": bool((signed < 0).any()),
-        "divisor_min_abs": float(above.min()) if above.numel() else None,
         "is_two_valued": filled[0].numel() > 2 and torch.unique(filled[0]).numel() <= 2,
     }
 
@@ -264,55 +251,9 @@ def _in_float32(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
 
 
 def _wide(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.float() if value.is_floating_point() else value
-    if isinstance(value, list | tuple):
-        return type(value)([_wide(one) for one in value])
-    if isinstance(value, dict):
-        return {key: _wide(one) for key, one in value.items()}
-    return value
+    return tree_map_only(Tensor, lambda one: one.float() if one.is_floating_point() else one, value)
 
 
 def is_beyond(value: float, format_name: str) -> bool:
     """Tell whether a number is finite but larger than a format holds."""
     return math.isfinite(value) and abs(value) > FORMATS[format_name].max
-
-
-def cause_of(origin: NonfiniteOrigin) -> str:
-    """The kind of a finding whose first inf or NaN is this one."""
-    if origin.call.phase == "update":
-        return "update_overflow"
-    if origin.call.phase == "backward":
-        return "gradient_overflow"
-    operator, dtype = origin.call.operator, _dtype_of(origin)
-    in_range = is_in_range(origin, dtype)
-    if origin.num_certain:
-        return "rounded_probability"
-    if any(is_beyond(scalar, dtype) for scalar in origin.scalars):
-        return "mask_overflow" if operator != "aten.mul" or origin.is_two_valued else "value_overflow"
-    if operator == "aten._to_copy" and not in_range:
-        return "mask_overflow" if origin.is_two_valued else "value_overflow"
-    if operator in _ROOTS and origin.has_nan and origin.has_negative:
-        return "cancellation"
-    if operator in _LOGARITHMS and origin.divisor_zeros:
-        return "log_of_zero" if origin.lost_scalar is None else "eps_vanishes"
-    if operator in _DIVISIONS and origin.divisor_zeros:
-        return "divisor_vanishes" if origin.lost_scalar is None else "eps_vanishes"
-    if operator in _DIVISIONS and operator != "aten.pow":
-        return "tiny_divisor"
-    if operator in _EXPONENTIALS:
-        return "exp_overflow"
-    if origin.reduced_elements > 1 and operator not in _PRODUCTS:
-        return "long_sum"
-    return "growing_sum" if operator in _SUMS_OF_TWO else "value_overflow"
-
-
-def is_in_range(origin: NonfiniteOrigin, dtype: str) -> bool:
-    """Tell whether the float32 result would fit into the format: then the numbers before were already wrong."""
-    return origin.float32_max_abs is not None and origin.float32_max_abs <= FORMATS[dtype].max
-
-
-def _dtype_of(origin: NonfiniteOrigin) -> str:
-    """The narrowest floating-point format among what the call got and made."""
-    names = [str(one).removeprefix("torch.") for one in (*origin.call.outputs, *origin.call.inputs)]
-    return min((one for one in names if one in FORMATS), key=lambda one: FORMATS[one].max, default="float32")

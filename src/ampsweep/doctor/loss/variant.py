@@ -1,27 +1,27 @@
 """A training with some of its parts changed: the trials of the doctor, taken from the same state and batches."""
 
 import glob
-import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from functools import partial
 from typing import Any, Final
 
-import torch
+from torch import Tensor
 
 from ampsweep.config.schema import PrecisionConfig
-from ampsweep.doctor.loss.function_calls import CalledFunction, calls_in_float32
-from ampsweep.doctor.patient import Patient, TakenSteps
-from ampsweep.doctor.replay import Replay, TakenStep
+from ampsweep.doctor.functions import CalledFunction, calls_in_float32
+from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import Replay, TakenStep, TakenSteps, taken_steps
+from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
+from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.step import trace_step
 
 Kept = str | CalledFunction
 """A thing that is kept in float32: a module by its name, with all within it, or calls of functions."""
 
-_REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
-"""Errors of a model's own code that a change of precision may bring."""
-_NUM_PAIRS: Final = 7
-"""Steps of each that are timed, in turn."""
+_TIMED_S: Final = 0.5
+_MOST_STEPS = 17
+"""Steps in which a scaler comes down from torch's first scale to one."""
 
 
 @dataclass(frozen=True)
@@ -48,66 +48,103 @@ class Variant:
             precision = replace(precision, fp32_modules=[*precision.fp32_modules, *names])
         optimizer = {**config.optimizer, **self.optimizer} if self.optimizer else config.optimizer
         changed = replace(config, precision=precision, optimizer=optimizer)
-        return VariantReplay(
-            Replay(changed, patient.device, patient.data, patient.checkpoint),
-            frozenset(one for one in self.kept if isinstance(one, CalledFunction)),
-        )
+        replay = VariantReplay(changed, patient.device, patient.data, patient.checkpoint)
+        replay.calls = frozenset(one for one in self.kept if isinstance(one, CalledFunction))
+        return replay
 
     def steps(self, patient: Patient, num_steps: int) -> TakenSteps:
         """Take steps; fewer if one raises an error, or if time is up."""
-        steps: list[TakenStep] = []
-        try:
-            replay = self.replay(patient)
-            while len(steps) < num_steps and (not steps or patient.seconds_left > 0):
-                steps.append(replay.step())
-        except _REFUSALS as error:
-            return TakenSteps(tuple(steps), error)
-        return TakenSteps(tuple(steps))
+        return taken_steps(partial(self.replay, patient), num_steps, patient.deadline_s)
 
 
-class VariantReplay:
+class VariantReplay(Replay):
     """A replay some of whose function calls are computed in float32."""
 
-    def __init__(self, replay: Replay, calls: frozenset[CalledFunction]) -> None:
-        self.replay, self._calls = replay, calls
+    calls: frozenset[CalledFunction] = frozenset()
 
     def step(self) -> TakenStep:
-        """Take the next step."""
-        with calls_in_float32(self.replay.model, self._calls, self.replay.device.type):
-            return self.replay.step()
+        with calls_in_float32(self, self.calls):
+            return super().step()
 
 
-def price(patient: Patient, changed: Variant) -> dict[str, float]:
-    """Measure the steps of a training as it is and with a change, in turn.
+def price(patient: Patient, changed: Variant) -> tuple[float | None, float]:
+    """Measure the steps of a training as it is and with a change, in turn: the quotients of their times and peaks.
 
-    `time_ratio`: the median over pairs of steps of the time with the change over that without; `memory_ratio`: the same
-    of the peak of the tensors' bytes in a traced step. Steps whose numbers are not finite take their time, too. A
-    change of lines of code has no time: what stands in for it here is slower than the changed lines are.
+    The time is the median over pairs of steps; the peak is that of the tensors' bytes in a traced step. Steps whose
+    numbers are not finite take their time, too. A change of lines of code has no time: what stands in for it here is
+    slower than the changed lines are.
     """
     replays = [Variant().replay(patient), changed.replay(patient)]
     peaks = []
     for one in replays:
         one.step()  # after it there is optimizer state
-        replay = one.replay
-        with trace_step(replay.model, *replay.built.optimizers.values()) as trace:
+        with trace_step(one.model, *one.built.optimizers.values()) as trace:
             one.step()
         peaks.append(trace.result.peak_bytes)
-    memory = {"memory_ratio": peaks[1] / peaks[0]}
+    memory_ratio = peaks[1] / peaks[0]
     if any(isinstance(one, CalledFunction) for one in changed.kept):
-        return memory
-    ratios: list[float] = []
-    while len(ratios) < _NUM_PAIRS and (not ratios or patient.seconds_left > 0):
-        pair = replays if len(ratios) % 2 else replays[::-1]
-        times = {one: _timed(one) for one in pair}
-        ratios.append(times[replays[1]] / times[replays[0]])
-    return {"time_ratio": statistics.median(ratios), "num_timed_steps": len(ratios), **memory}
+        return None, memory_ratio
+    own, other = times_in_turn(
+        [replays[0].step, replays[1].step],
+        Moments(patient.device),
+        seconds=max(min(_TIMED_S, patient.seconds_left), 0.0),
+        warmup=1,
+    )
+    return Ratio.of(other, own).median, memory_ratio
 
 
-def _timed(replay: VariantReplay) -> float:
-    """Seconds of the next step, to its end on the device."""
-    device = replay.replay.device
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-    began_s = perf_counter()
-    replay.step()  # reads its losses, and so waits for the device
-    return perf_counter() - began_s
+def vanished_share(patient: Patient, changed: Variant) -> float:
+    """Compute the share of gradient elements that are zero though they are not in float32, in the first applied step.
+
+    Over all parameters, of the elements that float32 computes above zero. 0 if every step was skipped.
+    """
+    own = _first_gradients(changed.replay(patient))
+    exact = _first_gradients(patient.baseline())
+    num_lost = num_all = 0
+    for name, gradient in exact.items():
+        above = gradient != 0
+        num_all += int(above.sum())
+        if name in own:
+            num_lost += int((above & (own[name] == 0)).sum())
+    return num_lost / num_all if num_all else 0.0
+
+
+def unchanged_share(patient: Patient, changed: Variant, num_steps: int) -> float:
+    """Compute the share of weights that some steps leave as they were, of those whose gradient is not zero."""
+    replay = changed.replay(patient)
+    gradients = _noted(replay)
+    state = {name: one.detach().clone() for name, one in replay.model.named_parameters()}
+    for _ in range(num_steps):
+        replay.step()
+    num_kept = num_all = 0
+    for name, parameter in replay.model.named_parameters():
+        if name in gradients:
+            above = gradients[name] != 0
+            num_all += int(above.sum())
+            num_kept += int((above & (parameter == state[name])).sum())
+    return num_kept / num_all if num_all else 0.0
+
+
+def _first_gradients(replay: Replay) -> dict[str, Tensor]:
+    """Take steps up to the first that is not skipped; return its gradients by parameter."""
+    gradients = _noted(replay)
+    for _ in range(_MOST_STEPS):
+        gradients.clear()
+        if not replay.step().is_skipped:
+            return gradients
+    return {}
+
+
+def _noted(replay: Replay) -> dict[str, Tensor]:
+    """Have the gradients of each step noted in the returned mapping; of those of a parameter the last."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            found[name] = parameter.grad.detach().clone()
+
+    for name, parameter in replay.model.named_parameters():
+        if parameter.requires_grad:
+            on_gradient: Callable[[Tensor], None] = partial(note, name)
+            parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
+    return found

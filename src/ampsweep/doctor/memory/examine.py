@@ -9,16 +9,27 @@ from typing import Final
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import Config
-from ampsweep.doctor.memory.left_behind import left_behind
+from ampsweep.doctor.diagnosis import Change, dtype_name
+from ampsweep.doctor.memory.findings import (
+    CastAgain,
+    GrowsFromStepToStep,
+    GrowthAgain,
+    KeptByAModule,
+    LargeLoss,
+    MemoryFinding,
+    ResidentData,
+    TemporariesOfTheUpdate,
+)
 from ampsweep.doctor.memory.state import STATE, unshrinkable
-from ampsweep.doctor.memory.traced import Held, TracedMemory, trace_memory, with_precision
-from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, tried
-from ampsweep.doctor.memory.wide_activations import ACTIONS, WideActivations, wide_activations
+from ampsweep.doctor.memory.traced import Held, TracedMemory, holders, trace_memory, with_precision
+from ampsweep.doctor.memory.trials import MIN_COST_PCT, MOST_CAUSES, by_module, compared, pct, place, saved_pct, tried
+from ampsweep.doctor.memory.wide_activations import CAUSES, wide_activations
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.tensor_origins import TensorOrigin
-from ampsweep.record.diagnosis import Change, DoctorFinding
 from ampsweep.text import one_line
+from ampsweep.training.trainer import Trainer
 
+_MIN_GROWTH_SHARE: Final = 0.01
 _MIN_WIDE_PCT: Final = 12.0
 """Less in float32 than this share of the peak cannot save enough: half of it is what a change may save, and what its
 gradients take."""
@@ -28,7 +39,7 @@ _UPDATE_SHARE: Final = 0.15
 _DATA_SHARE: Final = 0.25
 
 
-def examine_memory(patient: Patient) -> list[DoctorFinding]:
+def examine_memory(patient: Patient) -> list[MemoryFinding]:
     """Find out what keeps the peak of the training's tensors from being smaller than it is in float32.
 
     Raises:
@@ -43,7 +54,7 @@ def examine_memory(patient: Patient) -> list[DoctorFinding]:
         raise NotExaminedError(f"its step cannot be traced: {one_line(error)}") from error
     _tell(patient, own, baseline)
     findings = [
-        *left_behind(patient, own),
+        *_left_behind(patient, own),
         *_wide(patient, own),
         *_cast_again(patient, own),
         *_loss(patient, own),
@@ -64,7 +75,57 @@ def _tell(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> None:
         patient.facts |= {f"memory/{name}_{category}_bytes": size for category, size in memory.peak.items()}
 
 
-def _wide(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
+def _left_behind(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
+    """Find what modules or the task keep: memory that grows with each step, or tensors that nothing needs."""
+    grows = own.growth_bytes >= _MIN_GROWTH_SHARE * own.peak_bytes
+    stale = [held for held in own.held if held.is_stale]
+    kept_bytes = max(sum(held.num_bytes for held in stale), *own.holders.values(), 0)
+    if not grows and pct(kept_bytes, own.peak_bytes) < MIN_COST_PCT:
+        return
+    name, gain, changed = _best_drop(patient, own, grows=grows)
+    if changed is None and not grows:
+        return
+    proof = compared(own, changed)
+    if grows and changed is not None and proof is not None:
+        mends = changed.growth_bytes < own.growth_bytes / 10
+        proof = GrowthAgain(**vars(proof) | {"mends": mends}, growth_bytes=changed.growth_bytes)
+    made_in = [*by_module(stale)][:MOST_CAUSES]
+    owner, _, attribute = (name or "").rpartition(".")
+    kind = GrowsFromStepToStep if grows else KeptByAModule
+    yield kind(
+        cost_pct=pct(own.growth_bytes if grows else gain, own.peak_bytes),
+        modules=[owner] if name is not None and not name.startswith("task.") else made_in,
+        place=place(stale),
+        attribute=name,
+        growth_bytes=own.growth_bytes,
+        kept_bytes=kept_bytes,
+        made_in=made_in,
+        change=Change(code=f"self.{attribute} = None  # or .detach() what goes into it" if attribute else None),
+        proof=proof,
+    )
+
+
+def _best_drop(patient: Patient, own: TracedMemory, *, grows: bool) -> tuple[str | None, int, TracedMemory | None]:
+    """The attribute without whose tensors most is gained, the bytes, and the trace without them."""
+    best: tuple[str | None, int, TracedMemory | None] = None, 0, None
+    for name in sorted(own.holders, key=lambda one: -own.holders[one])[:MOST_CAUSES]:
+        drop = partial(_drop, name)
+        trial = tried(patient, after_forward=None if grows else drop, between_steps=drop)
+        if trial is None:
+            continue
+        gain = own.growth_bytes - trial.growth_bytes if grows else own.peak_bytes - trial.peak_bytes
+        if pct(gain, own.peak_bytes) >= (0 if grows else MIN_COST_PCT) and gain > best[1]:
+            best = name, gain, trial
+    return best
+
+
+def _drop(name: str, trainer: Trainer) -> None:
+    for holder in holders(trainer):
+        if holder.name == name:
+            holder.clear()
+
+
+def _wide(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Activations that stay in float32, by what keeps them there."""
     precision = patient.config.precision
     for group in wide_activations(own, autocasts=precision.autocast)[:MOST_CAUSES]:
@@ -73,47 +134,32 @@ def _wide(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
         overrides: list[str] = []
         if group.cause == "autocast_off" and precision.fp32_modules:
             overrides = ["precision.fp32_modules=[]"]
-            without = with_precision(patient.config, fp32_modules=[])
-            changed = tried(patient, partial(trace_memory, patient, without, makers=False))
+            changed = tried(patient, with_precision(patient.config, fp32_modules=[]))
         else:
-            changes = dict.fromkeys(group.identities, ACTIONS[group.cause])
-            changed = tried(patient, partial(trace_memory, patient, changes=changes))
-        if changed is None:
+            changed = tried(patient, changes=dict.fromkeys(group.identities, CAUSES[group.cause][1]))
+        if changed is None or saved_pct(own, changed) < MIN_COST_PCT:
             continue
-        saved_pct = pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes)
-        if saved_pct >= MIN_COST_PCT:
-            yield _wide_finding(group, own, changed, overrides)
+        call, function = group.origin.call, group.origin.function
+        assert call is not None
+        assert function is not None
+        code = next((changed.codes[one] for one in group.identities if one in changed.codes), None)
+        partner = next((one.made for one in group.origin.sources if one.dtype == group.origin.dtype), None)
+        yield CAUSES[group.cause][0](
+            cost_pct=saved_pct(own, changed),
+            modules=[*group.modules],
+            operator=call.operator,
+            place=function.identity.line,
+            float32_bytes=group.num_bytes,
+            peak_bytes=own.peak_bytes,
+            function=function.identity.function,
+            partner_by=None if partner is None else partner.kind,
+            partner_name=None if partner is None else partner.name,
+            change=Change(overrides=overrides, code=None if overrides else code),
+            proof=compared(own, changed),
+        )
 
 
-def _wide_finding(
-    group: WideActivations, own: TracedMemory, changed: TracedMemory, overrides: list[str]
-) -> DoctorFinding:
-    call, function = group.origin.call, group.origin.function
-    assert call is not None
-    assert function is not None
-    codes = [changed.codes[one] for one in group.identities if one in changed.codes]
-    partner = next((one.made for one in group.origin.sources if one.dtype == group.origin.dtype), None)
-    return DoctorFinding(
-        complaint="memory",
-        kind=f"float32_{group.cause}",
-        cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
-        modules=[*group.modules],
-        operator=call.operator,
-        place=function.identity.line,
-        evidence={
-            "float32_bytes": group.num_bytes,
-            "peak_bytes": own.peak_bytes,
-            "function": function.identity.function,
-            "num_modules": len(group.modules),
-            "partner_by": None if partner is None else partner.kind,
-            "partner_name": None if partner is None else partner.name,
-        },
-        change=Change(overrides=overrides, code=None if overrides else codes[0] if codes else None),
-        proof=compared(own, changed),
-    )
-
-
-def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
+def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Copies in half precision of the same tensor that are alive together."""
     groups: dict[int, list[Held]] = defaultdict(list)
     for held in own.held:
@@ -126,30 +172,26 @@ def _cast_again(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
         return
     first = max(extra, key=lambda one: one.num_bytes)
     overrides: list[str] = []
-    trial = partial(trace_memory, patient, makers=False, shares_casts=True)
-    if not patient.config.precision.cache_enabled:
+    if patient.config.precision.cache_enabled:
+        changed = tried(patient, shares_casts=True)
+    else:
         overrides = ["precision.cache_enabled=true"]
-        trial = partial(trace_memory, patient, with_precision(patient.config, cache_enabled=True), makers=False)
-    changed = tried(patient, trial)
-    if changed is None or pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes) < MIN_COST_PCT:
+        changed = tried(patient, with_precision(patient.config, cache_enabled=True))
+    if changed is None or saved_pct(own, changed) < MIN_COST_PCT:
         return
     assert first.origin is not None
     source = first.origin.sources[0].made
-    yield DoctorFinding(
-        complaint="memory",
-        kind="cast_again",
-        cost_pct=pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes),
+    yield CastAgain(
+        cost_pct=saved_pct(own, changed),
         modules=[*by_module(extra)],
         operator="aten._to_copy",
         place=place(extra),
-        evidence={
-            "extra_bytes": extra_bytes,
-            "num_copies": len(extra) + len(again),
-            "num_tensors": len(again),
-            "source_by": source.kind,
-            "source_name": source.name,
-            "cache_enabled": patient.config.precision.cache_enabled,
-        },
+        extra_bytes=extra_bytes,
+        num_copies=len(extra) + len(again),
+        num_tensors=len(again),
+        source_by=source.kind,
+        source_name=source.name,
+        cache_enabled=patient.config.precision.cache_enabled,
         change=Change(overrides=overrides, code=None if overrides else _cast_once(first, source)),
         proof=compared(own, changed),
     )
@@ -163,7 +205,7 @@ def _cast_once(copy: Held, source: TensorOrigin) -> str:
     return f"{name} = {owner}{name}.to({copy.origin.dtype})"
 
 
-def _loss(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
+def _loss(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Tensors in float32 of a loss over large outputs."""
     held = [
         one
@@ -175,7 +217,7 @@ def _loss(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
         return
     largest = max(held, key=lambda one: one.num_bytes)
     config, batch_size = patient.config, int(patient.config.data["batch_size"])
-    proof: dict[str, object] = {}
+    proof = None
     overrides: list[str] = []
     parts = next((one for one in (4, 2) if batch_size % one == 0), None)
     if parts is not None:
@@ -186,27 +228,22 @@ def _loss(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
             trainer=replace(config.trainer, grad_accum_steps=accum),
         )
         overrides = [f"data.batch_size={batch_size // parts}", f"trainer.grad_accum_steps={accum}"]
-        changed = tried(patient, partial(trace_memory, patient, smaller, makers=False))
-        proof = {} if changed is None else compared(own, changed)
+        proof = compared(own, tried(patient, smaller))
     assert largest.call is not None
-    yield DoctorFinding(
-        complaint="memory",
-        kind="large_loss",
+    yield LargeLoss(
         cost_pct=pct(num_bytes, own.peak_bytes),
         operator=largest.call.operator,
         place=place(held),
-        evidence={
-            "loss_bytes": num_bytes,
-            "num_tensors": sum(one.num_bytes >= largest.num_bytes / 4 for one in held),
-            "shape": "x".join(map(str, largest.shape)),
-            "dtype": "" if largest.origin is None else str(largest.origin.dtype).removeprefix("torch."),
-        },
+        loss_bytes=num_bytes,
+        num_tensors=sum(one.num_bytes >= largest.num_bytes / 4 for one in held),
+        shape="x".join(map(str, largest.shape)),
+        dtype="" if largest.origin is None else dtype_name(largest.origin.dtype),
         change=Change(overrides=overrides),
         proof=proof,
     )
 
 
-def _update(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
+def _update(patient: Patient, own: TracedMemory) -> Iterator[MemoryFinding]:
     """Temporary tensors of the optimizer's step."""
     held = [one for one in own.held if one.call is not None and one.call.phase == "update" and not one.is_stale]
     held = [one for one in held if one.category not in STATE]
@@ -217,32 +254,26 @@ def _update(patient: Patient, own: TracedMemory) -> Iterator[DoctorFinding]:
     for key, others in (("fused", ("foreach",)), ("foreach", ("fused",))):
         value = key == "fused"
         changed_optimizer = {name: one for name, one in copy.deepcopy(optimizer).items() if name not in others}
-        config = replace(patient.config, optimizer=changed_optimizer | {key: value})
-        changed = tried(patient, partial(trace_memory, patient, config, makers=False))
+        changed = tried(patient, replace(patient.config, optimizer=changed_optimizer | {key: value}))
         if changed is not None and (best is None or changed.peak_bytes < best[1].peak_bytes):
             dropped = [f"~optimizer.{name}" for name in others if name in optimizer]
             best = [*dropped, f"{'' if key in optimizer else '+'}optimizer.{key}={str(value).lower()}"], changed
     largest = max(held, key=lambda one: one.num_bytes)
     gain = 0 if best is None else own.peak_bytes - best[1].peak_bytes
     assert largest.call is not None
-    yield DoctorFinding(
-        complaint="memory",
-        kind="temporaries_of_the_update",
+    yield TemporariesOfTheUpdate(
         cost_pct=pct(gain or num_bytes, own.peak_bytes),
         operator=largest.call.operator,
-        evidence={"update_bytes": num_bytes, "num_tensors": len(held)},
+        update_bytes=num_bytes,
+        num_tensors=len(held),
         change=Change(overrides=best[0] if best is not None and gain > 0 else []),
-        proof={} if best is None else compared(own, best[1]),
+        proof=None if best is None else compared(own, best[1]),
     )
 
 
-def _data(own: TracedMemory) -> Iterator[DoctorFinding]:
+def _data(own: TracedMemory) -> Iterator[MemoryFinding]:
     """A data set that is resident on an accelerator."""
     num_bytes = own.peak.get("data", 0)
     if num_bytes >= _DATA_SHARE * own.peak_bytes:
-        yield DoctorFinding(
-            complaint="memory",
-            kind="resident_data",
-            cost_pct=pct(num_bytes, own.peak_bytes),
-            evidence={"data_bytes": num_bytes, "peak_bytes": own.peak_bytes},
-        )
+        cost_pct = pct(num_bytes, own.peak_bytes)
+        yield ResidentData(cost_pct=cost_pct, data_bytes=num_bytes, peak_bytes=own.peak_bytes)

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ampsweep.analysis.step_limits import MIN_PEAK_BYTES
 from ampsweep.config.modes import PRECISION_MODES
-from ampsweep.doctor.memory.traced import TracedMemory, trace_memory
-from ampsweep.doctor.memory.trials import MIN_COST_PCT, by_module, compared, pct, tried
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.memory.findings import CopiesOfWeights, MemoryFinding, MostlyState, PayingBatch
+from ampsweep.doctor.memory.traced import TracedMemory
+from ampsweep.doctor.memory.trials import MIN_COST_PCT, by_module, compared, pct, saved_pct, tried
 from ampsweep.doctor.patient import Patient
 from ampsweep.memory_categories import MemoryCategory
-from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _SHRUNK_SHARE: Final = 0.03
 """A peak that is this much smaller than in float32 has shrunk, if little: the training holds mostly what stays."""
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 4 * 2**30
 STATE: Final[tuple[MemoryCategory, ...]] = ("parameters", "gradients", "optimizer_state")
 
 
-def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> Iterator[DoctorFinding]:
+def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) -> Iterator[MemoryFinding]:
     """Find a peak that is mostly what autocast leaves as it is, or that its copies of weights make larger."""
     if not patient.config.precision.autocast or own.peak_bytes < (1 - _SHRUNK_SHARE) * baseline.peak_bytes:
         return
@@ -32,27 +32,24 @@ def unshrinkable(patient: Patient, own: TracedMemory, baseline: TracedMemory) ->
     has_copies = pct(copies, own.peak_bytes) >= MIN_COST_PCT
     if not has_copies and own.peak_bytes < MIN_PEAK_BYTES:
         return
-    by_name = {category: own.peak.get(category, 0) for category in STATE}
     half = {"bfloat16": "pure_bf16", "float16": "pure_fp16"}[patient.config.precision.dtype]
     in_half = replace(patient.config, precision=PRECISION_MODES[half])
-    changed = tried(patient, partial(trace_memory, patient, in_half, makers=False))
-    yield DoctorFinding(
-        complaint="memory",
-        kind="copies_of_weights" if has_copies else "mostly_state",
+    kind = CopiesOfWeights if has_copies else MostlyState
+    yield kind(
         cost_pct=pct(copies if has_copies else state_bytes, own.peak_bytes),
         modules=[*by_module(copied)] if has_copies else [],
-        evidence={
-            "peak_bytes": own.peak_bytes,
-            "baseline_peak_bytes": baseline.peak_bytes,
-            "state_bytes": state_bytes,
-            **{f"{category}_bytes": size for category, size in by_name.items()},
-            "autocast_weights_bytes": copies,
-            "activations_bytes": own.peak.get("activations", 0),
-            "activations_saved_bytes": _activations(baseline) - _activations(own),
-            **_larger_batch(patient, own),
-        },
+        peak_bytes=own.peak_bytes,
+        baseline_peak_bytes=baseline.peak_bytes,
+        state_bytes=state_bytes,
+        parameters_bytes=own.peak.get("parameters", 0),
+        gradients_bytes=own.peak.get("gradients", 0),
+        optimizer_state_bytes=own.peak.get("optimizer_state", 0),
+        autocast_weights_bytes=copies,
+        activations_bytes=own.peak.get("activations", 0),
+        activations_saved_bytes=_activations(baseline) - _activations(own),
+        larger_batch=_larger_batch(patient, own),
         change=Change(overrides=[f"precision={half}"]),
-        proof={} if changed is None else compared(own, changed),
+        proof=compared(own, tried(patient, in_half)),
     )
 
 
@@ -60,7 +57,7 @@ def _activations(memory: TracedMemory) -> int:
     return max(memory.peak.get("activations", 0), memory.end_of_forward.get("activations", 0))
 
 
-def _larger_batch(patient: Patient, own: TracedMemory) -> dict[str, object]:
+def _larger_batch(patient: Patient, own: TracedMemory) -> PayingBatch:
     """The first of some larger batches with which autocast saves a good part, and what it saves there."""
     config, batch_size = patient.config, int(patient.config.data["batch_size"])
     grows = own.peak_bytes - sum(own.peak.get(category, 0) for category in STATE)
@@ -68,12 +65,10 @@ def _larger_batch(patient: Patient, own: TracedMemory) -> dict[str, object]:
         if own.peak_bytes + factor * grows > _MOST_BYTES:
             break
         larger = replace(config, data=config.data | {"batch_size": factor * batch_size})
-        arm = tried(patient, partial(trace_memory, patient, larger, makers=False))
-        in_float32 = replace(larger, precision=PRECISION_MODES["fp32"])
-        full = tried(patient, partial(trace_memory, patient, in_float32, makers=False))
+        arm = tried(patient, larger)
+        full = tried(patient, replace(larger, precision=PRECISION_MODES["fp32"]))
         if arm is None or full is None:
             break
-        saved_pct = pct(full.peak_bytes - arm.peak_bytes, full.peak_bytes)
-        if saved_pct >= _PAYING_PCT:
-            return {"paying_batch_size": factor * batch_size, "paying_saved_pct": saved_pct}
-    return {}
+        if saved_pct(full, arm) >= _PAYING_PCT:
+            return PayingBatch(paying_batch_size=factor * batch_size, paying_saved_pct=saved_pct(full, arm))
+    return PayingBatch()

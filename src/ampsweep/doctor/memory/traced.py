@@ -14,15 +14,14 @@ from torch import Tensor
 from ampsweep.config.schema import Config
 from ampsweep.doctor.functions import CallIdentity, FunctionMode
 from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import assembled
 from ampsweep.doctor.source_edit import CallSite
 from ampsweep.doctor.tensor_origins import TensorOrigin, TensorOrigins
 from ampsweep.memory_categories import MemoryCategory
 from ampsweep.tracing.calls import Call, Phase, observe
 from ampsweep.tracing.ledger import Allocation, Lives, tensors_in
 from ampsweep.tracing.step import Trace, trace_step
-from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build, build_data
-from ampsweep.training.resume import resume
+from ampsweep.training.build.built import build_data
 from ampsweep.training.trainer import Trainer
 
 _NUM_STEPS: Final = 2
@@ -48,7 +47,6 @@ class Held:
 
     @property
     def call(self) -> Call | None:
-        """The call that made it."""
         return None if self.origin is None else self.origin.call
 
 
@@ -97,11 +95,7 @@ def trace_memory(
     config = config or patient.config
     is_same = config.data == patient.config.data
     data = patient.data if is_same else build_data(config, patient.device)
-    built = build(config, patient.device, data)
-    trainer = assemble_trainer(config, built, patient.device)
-    if patient.checkpoint is not None:
-        resume(trainer, patient.checkpoint)
-    trainer.model.train()
+    built, trainer = assembled(config, patient.device, data, patient.checkpoint)
     functions = _ChangedFunctions(patient.device.type, changes or {}, _half(config))
     seen = _Seen(TensorOrigins(trainer.model, trainer.optimizers.values(), functions))
     resident = patient.data.resident() if is_same and patient.device.type != "cpu" else []
@@ -203,7 +197,6 @@ class _Seen:
         self._updates_at: int | None = None
 
     def note(self, call: Call, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """Note what a call has made."""
         self._origins.note(call, args, kwargs, result)
         for tensor in tensors_in(result):
             allocation = self.trace.ledger.find(tensor)
@@ -211,7 +204,6 @@ class _Seen:
                 self._made[allocation] = self._origins.of(tensor), tuple(tensor.shape)
 
     def memory(self, trainer: Trainer, *, growth_bytes: int) -> TracedMemory:
-        """The memory of the last step."""
         lives, marked = self.trace.ledger.lives(), self.trace.ledger.marked_moment
         moment, num_bytes = _peak(lives, self.begins)
         alive = [one for one in lives.allocations if one.alive_at(moment)]
@@ -244,16 +236,13 @@ class Holder:
     attribute: str
 
     def tensors(self) -> list[Tensor]:
-        """The tensors in it."""
         return [*tensors_in(getattr(self.owner, self.attribute))]
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensors in it."""
         return sum(one.nbytes for one in {id(tensor): tensor for tensor in self.tensors()}.values())
 
     def clear(self) -> None:
-        """Drop what it holds."""
         value = getattr(self.owner, self.attribute)
         if isinstance(value, list | dict):
             value.clear()

@@ -1,10 +1,12 @@
 """Changes of a training that are tried by tracing it again, and what allocations have in common."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from ampsweep.doctor.memory.traced import Held, TracedMemory
+from ampsweep.config.schema import Config
+from ampsweep.doctor.memory.findings import TracedAgain
+from ampsweep.doctor.memory.traced import Held, TracedMemory, trace_memory
 from ampsweep.doctor.patient import Patient
 from ampsweep.text import one_line
 
@@ -14,12 +16,13 @@ MOST_CAUSES: Final = 4
 """The most causes of one kind that are tried, or told."""
 
 
-def tried(patient: Patient, trial: Callable[[], TracedMemory]) -> TracedMemory | None:
-    """Trace the training with a change; None where it fails with it, which is told as a fact, or no time is left."""
+def tried(patient: Patient, config: Config | None = None, **changes: Any) -> TracedMemory | None:
+    """Trace the training with changes, as `trace_memory` takes them; None if it fails with them, which is told as a
+    fact, or no time is left."""
     if patient.seconds_left < 0:
         return None
     try:
-        return trial()
+        return trace_memory(patient, config, makers=False, **changes)
     except Exception as error:  # noqa: BLE001  a change may not suit the training in any way
         failed = patient.facts.setdefault("memory/changes_that_failed", [])
         assert isinstance(failed, list)
@@ -28,17 +31,23 @@ def tried(patient: Patient, trial: Callable[[], TracedMemory]) -> TracedMemory |
 
 
 def pct(part: float, whole: float) -> float:
-    """A part in percent of the whole."""
     return 100 * part / whole
 
 
-def compared(own: TracedMemory, changed: TracedMemory) -> dict[str, object]:
-    """The proof of a change: peaks before and after."""
-    return {
-        "mends": pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes) >= MIN_COST_PCT,
-        "peak_bytes_before": own.peak_bytes,
-        "peak_bytes_after": changed.peak_bytes,
-    }
+def saved_pct(own: TracedMemory, changed: TracedMemory) -> float:
+    """The share of the peak that a change saves."""
+    return pct(own.peak_bytes - changed.peak_bytes, own.peak_bytes)
+
+
+def compared(own: TracedMemory, changed: TracedMemory | None) -> TracedAgain | None:
+    """The proof of a change; None where it could not be tried."""
+    if changed is None:
+        return None
+    return TracedAgain(
+        mends=saved_pct(own, changed) >= MIN_COST_PCT,
+        peak_bytes_before=own.peak_bytes,
+        peak_bytes_after=changed.peak_bytes,
+    )
 
 
 def by_module(held: Sequence[Held]) -> dict[str, int]:

@@ -8,6 +8,13 @@ from typing import Final, Literal
 import torch
 
 from ampsweep.doctor.functions import CallIdentity
+from ampsweep.doctor.memory.findings import (
+    Float32AutocastOff,
+    Float32Cast,
+    Float32Policy,
+    Float32Promoted,
+    WideFinding,
+)
 from ampsweep.doctor.memory.traced import Action, Held, TracedMemory
 from ampsweep.doctor.tensor_origins import TensorOrigin
 
@@ -16,13 +23,13 @@ Cause = Literal["autocast_off", "cast", "promoted", "policy"]
 half precision meets a constant, a buffer or a parameter in float32; `policy`: autocast computes the function in
 float32."""
 
-ACTIONS: Final[dict[Cause, Action]] = {
-    "autocast_off": "with_autocast",
-    "cast": "skip",
-    "promoted": "in_half",
-    "policy": "without_autocast",
+CAUSES: Final[dict[Cause, tuple[type[WideFinding], Action]]] = {
+    "autocast_off": (Float32AutocastOff, "with_autocast"),
+    "cast": (Float32Cast, "skip"),
+    "promoted": (Float32Promoted, "in_half"),
+    "policy": (Float32Policy, "without_autocast"),
 }
-"""The change with which the activations of each cause would be in half precision."""
+"""The finding of each cause, and the change with which its activations would be in half precision."""
 
 _CONSTANTS: Final = ("parameter", "buffer", "attribute", "constant")
 

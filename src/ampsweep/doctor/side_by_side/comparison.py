@@ -1,7 +1,7 @@
 """The same step in float32 and in a training's own precision, call by call."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -105,22 +105,59 @@ class SideBySide:
 
     def compared(self) -> list[ComparedCall]:
         """Compare all calls that the two steps have in common, in their order."""
-        partners = {baseline.site: own for own, baseline in self.pairs}
-        errors = ExplainedErrors(self._baseline, self.state, self.exact, partners, self._known)
+        rounded = [self._explained_errors(rounding(seed)) for seed in _SEEDS]
+        largest = {key: max(one.get(key, 0.0) for one in rounded) for key in rounded[0]}
         found = [
             ComparedCall(
                 own=own,
                 baseline=baseline,
                 error=relative_error(own.results, baseline.results),
-                explained=errors.largest.get(baseline.key, math.inf),
+                explained=largest.get(baseline.key, math.inf),
             )
             for own, baseline in self.pairs
             if not own.is_gradient_sum
         ]
         if not any(one.is_wrong for one in found):  # as in most trainings
             return found
-        determined = errors.in_float32()
+        noise = Noise(0)  # float32's own unit roundoff
+        determined = self._explained_errors(
+            lambda tensor, _: noise.times(tensor, torch.finfo(torch.float32).eps), everywhere=True
+        )
         return [replace(one, determined=determined.get(one.baseline.key, math.inf)) for one in found]
+
+    def _explained_errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Key, float]:
+        """The relative errors of the results of the float32 step under the roundings of the other step, by call.
+
+        Each operator computes in float32; its arguments and results are rounded to the dtypes that the matching call of
+        the other step has. So the error of a result holds all that its inputs' errors and the dtype explain, whatever
+        the operator does to errors.
+
+        Args:
+            everywhere: values are rounded where the other step computes in float32, too.
+        """
+        partners = {baseline.site: own for own, baseline in self.pairs}
+        self._baseline.restore(self.state)
+
+        def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            partner, known = partners.get(site), self._known.get(site)
+            if partner is None:
+                return func(*args, **kwargs)
+            if func._schema.is_mutable:
+                result = func(*args, **kwargs)
+                if known is not None:
+                    return replaced(func, result, known)
+                for one, dtype in zip(tensors_in(result), partner.call.outputs, strict=False):
+                    one.copy_(_as_in(one, dtype, rounds, everywhere))
+                return result
+            dtypes = iter(partner.call.inputs)
+            result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
+            if known is not None:
+                return replaced(func, result, known)
+            dtypes = iter(partner.call.outputs)
+            return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
+
+        recorded = record_step(self._baseline, around=around)
+        return {exact.key: relative_error(one.results, exact.results) for one, exact in matched(recorded, self.exact)}
 
     def culprit(self, call: ComparedCall) -> RecordedCall:
         """The call that made an error: this one or, right before it, the last one that float32 does not make.
@@ -202,65 +239,6 @@ def recorded_from(replay: Replay, state: ReplayState) -> list[RecordedCall]:
     """Record the step that a replay takes from a state."""
     replay.restore(state)
     return record_step(replay)
-
-
-class ExplainedErrors:
-    """The relative errors of the results of a float32 step under the roundings of another step, by call.
-
-    Each operator computes in float32; its arguments and results are rounded to the dtypes that the matching call of the
-    other step has. So the error of a result holds all that its inputs' errors and the dtype explain, whatever the
-    operator does to errors.
-
-    Args:
-        baseline: a replay in float32.
-        state: the state to step from.
-        exact: the recorded float32 step from there.
-        partners: by the site of a call of that step the matching call of the other step.
-        known: by the same site the results that a call has in the other step: what comes after has their error.
-    """
-
-    def __init__(
-        self,
-        baseline: Replay,
-        state: ReplayState,
-        exact: Sequence[RecordedCall],
-        partners: Mapping[Site, RecordedCall],
-        known: Mapping[Site, Sequence[Tensor]],
-    ) -> None:
-        self._baseline, self._state, self._exact, self._partners, self._known = baseline, state, exact, partners, known
-        found = [self._errors(rounding(seed)) for seed in _SEEDS]
-        self.largest: dict[Key, float] = {key: max(one.get(key, 0.0) for one in found) for key in found[0]}
-        """The largest error of each call."""
-
-    def in_float32(self) -> dict[Key, float]:
-        """The same errors if values are changed by float32's own unit roundoff: how well float32 determines them."""
-        noise = Noise(0)
-        return self._errors(lambda tensor, _: noise.times(tensor, torch.finfo(torch.float32).eps), everywhere=True)
-
-    def _errors(self, rounds: Rounds, *, everywhere: bool = False) -> dict[Key, float]:
-        self._baseline.restore(self._state)
-
-        def around(site: Site, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            partner = self._partners.get(site)
-            if partner is None:
-                return func(*args, **kwargs)
-            known = self._known.get(site)
-            if func._schema.is_mutable:
-                result = func(*args, **kwargs)
-                if known is not None:
-                    return replaced(func, result, known)
-                for one, dtype in zip(tensors_in(result), partner.call.outputs, strict=False):
-                    one.copy_(_as_in(one, dtype, rounds, everywhere))
-                return result
-            dtypes = iter(partner.call.inputs)
-            result = func(*tree_map(lambda one: _next(one, dtypes, rounds, everywhere), args), **kwargs)
-            if known is not None:
-                return replaced(func, result, known)
-            dtypes = iter(partner.call.outputs)
-            return tree_map(lambda one: _next(one, dtypes, rounds, everywhere), result)
-
-        recorded = record_step(self._baseline, around=around)
-        return {exact.key: relative_error(one.results, exact.results) for one, exact in matched(recorded, self._exact)}
 
 
 def _next(value: Any, dtypes: Iterator[torch.dtype], rounds: Rounds, everywhere: bool) -> Any:

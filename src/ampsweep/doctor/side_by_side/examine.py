@@ -2,24 +2,33 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import torch
-from torch.optim import Optimizer
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.diagnosis import (
+    Change,
+    DoctorFinding,
+    TriedChange,
+    dtype_name,
+    kept_in_float32,
+    module_name,
+)
 from ampsweep.doctor.patient import NotExaminedError, Patient
+from ampsweep.doctor.replay import Replay
 from ampsweep.doctor.side_by_side.comparison import NO_DIGIT, ROUNDINGS, ComparedCall, SideBySide, recorded_from
 from ampsweep.doctor.side_by_side.recorded import Key, RecordedCall, matched, relative_error
 from ampsweep.monitors.looks import Looks
 from ampsweep.monitors.numerics import NumericsWatch
-from ampsweep.precision import Precision
-from ampsweep.record.diagnosis import Change, DoctorFinding, written
 from ampsweep.record.numerics import RunNumerics
+from ampsweep.text import number
+from ampsweep.tracing.calls import Phase
 from ampsweep.tracing.lowered_layers import note_lowered_layers
+from ampsweep.training.watched import WatchedTrainer
 
 _MOST_FINDINGS: Final = 3
 _STEPS_BEFORE: Final = 3
@@ -31,7 +40,88 @@ _MAGNITUDE_STEPS: Final = (1, 2, 4)
 """The steps, from the first one replayed, that are looked into."""
 
 
-def examine_numerics(patient: Patient) -> list[DoctorFinding]:
+@dataclass(frozen=True, kw_only=True)
+class TriedInFloat32(TriedChange):
+    """The call's error with modules in float32."""
+
+    error: float | None = None
+    """None: the step then does not make this call."""
+    raised: str | None = None
+    """The error that the step then ends with."""
+
+    @property
+    def sentence(self) -> str:
+        if self.raised is not None:
+            return f"tried: the step then ends with {self.raised}"
+        if self.error is None:
+            return "tried: the step then does not make this call, so its error was not found"
+        if self.mends:
+            return f"tried: its error is {_share(self.error)} then"
+        return f"tried: it does not help alone, its error is still {_share(self.error)}"
+
+
+class ErrorFinding(DoctorFinding):
+    """A call whose results are wrong in the dtype: a base of classes."""
+
+    complaint = "numerics"
+    remedy = "compute it in float32"
+    phase: Phase
+    step: int
+    dtype: str
+    error: float
+    """The relative error of its results."""
+    explained_error: float
+    float32_error: float
+    """The error that float32's own rounding leaves in it."""
+    is_in_both: bool
+    """float32 makes this call, too."""
+
+    @property
+    def where(self) -> str:
+        """The operator with its module and line."""
+        module = f" of {module_name(self.modules[0])}" if self.modules else ""
+        return f"{self.operator}{module}{self.at}"
+
+
+class UnexplainedError(ErrorFinding):
+    @property
+    def sentence(self) -> str:
+        told = f"{self.where} has an error of {_share(self.error)} in {self.dtype}"
+        return f"{told}, where its inputs and the dtype explain {_share(self.explained_error)}"
+
+    @property
+    def evidence(self) -> list[str]:
+        told = [
+            f"the relative error of the {self.phase} pass's values at step {self.step}, against float32 with the same "
+            "weights and batch; with every result rounded to the dtype as the training rounds it, float32 has no more "
+            "than what is explained"
+        ]
+        if self.is_in_both:
+            return told
+        return [*told, "float32 does not make this call at all: the code takes another way in half precision"]
+
+
+class NoDigitsLeft(ErrorFinding):
+    template = "no digit of what {where} returns is right in {dtype}"
+
+    @property
+    def evidence(self) -> list[str]:
+        if not math.isfinite(self.error):
+            return [f"inf or NaN is in it at step {self.step}, where float32 has finite numbers"]
+        return [
+            f"its relative error at step {self.step} is {_share(self.error)}; float32's own rounding leaves "
+            f"{_share(self.float32_error)} in it",
+            "each operator is as exact as the dtype allows: the digits went when close numbers were subtracted, or "
+            "when a large number that is only known to its last digit went through a function of small differences",
+        ]
+
+
+def _share(error: float) -> str:
+    """A relative error in percent."""
+    return f"{number(100 * error)} %" if math.isfinite(error) else str(error)
+
+
+def examine_numerics(patient: Patient) -> list[ErrorFinding]:
     """Look into the magnitudes of a few steps in float32, and compare a step in the two dtypes: the first one, and one
     after a few steps if nothing is found in that.
 
@@ -40,12 +130,12 @@ def examine_numerics(patient: Patient) -> list[DoctorFinding]:
     """
     if (error := patient.baseline_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error in float32, too ({type(error).__name__})")
-    patient.numerics = baseline_magnitudes(patient)
+    patient.numerics = _baseline_magnitudes(patient)
     if patient.is_baseline:
         raise NotExaminedError("it computes in float32 itself, and has nothing to be compared with")
     if (error := patient.own_steps.error) is not None:
         raise NotExaminedError(f"its steps end with an error ({type(error).__name__})")
-    findings: list[DoctorFinding] = []
+    findings: list[ErrorFinding] = []
     for num_before in (0, _STEPS_BEFORE):
         if findings or patient.seconds_left <= 0:
             break
@@ -53,18 +143,18 @@ def examine_numerics(patient: Patient) -> list[DoctorFinding]:
     return findings
 
 
-def _findings(patient: Patient, sides: SideBySide) -> Iterator[DoctorFinding]:
-    for number in range(_MOST_FINDINGS):
+def _findings(patient: Patient, sides: SideBySide) -> Iterator[ErrorFinding]:
+    for turn in range(_MOST_FINDINGS):
         calls = sides.compared()
-        if number == 0:
+        if turn == 0:
             patient.facts["numerics/error_growth"] = growth(calls)
         unexplained = next((one for one in calls if sides.is_unexplained(one)), None)
         lost = next((one for one in calls if one.has_lost_all_digits), None)
-        if number == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
-            yield _finding(patient, sides, lost, "no_digits_left")
+        if turn == 0 and lost is not None and (unexplained is None or _is_before(lost, unexplained)):
+            yield _finding(patient, sides, lost, NoDigitsLeft)
         if unexplained is None or patient.seconds_left <= 0:
             return
-        yield _finding(patient, sides, unexplained, "unexplained_error")
+        yield _finding(patient, sides, unexplained, UnexplainedError)
         if sides.culprit(unexplained) is not unexplained.own:
             return  # nothing tells which of the errors after it are its own
         sides.take_as_known(unexplained)
@@ -79,8 +169,8 @@ def growth(calls: Sequence[ComparedCall]) -> list[dict[str, object]]:
         {
             "module": one.own.call.module or "",
             "operator": one.own.call.operator,
-            "error": written(one.error),
-            "explained": written(one.explained),
+            "error": one.error,
+            "explained": one.explained,
         }
         for one in ends[::step]
     ]
@@ -90,25 +180,21 @@ def _is_before(one: ComparedCall, other: ComparedCall) -> bool:
     return one.own.call.index < other.own.call.index
 
 
-def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str) -> DoctorFinding:
+def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: type[ErrorFinding]) -> ErrorFinding:
     culprit = sides.culprit(call)
     own = culprit.call
     change, proof = _change(patient, sides, call, culprit)
-    return DoctorFinding(
-        complaint="numerics",
-        kind=kind,
+    return kind(
         modules=[] if own.module is None else [own.module],
         operator=own.operator,
         place=own.place,
-        evidence={
-            "phase": own.phase,
-            "step": sides.state.step + 1,
-            "dtype": _name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
-            "error": written(call.error),
-            "explained_error": written(call.explained),
-            "float32_error": written(call.determined),
-            "is_in_both": culprit is call.own,
-        },
+        phase=own.phase,
+        step=sides.state.step + 1,
+        dtype=dtype_name(next(dtype for dtype in own.outputs if dtype.is_floating_point)),
+        error=call.error,
+        explained_error=call.explained,
+        float32_error=call.determined,
+        is_in_both=culprit is call.own,
         change=change,
         proof=proof,
     )
@@ -116,7 +202,7 @@ def _finding(patient: Patient, sides: SideBySide, call: ComparedCall, kind: str)
 
 def _change(
     patient: Patient, sides: SideBySide, call: ComparedCall, culprit: RecordedCall
-) -> tuple[Change, dict[str, object]]:
+) -> tuple[Change, TriedInFloat32 | None]:
     """The change that lets the culprit compute in float32, tried if an override can make it.
 
     Where it does not help, its inputs had lost the digits already: the modules before it are kept in float32 as well.
@@ -124,21 +210,21 @@ def _change(
     precision, module = patient.config.precision, culprit.call.module
     if not precision.autocast or not module:
         device = patient.device.type
-        return Change(code=f'with torch.autocast("{device}", enabled=False): ...  # on .float() tensors'), {}
+        return Change(code=f'with torch.autocast("{device}", enabled=False): ...  # on .float() tensors'), None
     limit = NO_DIGIT if call.has_lost_all_digits else max(ROUNDINGS * call.explained, call.error / 10)
-    kept = [*precision.fp32_modules, module]
-    proof: dict[str, object] = {}
-    for before in (None, *sides.modules_before(culprit)[:_MOST_BEFORE]):
-        kept = kept if before is None else [*kept, before]
+    kept, proof = [module], None
+    for before in ([], *([one] for one in sides.modules_before(culprit)[:_MOST_BEFORE])):
+        kept += before
         try:
-            mended = recorded_from(patient.replay(fp32_modules=kept), sides.state)
+            mended = recorded_from(patient.replay(fp32_modules=[*precision.fp32_modules, *kept]), sides.state)
         except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-            return Change(overrides=[override(kept)]), {"mends": False, "raised": type(error).__name__}
-        after = error_at(call.own.key, mended, sides.exact)
-        proof = {"mends": after is not None and after < limit, "error": None if after is None else written(after)}
-        if proof["mends"] or patient.seconds_left <= 0:
+            proof = TriedInFloat32(mends=False, raised=type(error).__name__)
             break
-    return Change(overrides=[override(kept)]), proof
+        after = error_at(call.own.key, mended, sides.exact)
+        proof = TriedInFloat32(mends=after is not None and after < limit, error=after)
+        if proof.mends or patient.seconds_left <= 0:
+            break
+    return Change(overrides=[kept_in_float32(precision, kept)]), proof
 
 
 def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall]) -> float | None:
@@ -147,39 +233,28 @@ def error_at(key: Key, own: Sequence[RecordedCall], exact: Sequence[RecordedCall
     return None if pair is None else relative_error(pair[0].results, pair[1].results)
 
 
-def override(modules: Sequence[str]) -> str:
-    """The override that keeps modules in float32."""
-    return f"precision.fp32_modules=[{','.join(modules)}]"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def baseline_magnitudes(patient: Patient) -> RunNumerics:
+def _baseline_magnitudes(patient: Patient) -> RunNumerics:
     """Look into a few of the first steps in float32."""
-    replay = patient.baseline()
-    began_at = replay.trainer.step
-    watch = NumericsWatch(
-        replay.model,
-        replay.built.precision,
-        Looks(None, _MAGNITUDE_STEPS[-1]),
-        is_compiled=patient.config.trainer.compile,
+    numerics = replace(patient.config.numerics, watch=True)
+    config = replace(patient.config, precision=PRECISION_MODES["fp32"], numerics=numerics)
+    replay = Replay(config, patient.device, patient.data, patient.checkpoint, may_watch=True)
+    trainer, began_at = replay.trainer, replay.trainer.step
+    assert isinstance(trainer, WatchedTrainer)
+    looks = Looks(None, _MAGNITUDE_STEPS[-1])
+    trainer.watch = watch = NumericsWatch(  # a new one: that of a checkpoint knows the run's own values
+        replay.model, replay.built.precision, looks, is_compiled=config.trainer.compile
     )
-    with _seeing_gradients(replay.built.precision, watch):
-        while replay.trainer.step - began_at < _MAGNITUDE_STEPS[-1] and (
-            not watch.numerics().steps or patient.seconds_left > 0
-        ):
-            if replay.trainer.step - began_at + 1 not in _MAGNITUDE_STEPS:
-                replay.step()
-                continue
-            replay.read_ahead()
-            with watch.look():
-                replay.step()
-            watch.read(replay.trainer.step)
-    numerics = watch.numerics()
-    numerics.outside = _outside_autocast(patient)
-    return numerics
+    for step in range(1, _MAGNITUDE_STEPS[-1] + 1):
+        if watch.numerics().steps and patient.seconds_left <= 0:
+            break
+        replay.read_ahead()
+        with watch.look() if step in _MAGNITUDE_STEPS else nullcontext():
+            replay.step()
+        if step in _MAGNITUDE_STEPS:
+            watch.read(began_at + step)
+    found = watch.numerics()
+    found.outside = _outside_autocast(patient)
+    return found
 
 
 def _outside_autocast(patient: Patient) -> list[str]:
@@ -191,34 +266,3 @@ def _outside_autocast(patient: Patient) -> list[str]:
     with note_lowered_layers(replay.model, torch.bfloat16) as noted:
         replay.step()
     return sorted(noted.outside)
-
-
-@contextmanager
-def _seeing_gradients(precision: Precision, watch: NumericsWatch) -> Iterator[None]:
-    """Show the gradients that an optimizer is about to use to the watch, before they are clipped."""
-    unscale_, step = precision.unscale_, precision.step
-    seen: set[Optimizer] = set()
-
-    def see(optimizer: Optimizer) -> None:
-        if watch.is_looking and optimizer not in seen:
-            watch.see_gradients(optimizer)
-            seen.add(optimizer)
-
-    def unscale_seen(optimizer: Optimizer) -> None:
-        see(optimizer)
-        unscale_(optimizer)
-
-    def step_seen(optimizer: Optimizer) -> None:
-        see(optimizer)
-        seen.discard(optimizer)
-        if watch.is_looking:
-            watch.before_update(optimizer)
-        step(optimizer)
-        if watch.is_looking:
-            watch.after_update(is_applied=True)
-
-    precision.unscale_, precision.step = unscale_seen, step_seen  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        precision.unscale_, precision.step = unscale_, step  # type: ignore[method-assign]

@@ -1,16 +1,14 @@
 """Sizes of matrices that a device's fast units do not take whole, and what padding them would save."""
 
 from collections.abc import Mapping, Sequence
-from time import monotonic
 from typing import Any, Final
 
 from torch import Tensor
 
 from ampsweep.doctor.speed.device_rates import random_values
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps, spots
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.doctor.speed.trials import Arguments, tried
-from ampsweep.record.diagnosis import DoctorFinding
+from ampsweep.doctor.speed.trials import Arguments, gains
 
 _MULTIPLE: Final = 8
 """Elements of half precision in 16 bytes, which tensor cores take at once (NVIDIA, "Train With Mixed Precision")."""
@@ -24,7 +22,22 @@ _MIN_GAIN: Final = 0.1
 _TRIAL_S: Final = 1.5
 
 
-def unaligned_sizes(measured: MeasuredSteps) -> list[DoctorFinding]:
+class UnalignedSizes(SpeedFinding):
+    template = "Matrices{inside} have sizes that the device's fast units do not take whole"
+    remedy = "round the sizes up"
+    gain_ms: float
+    own_ms: float
+    sizes: list[int]
+    padded_sizes: list[int]
+
+    @property
+    def evidence(self) -> list[str]:
+        padding = ", ".join(f"{own} to {new}" for own, new in zip(self.sizes, self.padded_sizes, strict=True))
+        gain = "the same products took {gain_ms} less than their {own_ms}, in a step of {step_ms}"
+        return [self.told(f"padded ({padding}), {gain}")]
+
+
+def unaligned_sizes(measured: MeasuredSteps) -> list[UnalignedSizes]:
     """Find matrix products in half precision that take less time with sizes rounded up to multiples of 8 or more."""
     wanted = [
         one
@@ -34,30 +47,18 @@ def unaligned_sizes(measured: MeasuredSteps) -> list[DoctorFinding]:
         and unaligned(one.sizes)
         and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
-    trials = tried(
-        measured.training,
-        measured.moments,
-        {one.call.index: padded for one in wanted},
-        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
-    )
-    gains = [
-        (one, one.ms * trials[one.call.index].gain)
-        for one in wanted
-        if one.call.index in trials and trials[one.call.index].gain >= _MIN_GAIN
-    ]
+    saved = gains(measured, wanted, padded, seconds=_TRIAL_S, least=_MIN_GAIN)
     return [
         measured.finding(
-            "unaligned_sizes",
+            UnalignedSizes,
             spot,
-            {
-                "gain_ms": spot.ms,
-                "own_ms": sum(one.ms for one in spot.calls),
-                "sizes": [str(size) for size in _sizes(spot.calls)],
-                "padded_sizes": [str(rounded_up(size)) for size in _sizes(spot.calls)],
-            },
             _overrides(measured.patient.config.model, _sizes(spot.calls)),
+            gain_ms=spot.ms,
+            own_ms=sum(one.ms for one in spot.calls),
+            sizes=_sizes(spot.calls),
+            padded_sizes=[rounded_up(size) for size in _sizes(spot.calls)],
         )
-        for spot in spots(gains)
+        for spot in spots(saved)
         if measured.share_pct(spot.ms) >= _MIN_COST_PCT
     ]
 
@@ -73,7 +74,7 @@ def rounded_up(size: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments | None:
+def padded(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
     """Matrices of the sizes that those of a product get by padding, in the same layout; a bias gets its length."""
     return tuple(_padded(one) if isinstance(one, Tensor) else one for one in args), kwargs
 

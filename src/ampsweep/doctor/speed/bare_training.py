@@ -1,6 +1,6 @@
 """A training as it runs without a doctor, whose steps can be timed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -9,11 +9,9 @@ import torch
 
 from ampsweep.config.schema import PrecisionConfig
 from ampsweep.doctor.patient import Patient
+from ampsweep.doctor.replay import assembled
 from ampsweep.tracing.feeding import map_tensors
 from ampsweep.tracing.ledger import tensors_in
-from ampsweep.training.assembly import assemble_trainer
-from ampsweep.training.build.built import build
-from ampsweep.training.resume import resume
 
 _NUM_BATCHES: Final = 2
 """Batches of each kind that timed steps take in turn: reading them is no part of the step."""
@@ -31,12 +29,8 @@ class BareTraining:
     def __init__(self, patient: Patient, precision: PrecisionConfig) -> None:
         config = replace(patient.config, precision=precision)
         self.precision, self.device = precision, patient.device
-        built = build(config, patient.device, patient.data)
-        self.trainer = assemble_trainer(config, built, patient.device)
-        if patient.checkpoint is not None:
-            resume(self.trainer, patient.checkpoint)
+        built, self.trainer = assembled(config, patient.device, patient.data, patient.checkpoint)
         self.model = self.trainer.model
-        self.model.train()
         self._flags = built.precision.flags
         num_micro_batches = config.trainer.grad_accum_steps * len(built.turns)
         first = self.trainer.next_batch
@@ -50,35 +44,25 @@ class BareTraining:
         with self._flags(), torch.compiler.set_stance("force_eager" if eager else "default"):
             self.trainer.train_step()
 
+    @property
+    def data_wait_s(self) -> float:
+        """Seconds that steps have waited for their batches so far."""
+        return self.trainer.instruments.data_wait_s
+
     @contextmanager
-    def fed(self, batches: Sequence[Any]) -> Iterator[None]:
-        """Take steps on other batches, in turn."""
-        former, self.trainer.data = self.trainer.data, _Repeated(self.trainer.data, batches)
+    def on(self, data: Any, first: int = 0) -> Iterator[None]:
+        """Take steps on other data, from its batch of this number on."""
+        former, self.trainer.data = self.trainer.data, data
+        self.trainer.next_batch = max(first, self.trainer.next_batch)
         try:
             yield
         finally:
             self.trainer.data = former
 
-    @contextmanager
-    def reading(self, data: Any, first: int) -> Iterator[Callable[[], float]]:
-        """Take steps on the batches of some data from number `first` on, read as the training reads them.
-
-        The function tells the seconds that steps have waited for them since it was last asked.
-        """
-        trainer = self.trainer
-        former, next_batch = trainer.data, trainer.next_batch
-        trainer.data, trainer.next_batch = data, max(first, next_batch)
-        waited_s = trainer.instruments.data_wait_s
-
-        def wait_s() -> float:
-            nonlocal waited_s
-            before, waited_s = waited_s, trainer.instruments.data_wait_s
-            return waited_s - before
-
-        try:
-            yield wait_s
-        finally:
-            trainer.data, trainer.next_batch = former, next_batch
+    def step_on(self, batches: Sequence[Any]) -> None:
+        """Take a step on other batches, in turn."""
+        with self.on(_Repeated(self.trainer.data, batches)):
+            self.step()
 
 
 class _Repeated:

@@ -2,13 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps, Spot, spots
+from ampsweep.doctor.speed.measured_steps import Kind, MeasuredSteps, SpeedFinding, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
-from ampsweep.record.diagnosis import DoctorFinding
 
 _MIN_REPEATED_PCT: Final = 5.0
 """Share of a step from which repeated casts of weights are told: none of them is needed."""
@@ -16,7 +15,36 @@ _MIN_TO_AND_FRO_PCT: Final = 6.0
 """The same of casts to and fro, some of which autocast needs."""
 
 
-def casts(measured: MeasuredSteps) -> list[DoctorFinding]:
+class NeedlessCasts(SpeedFinding):
+    """Casts that could be left out: a base of classes."""
+
+    ms: float
+    bytes_pct: float
+    """Bytes that they move over those of all operators."""
+    num_casts: int
+
+
+class RepeatedWeightCasts(NeedlessCasts):
+    template = "Weights{inside} are cast to half precision again and again"
+    seen = (
+        "{parameter} is cast {num_casts} times in a step, where {num_needed} would do",
+        "casts that are not needed take {ms} of a step of {step_ms}",
+    )
+    remedy = "cast a weight once and use the copy, or leave casts to autocast, which keeps its copies"
+    remedy_by_overrides = "have autocast keep its copies"
+    parameter: str
+    num_needed: int
+
+
+class ActivationCasts(NeedlessCasts):
+    template = "Activations{inside}{at} are cast to float32 and back"
+    seen = (
+        "such casts and those of their gradients take {ms} of a step of {step_ms} and move {bytes_pct} of its bytes",
+    )
+    remedy = "take out the casts, or keep in one dtype what lies between them"
+
+
+def casts(measured: MeasuredSteps) -> list[NeedlessCasts]:
     """Find casts that cost a good part of the step and could be left out."""
     all_casts = [one for one in measured.step.of_phases("forward", "backward") if one.is_cast]
     measured.patient.facts["speed/casts_pct"] = measured.share_pct(sum(one.ms for one in all_casts))
@@ -24,7 +52,7 @@ def casts(measured: MeasuredSteps) -> list[DoctorFinding]:
     return [*_repeated(measured), *_to_and_fro(measured)]
 
 
-def _repeated(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
+def _repeated(measured: MeasuredSteps) -> Iterator[RepeatedWeightCasts]:
     """Weights that are cast more often than once for each micro-batch."""
     config = measured.patient.config
     expected = measured.training.num_micro_batches
@@ -42,14 +70,16 @@ def _repeated(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
             name = max(spot.calls, key=lambda one: total[one]).parameter or ""
             yield _finding(
                 measured,
-                "repeated_weight_casts",
+                RepeatedWeightCasts,
                 spot,
-                {"parameter": name, "num_casts": counts[name], "num_needed": expected},
                 [] if config.precision.cache_enabled else ["precision.cache_enabled=true"],
+                parameter=name,
+                num_casts=counts[name],
+                num_needed=expected,
             )
 
 
-def _to_and_fro(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
+def _to_and_fro(measured: MeasuredSteps) -> Iterator[ActivationCasts]:
     """Activations that are cast to float32 and, after some operators, back."""
     total = _with_backward(measured.step.calls)
     by_index = {one.call.index: one for one in total}
@@ -62,7 +92,7 @@ def _to_and_fro(measured: MeasuredSteps) -> Iterator[DoctorFinding]:
         costs[up] += total[up]
     for spot in spots(costs.items()):
         if measured.share_pct(spot.ms) >= _MIN_TO_AND_FRO_PCT:
-            yield _finding(measured, "activation_casts", spot, {"num_casts": len(spot.calls)})
+            yield _finding(measured, ActivationCasts, spot, num_casts=len(spot.calls))
 
 
 def _with_backward(calls: tuple[TimedCall, ...]) -> dict[TimedCall, float]:
@@ -81,10 +111,10 @@ def _is_of_halves(one: TimedCall) -> bool:
 
 
 def _finding(
-    measured: MeasuredSteps, kind: str, spot: Spot, evidence: dict[str, object], overrides: Sequence[str] = ()
-) -> DoctorFinding:
-    own = {"ms": spot.ms, "bytes_pct": _share_of_bytes(spot.calls, measured.step.calls)}
-    return measured.finding(kind, spot, own | evidence, overrides)
+    measured: MeasuredSteps, kind: type[Kind], spot: Spot, overrides: Sequence[str] = (), **facts: Any
+) -> Kind:
+    bytes_pct = _share_of_bytes(spot.calls, measured.step.calls)
+    return measured.finding(kind, spot, overrides, ms=spot.ms, bytes_pct=bytes_pct, **facts)
 
 
 def _share_of_bytes(some: tuple[TimedCall, ...] | list[TimedCall], calls: tuple[TimedCall, ...]) -> float:

@@ -116,7 +116,6 @@ def random_values(sizes: Sequence[int], dtype: torch.dtype, device: torch.device
 
 
 def timed_ms(call: Callable[[], object], moments: Moments) -> float:
-    """The time of a call in ms."""
     moments.wait()
     start = moments.now()
     call()

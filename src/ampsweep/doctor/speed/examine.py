@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from ampsweep.config.modes import PRECISION_MODES
+from ampsweep.doctor.diagnosis import dtype_name
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.speed.alignment import unaligned_sizes
 from ampsweep.doctor.speed.bare_training import BareTraining
@@ -15,13 +16,12 @@ from ampsweep.doctor.speed.device_rates import HALF, device_rates, speedup_bound
 from ampsweep.doctor.speed.filling import too_little_work, us_to_launch
 from ampsweep.doctor.speed.graph_breaks import graph_breaks
 from ampsweep.doctor.speed.kept_in_float32 import fixed_operators, float32_products, optimizer
-from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps
+from ampsweep.doctor.speed.measured_steps import Baseline, MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, times_in_turn
 from ampsweep.doctor.speed.timed_calls import TimedStep, timed_in_turn
 from ampsweep.doctor.speed.units import no_fast_units, slower_altogether, slower_operators
 from ampsweep.doctor.speed.waiting import data_wait, host_code, synchronizations
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.record.diagnosis import DoctorFinding
 
 _STEPS_S: Final = 2.5
 _OPERATORS_S: Final = 1.5
@@ -33,7 +33,7 @@ _PRODUCTS: Final = 8
 _THREADS_S: Final = 0.4
 
 
-def examine_speed(patient: Patient) -> list[DoctorFinding]:
+def examine_speed(patient: Patient) -> list[SpeedFinding]:
     """Find what keeps a training from gaining time by its precision, each with what it costs of the step.
 
     Raises:
@@ -43,7 +43,7 @@ def examine_speed(patient: Patient) -> list[DoctorFinding]:
         return _examine(patient)
 
 
-def _examine(patient: Patient) -> list[DoctorFinding]:
+def _examine(patient: Patient) -> list[SpeedFinding]:
     moments = Moments(patient.device)
     own = BareTraining(patient, patient.config.precision)
     try:
@@ -57,21 +57,26 @@ def _examine(patient: Patient) -> list[DoctorFinding]:
         raise NotExaminedError("it does not fit into memory beside itself in float32") from error
     _note_facts(measured)
     host = host_code(measured)
-    findings = [*data_wait(measured), *host, *synchronizations(measured), *graph_breaks(measured)]
+    findings: list[SpeedFinding] = [
+        *data_wait(measured),
+        *host,
+        *synchronizations(measured),
+        *graph_breaks(measured),
+    ]
     # The host's time is the same for a batch of any size, and would be told a second time.
     too_little = [] if host else too_little_work(measured)
     findings += too_little
     if measured.baseline is None:
         return findings
     units = no_fast_units(measured)
-    findings += units + casts(measured)
+    findings += [*units, *casts(measured)]
     if not too_little:  # a larger batch is what the optimizer needs, too
         findings += optimizer(measured)
     if not units:  # else all products would be told one by one
-        findings += float32_products(measured) + slower_operators(measured) + unaligned_sizes(measured)
+        findings += [*float32_products(measured), *slower_operators(measured), *unaligned_sizes(measured)]
     if not findings:
         findings += fixed_operators(measured)
-    return findings + slower_altogether(measured, findings)
+    return [*findings, *slower_altogether(measured, findings)]
 
 
 @contextmanager
@@ -156,7 +161,7 @@ def dearest_operators(step: TimedStep, step_ms: float) -> list[dict[str, object]
     """The operators that take most of a step, by operator, module and dtype of the result."""
     found: dict[tuple[str, str | None, str], list[float]] = {}
     for one in step.calls:
-        dtype = str(one.call.outputs[0]).removeprefix("torch.") if one.call.outputs else ""
+        dtype = dtype_name(one.call.outputs[0]) if one.call.outputs else ""
         found.setdefault((one.call.operator, one.call.module, dtype), []).append(one.ms)
     ordered = sorted(found.items(), key=lambda item: -sum(item[1]))[:_NUM_DEAREST]
     return [

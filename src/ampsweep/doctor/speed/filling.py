@@ -1,10 +1,11 @@
 """Steps with too little work: for what launching an operator costs, or for what the device could do at once."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -14,10 +15,11 @@ from ampsweep.analysis.step_limits import (
     MIN_US_PER_OPERATOR_ACCELERATOR,
     MIN_US_PER_OPERATOR_CPU,
 )
-from ampsweep.doctor.speed.bare_training import BareTraining, doubled, halved
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps
+from ampsweep.doctor.diagnosis import Change
+from ampsweep.doctor.speed.bare_training import doubled, halved
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes, times_in_turn
-from ampsweep.record.diagnosis import Change, DoctorFinding
+from ampsweep.text import percent
 
 _MIN_LAUNCH_PCT: Final = 15.0
 """Share of a step that launching takes, from which it is told: operators that are launched at all take twice that."""
@@ -29,12 +31,46 @@ _CHAIN: Final = 40
 _REPEATED: Final = 7
 
 
-def too_little_work(measured: MeasuredSteps) -> list[DoctorFinding]:
+class LaunchBound(SpeedFinding):
+    template = "Operators{inside}{at} are too small for what it costs to launch them"
+    seen = (
+        "the step has {num_operators} operators of {us_per_operator} us each; launching them alone takes about "
+        "{launch_ms} of {step_ms}",
+    )
+    remedy = "do the work of many calls in one, on larger tensors"
+    remedy_by_overrides = "give a step more work"
+    num_operators: int
+    us_per_operator: float
+    launch_ms: float
+    operators_here_pct: float | None
+    """The share of the operators that the module calls; None: no module calls most of them."""
+
+    @property
+    def evidence(self) -> list[str]:
+        here = "{operators_here_pct} of them are called{inside}"
+        return [*super().evidence, *([self.told(here)] if self.modules else [])]
+
+
+class SmallBatch(SpeedFinding):
+    template = "A batch of {batch_size} does not fill the device"
+    remedy = "train in larger batches"
+    half_ms_per_sample_ratio: float
+    double_ms_per_sample_ratio: float
+    batch_size: int
+
+    @property
+    def evidence(self) -> list[str]:
+        double, half = (percent(100 * one) for one in (self.double_ms_per_sample_ratio, self.half_ms_per_sample_ratio))
+        sample = f"a sample takes {double} of its time in batches of twice the size"
+        return [f"{sample}, and {half} in batches of half the size"]
+
+
+def too_little_work(measured: MeasuredSteps) -> Sequence[SpeedFinding]:
     """Find out whether launching operators, or else a batch that does not fill the device, limits the step."""
     return launching(measured) or small_batch(measured)
 
 
-def launching(measured: MeasuredSteps) -> list[DoctorFinding]:
+def launching(measured: MeasuredSteps) -> list[LaunchBound]:
     """Find out whether the step is too short for the number of its operators."""
     num_operators, step_ms = len(measured.step.calls), measured.step_ms
     us_each = 1e3 * step_ms / max(num_operators, 1)
@@ -49,38 +85,32 @@ def launching(measured: MeasuredSteps) -> list[DoctorFinding]:
     measured.patient.facts["speed/us_per_operator"] = us_each
     if not is_limit or measured.share_pct(cost_ms) < _MIN_LAUNCH_PCT:
         return []
-    spot = _busiest(measured)
+    modules, place, here_pct = _busiest(measured)
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="launch_bound",
+        LaunchBound(
             cost_pct=measured.share_pct(cost_ms),
-            modules=[] if spot is None else spot[0],
-            place=None if spot is None else spot[1],
-            evidence={
-                "num_operators": num_operators,
-                "us_per_operator": us_each,
-                "launch_ms": launch_ms,
-                "step_ms": step_ms,
-                "operators_here_pct": None if spot is None else spot[2],
-            },
-            change=Change(
-                overrides=[f"data.batch_size={4 * measured.patient.data.batch_size}"] if spot is None else []
-            ),
+            modules=modules,
+            place=place,
+            num_operators=num_operators,
+            us_per_operator=us_each,
+            launch_ms=launch_ms,
+            step_ms=step_ms,
+            operators_here_pct=here_pct,
+            change=Change(overrides=[] if modules else [f"data.batch_size={4 * measured.patient.data.batch_size}"]),
         )
     ]
 
 
-def small_batch(measured: MeasuredSteps) -> list[DoctorFinding]:
+def small_batch(measured: MeasuredSteps) -> list[SmallBatch]:
     """Find out whether samples take less time in a batch of twice the size; batches are put together from two."""
     training, patient, moments = measured.training, measured.patient, measured.moments
     step_s = 1e-3 * measured.times.median_ms
     if patient.seconds_left < 12 * step_s:
         return []
     try:
-        sizes = {0.5: halved(training.batches), 1.0: training.batches, 2.0: doubled(training.batches)}
+        sizes = (halved(training.batches), training.batches, doubled(training.batches))
         times = times_in_turn(
-            [_fed_step(training, batches) for batches in sizes.values()],
+            [partial(training.step_on, batches) for batches in sizes],
             moments,
             seconds=min(_SECONDS, patient.seconds_left / 4),
             warmup=1,
@@ -89,21 +119,17 @@ def small_batch(measured: MeasuredSteps) -> list[DoctorFinding]:
         return []
     half, own, double = times
     gain = gain_pct(own, double)
-    evidence: dict[str, object] = {
-        "half_ms_per_sample_ratio": 2 * half.median_ms / own.median_ms,
-        "double_ms_per_sample_ratio": double.median_ms / own.median_ms / 2,
-        "batch_size": patient.data.batch_size,
-    }
     patient.facts["speed/double_batch_gain_pct"] = gain
     # Two batches have to show it, as load of others that comes and goes hits one of them.
     if min(gain, 2 * gain_pct(half, own)) < _MIN_GAIN_PCT or len(own.ms) < _MIN_ROUNDS:
         return []
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="small_batch",
+        SmallBatch(
             cost_pct=gain,
-            evidence=evidence,
+            step_ms=measured.step_ms,
+            half_ms_per_sample_ratio=2 * half.median_ms / own.median_ms,
+            double_ms_per_sample_ratio=double.median_ms / own.median_ms / 2,
+            batch_size=patient.data.batch_size,
             change=Change(overrides=[f"data.batch_size={2 * patient.data.batch_size}"]),
         )
     ]
@@ -150,23 +176,15 @@ def _launch_ms(measured: MeasuredSteps) -> tuple[float, bool]:
     return launch_ms, launch_ms >= MIN_LAUNCH_SHARE * step_ms and median(lags) < MAX_LAG_SHARE * step_ms
 
 
-def _busiest(measured: MeasuredSteps) -> tuple[list[str], str | None, float] | None:
+def _busiest(measured: MeasuredSteps) -> tuple[list[str], str | None, float | None]:
     """The modules that call most operators of forward and backward, the line, and their share of these in percent;
-    None if they call less than half."""
+    nothing if they call less than half."""
     calls = measured.step.of_phases("forward", "backward")
     if not calls:
-        return None
+        return [], None, None
     counts = Counter(one.call.module for one in calls)
     name, count = counts.most_common(1)[0]
     if name is None or count < len(calls) / 2:
-        return None
+        return [], None, None
     places = Counter(one.call.place for one in calls if one.call.module == name and one.call.place is not None)
     return [name], places.most_common(1)[0][0] if places else None, 100 * count / len(calls)
-
-
-def _fed_step(training: BareTraining, batches: Sequence[Any]) -> Callable[[], None]:
-    def step() -> None:
-        with training.fed(batches):
-            training.step()
-
-    return step

@@ -14,16 +14,33 @@ import torch
 from torch import nn
 from torch._dynamo.backends.debugging import ExplainWithBackend
 
-from ampsweep.doctor.speed.measured_steps import MeasuredSteps
+from ampsweep.doctor.speed.measured_steps import MeasuredSteps, SpeedFinding
 from ampsweep.doctor.speed.step_times import times_in_turn
 from ampsweep.own_code_place import is_own_source, shown_path
-from ampsweep.record.diagnosis import DoctorFinding
 from ampsweep.tasks.base import HasTurns
 
 _SECONDS: Final = 1.0
 
 
-def graph_breaks(measured: MeasuredSteps) -> list[DoctorFinding]:
+class BrokenGraph(SpeedFinding):
+    template = "torch.compile breaks its graph{inside}{at}"
+    seen = (
+        "{reason}",
+        "the step has {num_graphs} graphs; going from one to the next and their guards take {guards_ms} of a step, "
+        "without what could have been fused",
+    )
+    remedy = "write the line so that it can be traced, or take it out of the model"
+    reason: str
+    num_graphs: int
+    num_breaks: int
+    guards_ms: float
+
+    @classmethod
+    def kind(cls) -> str:
+        return "graph_break"
+
+
+def graph_breaks(measured: MeasuredSteps) -> list[BrokenGraph]:
     """Find the lines at which a step that is to be compiled breaks into several graphs.
 
     The graphs run eagerly, so that what is measured is the price of guards and of going from graph to graph. It is the
@@ -46,18 +63,15 @@ def graph_breaks(measured: MeasuredSteps) -> list[DoctorFinding]:
             found.setdefault((clause, _place(reason.user_stack)), list(reason.user_stack))
     guards_ms = max(broken.least_ms - eager.least_ms, 0.0)
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="graph_break",
+        BrokenGraph(
             cost_pct=measured.share_pct(guards_ms) / len(found),
             modules=_modules(training.model, stack),
             place=place,
-            evidence={
-                "reason": clause,
-                "num_graphs": output.graph_count,
-                "num_breaks": len(found),
-                "guards_ms": guards_ms,
-            },
+            step_ms=measured.step_ms,
+            reason=clause.rstrip("."),
+            num_graphs=output.graph_count,
+            num_breaks=len(found),
+            guards_ms=guards_ms,
         )
         for (clause, place), stack in found.items()
     ]

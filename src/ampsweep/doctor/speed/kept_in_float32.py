@@ -1,14 +1,13 @@
 """Operators that compute in float32 in a half-precision step, and what they would save otherwise."""
 
-from time import monotonic
 from typing import Final
 
 import torch
 
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, spots
+from ampsweep.doctor.diagnosis import Change, dtype_name
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.doctor.speed.trials import in_dtype, tried
-from ampsweep.record.diagnosis import Change, DoctorFinding
+from ampsweep.doctor.speed.trials import gains, in_dtype
 
 _MIN_CALL_PCT: Final = 0.5
 """Share of a step from which a single call is tried."""
@@ -20,7 +19,45 @@ _SHRUNK: Final = 0.8
 """An operator that takes less than this of its time in float32 has gained from precision."""
 
 
-def float32_products(measured: MeasuredSteps) -> list[DoctorFinding]:
+class Float32Products(SpeedFinding):
+    template = "{operator} computes in float32{inside}{at}"
+    seen = (
+        "{num_calls} such products take {own_ms} of a step of {step_ms}; called with the same values in {dtype} they "
+        "take {gain_ms} less",
+    )
+    remedy = "take out what switches autocast off there, and casts to float32"
+    remedy_by_overrides = "let autocast have it"
+    gain_ms: float
+    own_ms: float
+    num_calls: int
+    dtype: str
+
+
+class FixedOperators(SpeedFinding):
+    template = "{operator}{inside}{at} takes much of the step, and gains nothing"
+    seen = (
+        "it and others there take {ms} of a step of {step_ms}, as in float32 (results: {dtypes})",
+        "the step as a whole runs at {speedup}x the speed of float32",
+    )
+    remedy = "replace it by a cheaper operator, or by matrix products, which half precision shortens"
+    ms: float
+    dtypes: list[str]
+    speedup: float
+
+
+class OptimizerBound(SpeedFinding):
+    template = "The optimizer takes most of the step"
+    seen = (
+        "{num_operators} operators after backward take {ms} of a step of {step_ms}; they work on parameters and state "
+        "in the dtype of the parameters",
+    )
+    remedy = "train in larger batches, or accumulate gradients over several, so that it steps less often"
+    remedy_by_overrides = "use the optimizer's fused kernel"
+    ms: float
+    num_operators: int
+
+
+def float32_products(measured: MeasuredSteps) -> list[Float32Products]:
     """Find matrix products, convolutions and attention that compute in float32, though half precision is faster."""
     wanted = [
         one
@@ -28,32 +65,24 @@ def float32_products(measured: MeasuredSteps) -> list[DoctorFinding]:
         if one.flops and one.is_float32 and measured.share_pct(one.ms) >= _MIN_CALL_PCT
     ]
     change = in_dtype(getattr(torch, measured.training.precision.dtype))
-    trials = tried(
-        measured.training,
-        measured.moments,
-        {one.call.index: change for one in wanted},
-        end_s=monotonic() + min(_TRIAL_S, max(measured.patient.seconds_left, 0.0)),
-    )
-    gains = [(one, one.ms * trials[one.call.index].gain) for one in wanted if one.call.index in trials]
+    saved = gains(measured, wanted, change, seconds=_TRIAL_S)
     patterns = measured.training.precision.fp32_modules
     return [
         measured.finding(
-            "float32_products",
+            Float32Products,
             spot,
-            {
-                "gain_ms": spot.ms,
-                "own_ms": sum(one.ms for one in spot.calls),
-                "num_calls": len(spot.calls),
-                "dtype": measured.training.precision.dtype,
-            },
             ["precision.fp32_modules=[]"] if patterns else [],
+            gain_ms=spot.ms,
+            own_ms=sum(one.ms for one in spot.calls),
+            num_calls=len(spot.calls),
+            dtype=measured.training.precision.dtype,
         )
-        for spot in spots(gains, by_line=True)
+        for spot in spots(saved, by_line=True)
         if measured.share_pct(spot.ms) >= MIN_COST_PCT / 2
     ]
 
 
-def fixed_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
+def fixed_operators(measured: MeasuredSteps) -> list[FixedOperators]:
     """Find operators other than products that take most of the step and no less time than in float32."""
     baseline = measured.baseline
     if baseline is None:
@@ -66,22 +95,18 @@ def fixed_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
             fixed += [(one, one.ms) for one in calls]
     return [
         measured.finding(
-            "fixed_operators",
+            FixedOperators,
             spot,
-            {
-                "ms": spot.ms,
-                "dtypes": sorted(
-                    {str(dtype).removeprefix("torch.") for one in spot.calls for dtype in one.call.outputs}
-                ),
-                "speedup": baseline.speedup.median,
-            },
+            ms=spot.ms,
+            dtypes=sorted({dtype_name(dtype) for one in spot.calls for dtype in one.call.outputs}),
+            speedup=baseline.speedup.median,
         )
         for spot in spots(fixed)
         if measured.share_pct(spot.ms) >= _MIN_FIXED_PCT
     ]
 
 
-def optimizer(measured: MeasuredSteps) -> list[DoctorFinding]:
+def optimizer(measured: MeasuredSteps) -> list[OptimizerBound]:
     """Find out whether the optimizer, whose state autocast leaves in float32, takes most of the step."""
     update = measured.step.of_phases("update")
     ms, config = sum(one.ms for one in update), measured.patient.config.optimizer
@@ -91,12 +116,12 @@ def optimizer(measured: MeasuredSteps) -> list[DoctorFinding]:
     is_split = len(update) > 2 * sum(1 for _ in measured.training.model.parameters())
     overrides = ["optimizer.fused=true"] if is_split and config.get("fused") is False else []
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="optimizer_bound",
+        OptimizerBound(
             cost_pct=measured.share_pct(ms),
             operator=max(update, key=lambda one: one.ms).call.operator,
-            evidence={"ms": ms, "step_ms": measured.step_ms, "num_operators": len(update)},
+            ms=ms,
+            step_ms=measured.step_ms,
+            num_operators=len(update),
             change=Change(overrides=overrides),
         )
     ]

@@ -5,15 +5,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from ampsweep.doctor.diagnosis import Change, DoctorFinding
 from ampsweep.doctor.patient import Patient
 from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.device_rates import DeviceRates
 from ampsweep.doctor.speed.step_times import Ratio, StepTimes
 from ampsweep.doctor.speed.timed_calls import TimedCall, TimedStep
 from ampsweep.monitors.step_clock import Moments
-from ampsweep.record.diagnosis import Change, DoctorFinding
 
 MIN_COST_PCT: Final = 10.0
 """Share of a step from which a cause is told."""
@@ -21,6 +21,17 @@ _LITTLE_GAIN: Final = 1.2
 """A speedup below this is what people complain of."""
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 _MAX_MODULES: Final = 20
+
+
+class SpeedFinding(DoctorFinding):
+    """Something that keeps a training from gaining time."""
+
+    severity = "warning"
+    complaint = "speed"
+    step_ms: float
+
+
+Kind = TypeVar("Kind", bound=SpeedFinding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +79,16 @@ class MeasuredSteps:
         """The share of the own step that takes this time, in percent."""
         return min(100 * ms / self.step_ms, 100.0)
 
-    def finding(
-        self, kind: str, spot: "Spot", evidence: dict[str, object], overrides: Sequence[str] = ()
-    ) -> DoctorFinding:
-        """A finding of a spot, which costs its time; `step_ms` joins the evidence."""
-        return DoctorFinding(
-            complaint="speed",
-            kind=kind,
+    def finding(self, kind: type[Kind], spot: "Spot", overrides: Sequence[str] = (), **facts: Any) -> Kind:
+        """A finding of a spot, which costs its time."""
+        return kind(
             cost_pct=self.share_pct(spot.ms),
             modules=spot.modules,
             operator=spot.operator,
             place=spot.place,
-            evidence={"step_ms": self.step_ms} | evidence,
+            step_ms=self.step_ms,
             change=Change(overrides=[*overrides]),
+            **facts,
         )
 
 

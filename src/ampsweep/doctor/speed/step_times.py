@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+import numpy as np
+
 from ampsweep.monitors.step_clock import Moments
 
 _BLOCK_MS: Final = 30.0
@@ -24,7 +26,6 @@ class StepTimes:
 
     @property
     def median_ms(self) -> float:
-        """The step's time."""
         return statistics.median(self.ms)
 
     @property
@@ -36,7 +37,7 @@ class StepTimes:
     @property
     def spread_pct(self) -> float:
         """Half the range of the middle half of the times, in percent of the median."""
-        low, high = quartiles(self.ms)
+        low, high = _quartiles(self.ms)
         return 50 * (high - low) / self.median_ms
 
 
@@ -54,19 +55,17 @@ class Ratio:
     def of(above: StepTimes, below: StepTimes) -> "Ratio":
         """The times of `above` over those of `below`, round by round."""
         quotients = [one / other for one, other in zip(above.ms, below.ms, strict=True)]
-        return Ratio(statistics.median(quotients), *quartiles(quotients))
+        return Ratio(statistics.median(quotients), *_quartiles(quotients))
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper quartile, interpolated linearly between values; of a single value it itself."""
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper quartile, interpolated linearly between values."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)
 
 
 def times_in_turn(
-    steps: Sequence[Callable[[], None]], moments: Moments, *, seconds: float, warmup: int = 2
+    steps: Sequence[Callable[[], object]], moments: Moments, *, seconds: float, warmup: int = 2
 ) -> list[StepTimes]:
     """Time several kinds of steps in turn, in blocks of about 30 ms, for so many seconds after a warm-up.
 
@@ -86,7 +85,7 @@ def times_in_turn(
     return [StepTimes(tuple(times)) for times in found]
 
 
-def _warmed_up(step: Callable[[], None], moments: Moments, num_steps: int) -> float:
+def _warmed_up(step: Callable[[], object], moments: Moments, num_steps: int) -> float:
     ms = _block_ms(step, 1, moments)
     for _ in range(num_steps - 1):
         if ms < _LONG_MS:
@@ -94,7 +93,7 @@ def _warmed_up(step: Callable[[], None], moments: Moments, num_steps: int) -> fl
     return ms
 
 
-def _block_ms(step: Callable[[], None], count: int, moments: Moments) -> float:
+def _block_ms(step: Callable[[], object], count: int, moments: Moments) -> float:
     moments.wait()
     start = moments.now()
     for _ in range(count):

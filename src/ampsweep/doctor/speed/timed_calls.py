@@ -78,7 +78,6 @@ class TimedStep:
 
     @property
     def operators_ms(self) -> float:
-        """The time of all operators."""
         return sum(one.ms for one in self.calls)
 
     @property
@@ -87,7 +86,6 @@ class TimedStep:
         return sum(one.idle_ms for one in self.calls)
 
     def of_phases(self, *phases: str) -> list[TimedCall]:
-        """The calls of some phases."""
         return [one for one in self.calls if one.call.phase in phases]
 
 

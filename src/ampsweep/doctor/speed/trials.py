@@ -1,7 +1,6 @@
 """Operators of a step that are called once more with other arguments, to see what these would save."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -9,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from ampsweep.doctor.speed.bare_training import BareTraining
 from ampsweep.doctor.speed.device_rates import timed_ms
+from ampsweep.doctor.speed.measured_steps import Costs, MeasuredSteps
+from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.monitors.step_clock import Moments
 from ampsweep.tracing.calls import Call, observe
 
@@ -19,33 +19,23 @@ _REPEATED: Final = 5
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The least times of one operator with its own arguments and with others, taken in turn."""
-
-    own_ms: float
-    other_ms: float
-
-    @property
-    def gain(self) -> float:
-        """The share of its time that the other arguments save; 0 where they save nothing."""
-        return max(1 - self.other_ms / self.own_ms, 0.0) if self.own_ms else 0.0
-
-
-def tried(
-    training: BareTraining,
-    moments: Moments,
-    changes: Mapping[int, Callable[[Sequence[Any], dict[str, Any]], Arguments | None]],
+def gains(
+    measured: MeasuredSteps,
+    wanted: Sequence[TimedCall],
+    change: Callable[[Sequence[Any], dict[str, Any]], Arguments],
     *,
-    end_s: float,
-) -> dict[int, Trial]:
-    """Take a step, and time some of its operators by their index with their own arguments and with changed ones.
+    seconds: float,
+    least: float = 0.0,
+) -> Costs:
+    """The ms that operators of the step would save with other arguments, as far as they can be tried in some seconds.
 
     Args:
-        changes: make other arguments of an operator's; None where there are none.
-        end_s: `time.monotonic` after which no further operator is timed.
+        change: makes other arguments of an operator's.
+        least: the least share of its time that an operator saves.
     """
-    found: dict[int, Trial] = {}
+    by_index = {one.call.index: one for one in wanted}
+    end_s = monotonic() + max(min(seconds, measured.patient.seconds_left), 0.0)
+    shares: dict[TimedCall, float] = {}
     operators: list[Any] = []
 
     def around(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -54,24 +44,23 @@ def tried(
 
     def on_call(call: Call, args: Sequence[Any], kwargs: dict[str, Any], _: Any) -> None:
         operator = operators.pop()
-        if call.index not in changes or monotonic() > end_s:
-            return
-        other = changes[call.index](args, kwargs)
-        if other is not None:
-            found[call.index] = _compared(operator, (tuple(args), kwargs), other, moments)
+        if call.index in by_index and monotonic() <= end_s:
+            other = change(args, kwargs)
+            shares[by_index[call.index]] = _gain(operator, (tuple(args), kwargs), other, measured.moments)
 
-    if changes:
-        with observe(training.model, on_call, around=around, places=False):
-            training.step()
-    return found
+    if wanted:
+        with observe(measured.training.model, on_call, around=around, places=False):
+            measured.training.step()
+    return [(one, one.ms * share) for one, share in shares.items() if share >= least]
 
 
-def _compared(operator: Any, own: Arguments, other: Arguments, moments: Moments) -> Trial:
+def _gain(operator: Any, own: Arguments, other: Arguments, moments: Moments) -> float:
+    """The share of its least time that other arguments save, the two taken in turn; 0 where they save nothing."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_REPEATED):
         for (args, kwargs), ms in zip((own, other), times, strict=True):
             ms.append(timed_ms(lambda args=args, kwargs=kwargs: operator(*args, **kwargs), moments))  # type: ignore[misc]
-    return Trial(min(times[0]), min(times[1]))
+    return max(1 - min(times[1]) / min(times[0]), 0.0) if min(times[0]) else 0.0
 
 
 def in_dtype(dtype: torch.dtype) -> Callable[[Sequence[Any], dict[str, Any]], Arguments]:

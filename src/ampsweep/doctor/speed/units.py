@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ampsweep.config.modes import step_dtypes
+from ampsweep.doctor.diagnosis import Change, kept_in_float32
 from ampsweep.doctor.speed.device_rates import HALF
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall, by_origin
-from ampsweep.record.diagnosis import Change, DoctorFinding
 
 _MIN_PRODUCT_RATIO: Final = 1.2
 _MIN_PRODUCTS_PCT: Final = 20.0
@@ -20,7 +20,57 @@ _MIN_OF_A_GAIN_PCT: Final = 30.0
 """Share of a step that they cost at least where the step as a whole is faster: kernels differ on every device."""
 
 
-def no_fast_units(measured: MeasuredSteps) -> list[DoctorFinding]:
+class NoFastUnits(SpeedFinding):
+    template = "This device has no fast units for {dtype}"
+    remedy = "train in a precision that this device is fast in"
+    dtype: str
+    gflops_per_s: float
+    float32_gflops_per_s: float
+    other_dtype: str | None
+    """A half precision that it has fast units for."""
+    other_gflops_per_s: float | None
+    products_pct: float
+    speedup: float
+
+    @property
+    def evidence(self) -> list[str]:
+        rates = "matrix products run at {gflops_per_s} GFLOP/s in {dtype} and at {float32_gflops_per_s} in float32"
+        other = "" if self.other_dtype is None else "; in {other_dtype} at {other_gflops_per_s}"
+        share = "they are {products_pct} of the step, which runs at {speedup}x the speed of float32"
+        return [self.told(rates + other), self.told(share)]
+
+
+class SlowerThanFloat32(SpeedFinding):
+    template = "The step takes longer than in float32"
+    seen = (
+        "{step_ms} against {float32_ms}, taken in turn: {speedup}x the speed; at best {bound}x would be possible",
+        "it has {num_operators} operators, in float32 {num_float32_operators}, and casts take {casts_ms}",
+    )
+    remedy = "train in float32, or give each operator more work"
+    float32_ms: float
+    speedup: float
+    speedup_high: float
+    bound: float
+    casts_ms: float
+    num_operators: int
+    num_float32_operators: int
+
+
+class SlowerOperators(SpeedFinding):
+    template = "{operator}{inside}{at} is slower in {dtype} than in float32"
+    seen = (
+        "on this device {num_calls} calls take {own_ms} of a step of {step_ms}; the same calls in float32 take "
+        "{float32_ms}",
+    )
+    remedy = "cast the inputs of this line to float32, with autocast off around it if there is any"
+    remedy_by_overrides = "keep what is slow in float32"
+    own_ms: float
+    float32_ms: float
+    dtype: str
+    num_calls: int
+
+
+def no_fast_units(measured: MeasuredSteps) -> list[NoFastUnits]:
     """Find out whether this device multiplies matrices no faster in the dtype of the training than in float32."""
     rates, baseline, dtype = measured.rates, measured.baseline, measured.training.precision.dtype
     if baseline is None or dtype not in HALF or rates.product_ratio(dtype) >= _MIN_PRODUCT_RATIO:
@@ -41,26 +91,23 @@ def no_fast_units(measured: MeasuredSteps) -> list[DoctorFinding]:
         in_bfloat16 = "master_bf16" if step_dtypes(precision).optimizer_state == "float32" else "pure_bf16"
     mode = {"bfloat16": in_bfloat16, "float16": "amp_fp16", "float32": "fp32"}[best]
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="no_fast_units",
+        NoFastUnits(
             cost_pct=min(cost_pct, 100.0),
             operator=max(products, key=lambda one: one.ms).call.operator,
-            evidence={
-                "dtype": dtype,
-                "gflops_per_s": rates.measured_flops_per_s[dtype] / 1e9,
-                "float32_gflops_per_s": rates.measured_flops_per_s["float32"] / 1e9,
-                "other_dtype": other,
-                "other_gflops_per_s": None if other is None else rates.measured_flops_per_s[other] / 1e9,
-                "products_pct": measured.share_pct(products_ms),
-                "speedup": baseline.speedup.median,
-            },
+            step_ms=measured.step_ms,
+            dtype=dtype,
+            gflops_per_s=rates.measured_flops_per_s[dtype] / 1e9,
+            float32_gflops_per_s=rates.measured_flops_per_s["float32"] / 1e9,
+            other_dtype=other,
+            other_gflops_per_s=None if other is None else rates.measured_flops_per_s[other] / 1e9,
+            products_pct=measured.share_pct(products_ms),
+            speedup=baseline.speedup.median,
             change=Change(overrides=[f"precision={mode}"]),
         )
     ]
 
 
-def slower_altogether(measured: MeasuredSteps, others: Sequence[DoctorFinding]) -> list[DoctorFinding]:
+def slower_altogether(measured: MeasuredSteps, others: Sequence[SpeedFinding]) -> list[SlowerThanFloat32]:
     """Find out whether the step takes longer than in float32, for reasons that the other findings do not explain."""
     baseline = measured.baseline
     if baseline is None:
@@ -71,26 +118,22 @@ def slower_altogether(measured: MeasuredSteps, others: Sequence[DoctorFinding]) 
         return []
     casts_ms = sum(one.ms for one in measured.step.calls if one.is_cast)
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="slower_than_float32",
+        SlowerThanFloat32(
             cost_pct=100 * (1 - baseline.speedup.median),
-            evidence={
-                "step_ms": measured.times.median_ms,
-                "float32_ms": baseline.times.median_ms,
-                "speedup": baseline.speedup.median,
-                "speedup_high": baseline.speedup.high,
-                "bound": baseline.bound,
-                "casts_ms": casts_ms,
-                "num_operators": len(measured.step.calls),
-                "num_float32_operators": len(baseline.step.calls),
-            },
+            step_ms=measured.times.median_ms,
+            float32_ms=baseline.times.median_ms,
+            speedup=baseline.speedup.median,
+            speedup_high=baseline.speedup.high,
+            bound=baseline.bound,
+            casts_ms=casts_ms,
+            num_operators=len(measured.step.calls),
+            num_float32_operators=len(baseline.step.calls),
             change=Change(overrides=["precision=fp32"]),
         )
     ]
 
 
-def slower_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
+def slower_operators(measured: MeasuredSteps) -> list[SlowerOperators]:
     """Find operators that half precision makes slower on this device."""
     baseline = measured.baseline
     if baseline is None:
@@ -111,18 +154,16 @@ def slower_operators(measured: MeasuredSteps) -> list[DoctorFinding]:
     return [_finding(measured, spot) for spot in spots(costs) if measured.share_pct(spot.ms) >= least_pct]
 
 
-def _finding(measured: MeasuredSteps, spot: Spot) -> DoctorFinding:
+def _finding(measured: MeasuredSteps, spot: Spot) -> SlowerOperators:
     own_ms = sum(one.ms for one in spot.calls)
     return measured.finding(
-        "slower_operators",
+        SlowerOperators,
         spot,
-        {
-            "own_ms": own_ms,
-            "float32_ms": own_ms - spot.ms,
-            "dtype": measured.training.precision.dtype,
-            "num_calls": len(spot.calls),
-        },
         _fp32_override(measured, [name for name in spot.innermost if name]),
+        own_ms=own_ms,
+        float32_ms=own_ms - spot.ms,
+        dtype=measured.training.precision.dtype,
+        num_calls=len(spot.calls),
     )
 
 
@@ -134,12 +175,10 @@ def _fp32_override(measured: MeasuredSteps, names: list[str]) -> list[str]:
     own_ms, former_ms = _within(measured.step.calls, names), _within(baseline.step.calls, names)
     if own_ms <= former_ms:
         return []
-    patterns = [*precision.fp32_modules, *names]
-    return [f"precision.fp32_modules=[{','.join(patterns)}]"]
+    return [kept_in_float32(precision, names)]
 
 
 def _within(calls: Iterable[TimedCall], names: list[str]) -> float:
-    """The time of all operators within some modules."""
     return sum(one.ms for one in calls if one.call.module is not None and _is_within(one.call.module, names))
 
 

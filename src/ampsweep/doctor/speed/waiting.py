@@ -16,11 +16,12 @@ import torch
 
 from ampsweep.analysis.step_limits import MIN_WAIT_SHARE
 from ampsweep.data.base import num_workers
+from ampsweep.doctor.diagnosis import Change
 from ampsweep.doctor.replay import KeptBatches
-from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, Spot, spots
+from ampsweep.doctor.speed.measured_steps import MIN_COST_PCT, MeasuredSteps, SpeedFinding, Spot, spots
 from ampsweep.doctor.speed.timed_calls import TimedCall
 from ampsweep.own_code_place import is_own_source, place_of_model_in_thread
-from ampsweep.record.diagnosis import Change, DoctorFinding
+from ampsweep.text import plural
 from ampsweep.tracing.calls import observe
 
 _SETTLING_STEPS: Final = 6
@@ -33,6 +34,45 @@ _EVERY_S: Final = 0.0005
 _SWITCH_S: Final = 0.0002
 """Time after which Python code hands over to another thread: the default, 5 ms, would miss shorter loops."""
 _MIN_IDLE_PCT: Final = 5.0
+
+
+class DataBound(SpeedFinding):
+    template = "Steps wait for data{at}, which no precision shortens"
+    seen = (
+        "a step waits {wait_ms} of its {step_ms} for its batch (mean of {num_steps} steps on batches not read before)",
+    )
+    remedy = "prepare batches once, or have workers read them ahead, as ampsweep.data.map_dataset.MapDataset does"
+    remedy_by_overrides = "read batches ahead in more processes"
+    wait_ms: float
+    num_steps: int
+    num_workers: int | None
+
+    @property
+    def evidence(self) -> list[str]:
+        workers = [] if self.num_workers is None else [f"{plural(self.num_workers, 'worker')} read ahead"]
+        return [*super().evidence, *workers]
+
+
+class HostBound(SpeedFinding):
+    template = "Python code{inside}{at} holds up the step"
+    seen = ("the host spends {host_ms} of a step of {step_ms} on it, while no operator runs",)
+    remedy = "write it as operators on tensors, or take it out of the step"
+    host_ms: float
+    num_stretches: int
+
+
+class Synchronizations(SpeedFinding):
+    template = "The host waits for the device{inside}{at}"
+    seen = ("{num_waits} times in a step; the device has nothing to do for {idle_ms} of {step_ms}",)
+    remedy = "leave numbers on the device: no .item(), .cpu(), print or condition on a tensor within the step"
+    num_waits: int
+    idle_ms: float
+    lines: list[str]
+    """Those that torch warns of."""
+
+    @property
+    def evidence(self) -> list[str]:
+        return [*super().evidence, *([self.told("torch warns of {lines}")] if self.lines else [])]
 
 
 @dataclass(frozen=True)
@@ -88,18 +128,18 @@ def sampled(module: Callable[[], str | None] = lambda: None) -> Iterator[HostSam
         sys.setswitchinterval(former)
 
 
-def data_wait(measured: MeasuredSteps) -> list[DoctorFinding]:
+def data_wait(measured: MeasuredSteps) -> list[DataBound]:
     """Find out whether steps wait for batches that nobody has read before."""
     patient, training, moments = measured.patient, measured.training, measured.moments
     data = _WatchedData(patient.data)
     waits, steps = list[float](), list[float]()
     end_s = monotonic() + min(_READING_S, max(patient.seconds_left, 0.0))
-    with sampled() as data.samples, training.reading(data, patient.data.next_unread) as wait_s:
+    with sampled() as data.samples, training.on(data, patient.data.next_unread):
         for number in range(_SETTLING_STEPS + _MAX_STEPS):
-            began_s = perf_counter()
+            began_s, waited_s = perf_counter(), training.data_wait_s
             training.step()
             moments.wait()
-            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * wait_s()
+            ms, wait_ms = 1e3 * (perf_counter() - began_s), 1e3 * (training.data_wait_s - waited_s)
             if number >= _SETTLING_STEPS or monotonic() > end_s:
                 steps.append(ms)
                 waits.append(wait_ms)
@@ -114,18 +154,19 @@ def data_wait(measured: MeasuredSteps) -> list[DoctorFinding]:
     workers = num_workers(patient.data.source)
     place = data.samples.most_common(_WatchedData.READING)
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="data_bound",
+        DataBound(
             cost_pct=100 * wait_ms / step_ms,
             place=None if place is None else place.line,
-            evidence={"wait_ms": wait_ms, "step_ms": step_ms, "num_steps": len(steps), "num_workers": workers},
+            wait_ms=wait_ms,
+            step_ms=step_ms,
+            num_steps=len(steps),
+            num_workers=workers,
             change=Change(overrides=_more_workers(patient.data, patient.config.data, workers)),
         )
     ]
 
 
-def host_code(measured: MeasuredSteps) -> list[DoctorFinding]:
+def host_code(measured: MeasuredSteps) -> list[HostBound]:
     """Find out whether the host runs code of the model's for long, between two operators."""
     idle_ms = measured.step.idle_ms
     if measured.moments.has_queue:  # the device computes what it was given before
@@ -148,22 +189,18 @@ def host_code(measured: MeasuredSteps) -> list[DoctorFinding]:
     ]
 
 
-def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> DoctorFinding:
+def _host_finding(measured: MeasuredSteps, here_ms: float, stretches: list[tuple[HostPlace, float]]) -> HostBound:
     modules: dict[str, float] = defaultdict(float)
     for place, ms in stretches:
         if place.module is not None:
             modules[place.module] += ms
-    return DoctorFinding(
-        complaint="speed",
-        kind="host_bound",
+    return HostBound(
         cost_pct=measured.share_pct(here_ms),
         modules=sorted(modules, key=lambda name: -modules[name]),
         place=stretches[0][0].line,
-        evidence={
-            "host_ms": here_ms,
-            "step_ms": measured.step_ms,
-            "num_stretches": len(stretches),
-        },
+        host_ms=here_ms,
+        step_ms=measured.step_ms,
+        num_stretches=len(stretches),
     )
 
 
@@ -215,7 +252,7 @@ def _more_workers(data: KeptBatches, config: Any, workers: int | None) -> list[s
     return [f"{'' if 'num_workers' in config else '+'}data.num_workers={wanted}"]
 
 
-def synchronizations(measured: MeasuredSteps) -> list[DoctorFinding]:
+def synchronizations(measured: MeasuredSteps) -> list[Synchronizations]:
     """Find the lines at which the host waits for the device; on a CPU, where they cost nothing, they are facts only."""
     waits = host_waits(measured.step.of_phases("forward", "backward"))
     measured.patient.facts["speed/synchronizations"] = [
@@ -231,19 +268,15 @@ def synchronizations(measured: MeasuredSteps) -> list[DoctorFinding]:
         return []
     place = waits[0].place if waits else warned[0]
     return [
-        DoctorFinding(
-            complaint="speed",
-            kind="synchronizations",
+        Synchronizations(
             cost_pct=measured.share_pct(idle_ms),
             modules=waits[0].modules if waits else [],
             operator=waits[0].operator if waits else None,
             place=place,
-            evidence={
-                "num_waits": max(sum(len(spot.calls) for spot in waits), len(warned)),
-                "idle_ms": idle_ms,
-                "step_ms": measured.step_ms,
-                "lines": warned,
-            },
+            num_waits=max(sum(len(spot.calls) for spot in waits), len(warned)),
+            idle_ms=idle_ms,
+            step_ms=measured.step_ms,
+            lines=warned,
         )
     ]
 

@@ -1,40 +1,29 @@
 """The arguments of a call: their places and names, and the call with some of them changed."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import SequenceKey, tree_leaves_with_path, tree_map_with_path
 
 from ampsweep.doctor.source_edit import Place
 
 Remedy = dict[Place, torch.dtype | float]
 """New operands by their places: tensors are cast to a dtype, numbers replaced by another."""
 
-_VARIADIC: Final = inspect.CO_VARARGS
 
-
-def leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[Place, Any]]:
+def leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Place, Any]]:
     """All arguments with their places, also those within lists and tuples."""
-    for number, value in enumerate(args):
-        yield from _inner((number,), value)
-    for name, value in kwargs.items():
-        yield from _inner((name,), value)
-
-
-def _inner(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
-    if isinstance(value, list | tuple):
-        for number, one in enumerate(value):
-            yield from _inner((*place, number), one)
-    else:
-        yield place, value
+    found = tree_leaves_with_path({**dict(enumerate(args)), **kwargs})
+    return [(_place(path), value) for path, value in found]
 
 
 def can_change(args: Sequence[Any], kwargs: dict[str, Any], remedy: Remedy) -> bool:
     """Tell whether all that a remedy changes is among the arguments."""
     found = dict(leaves(args, kwargs))
-    return all(place in found and isinstance(found[place], Tensor | float | int) for place in remedy)
+    return all(isinstance(found.get(place), Tensor | float | int) for place in remedy)
 
 
 def changed_arguments(
@@ -42,53 +31,43 @@ def changed_arguments(
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments with a remedy applied."""
 
-    def change(place: Place, value: Any) -> Any:
-        if place in remedy:
-            new = remedy[place]
-            return value.to(new) if isinstance(new, torch.dtype) else new
-        if isinstance(value, list | tuple):
-            values = [change((*place, number), one) for number, one in enumerate(value)]
-            return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
-        return value
+    def change(path: Any, value: Any) -> Any:
+        new = remedy.get(_place(path), value)
+        return value.to(new) if isinstance(new, torch.dtype) and isinstance(value, Tensor) else new
 
-    changed = [change((place,), value) for place, value in enumerate(args)]
-    return changed, {name: change((name,), value) for name, value in kwargs.items()}
+    changed = tree_map_with_path(change, {**dict(enumerate(args)), **kwargs})
+    return [changed[number] for number in range(len(args))], {name: changed[name] for name in kwargs}
 
 
 def argument_name(func: Any, function: str, place: Place) -> str:
     """The name of an argument: that of a Python function, else as the schema of torch's operator has it."""
     first, *inner = place
-    if isinstance(first, int):
-        first, taken = _names(func, function)(first)
-        inner = [*inner] if taken is None else [taken, *inner]
-    return first + "".join(f"[{one}]" for one in inner)
-
-
-def _names(func: Any, function: str) -> Callable[[int], tuple[str, int | None]]:
-    """A function of a position to the name there, and to the number in it if the name has all that follow."""
-    code = getattr(inspect.unwrap(func), "__code__", None)
-    if function == "__setitem__":
-        names, variadic = ["self", "index", "value"], None
-    elif code is not None:
-        names = [*code.co_varnames[: code.co_argcount]]
-        variadic = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & _VARIADIC else None
+    if isinstance(first, str):
+        name = first
     else:
+        names, variadic = _names(func, function)
+        name = names[first] if first < len(names) else f"argument {first + 1}"
+        if variadic is not None and first >= len(names):
+            name, inner = variadic, [first - len(names), *inner]
+    return name + "".join(f"[{one}]" for one in inner)
+
+
+def _names(func: Any, function: str) -> tuple[list[str], str | None]:
+    """The names of positional arguments, and the name that has all that follow."""
+    if function == "__setitem__":
+        return ["self", "index", "value"], None
+    if hasattr(inspect.unwrap(func), "__code__"):
+        parameters = inspect.signature(func).parameters.values()
+        variadic = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), None)
+        return [one.name for one in parameters if one.kind <= one.POSITIONAL_OR_KEYWORD], variadic
+    overloads = [func]
+    if not hasattr(func, "_schema"):
         packet = getattr(torch.ops.aten, function, None)
-        overloads = (
-            [func]
-            if hasattr(func, "_schema")
-            else [getattr(packet, one) for one in packet.overloads()]
-            if packet
-            else []
-        )
-        names = max(
-            ([one.name for one in overload._schema.arguments] for overload in overloads), key=len, default=["self"]
-        )
-        variadic = None
+        overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    return max(
+        ([one.name for one in overload._schema.arguments] for overload in overloads), key=len, default=["self"]
+    ), None
 
-    def name(position: int) -> tuple[str, int | None]:
-        if position < len(names):
-            return names[position], None
-        return (variadic, position - len(names)) if variadic else (f"argument {position + 1}", None)
 
-    return name
+def _place(path: Any) -> Place:
+    return tuple(one.idx if isinstance(one, SequenceKey) else one.key for one in path)

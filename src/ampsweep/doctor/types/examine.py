@@ -1,23 +1,31 @@
 """The complaint of types: an operator gets dtypes that it does not take, and the training stops with an error."""
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import torch
 from torch import nn
 
 from ampsweep.config.modes import PRECISION_MODES
 from ampsweep.config.schema import PrecisionConfig
+from ampsweep.doctor.diagnosis import Change, dtype_name, kept_in_float32
 from ampsweep.doctor.functions import CallIdentity
 from ampsweep.doctor.patient import NotExaminedError, Patient
 from ampsweep.doctor.replay import Replay, TakenStep
-from ampsweep.doctor.tensor_origins import TensorOrigin
 from ampsweep.doctor.types.call_arguments import Remedy
-from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Operand
+from ampsweep.doctor.types.failing_call import CallWatch, FailedCall, Fault
+from ampsweep.doctor.types.findings import (
+    MixedDtypes,
+    NoSuchDtype,
+    NumberTooLarge,
+    OperandFacts,
+    StopsWithError,
+    TriedCasts,
+    TypesFinding,
+    WrongDtypes,
+)
 from ampsweep.own_code_place import place_of
-from ampsweep.record.diagnosis import Change, DoctorFinding, written
 from ampsweep.text import one_line
 from ampsweep.training.assembly import ShortValidation
 
@@ -26,29 +34,32 @@ _MOST_CALLS: Final = 6
 _MOST_REMEDIES: Final = 3
 """The most remedies of one call that are tried."""
 
-_Remedies = list[tuple[CallIdentity, Remedy]]
+_Remedies = Sequence[tuple[CallIdentity, Remedy]]
 
 
-def examine_types(patient: Patient) -> list[DoctorFinding]:
-    """Find the calls that stop a training although it runs in float32, and the casts with which it goes on."""
+def examine_types(patient: Patient) -> list[TypesFinding]:
+    """Find the calls that stop a training although it runs in float32, and the casts with which it goes on.
+
+    Raises:
+        NotExaminedError: it stops in float32, too.
+    """
     if patient.is_baseline:
         return []
-    num_steps = len(patient.own_steps.steps)
-    error = patient.own_steps.error
-    if error is None:
-        num_steps = min(1, num_steps)
-        error = _run(patient, num_steps, evaluates=True).error
-        if error is None:
-            return []
-    else:
-        num_steps += 1
-    _require_baseline(patient, num_steps, evaluates=patient.own_steps.error is None)
+    own, baseline = patient.own_steps, patient.baseline_steps
+    num_steps = min(1, len(own.steps)) if own.error is None else len(own.steps) + 1
+    if own.error is None and run_watched(patient, num_steps).error is None:
+        return []
+    error = baseline.error if len(baseline.steps) < num_steps else None
+    if error is None and own.error is None:
+        error = run_watched(patient, num_steps, precision=PRECISION_MODES["fp32"]).error
+    if error is not None:
+        raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
     return _findings(patient, num_steps)
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """The end of a watched replay."""
+class WatchedSteps:
+    """The end of a replay."""
 
     error: Exception | None
     failed: FailedCall | None = None
@@ -59,53 +70,38 @@ class _Outcome:
     module: str | None = None
     """The innermost module from whose code the error comes, if it comes from one."""
 
+    @property
+    def told_error(self) -> str:
+        """The error as findings tell it."""
+        return f"{type(self.error).__name__}: {' '.join(str(self.error).split())[:300].removesuffix('.')}"
 
-def _require_baseline(patient: Patient, num_steps: int, *, evaluates: bool) -> None:
-    """Raise unless the training takes these steps in float32.
-
-    Raises:
-        NotExaminedError: it stops there, too.
-    """
-    baseline = patient.baseline_steps
-    error = baseline.error if len(baseline.steps) < num_steps else None
-    if error is None and evaluates:
-        error = _run(patient, num_steps, PRECISION_MODES["fp32"], evaluates=True).error
-    if error is not None:
-        raise NotExaminedError(f"the training stops in float32, too: {one_line(error)}")
+    @property
+    def stops_in(self) -> int:
+        """The step in which it stops, or after which."""
+        return 1 if self.step is None else self.step.number + (self.stage == "training")
 
 
-def _run(patient: Patient, num_steps: int, precision: PrecisionConfig | None = None, *, evaluates: bool) -> _Outcome:
-    """Take steps, and evaluate on two batches."""
-    try:
-        replay, step = patient.replay(precision), None
-        for _ in range(num_steps):
-            step = replay.step()
-        if evaluates:
-            _evaluate(replay)
-    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
-        return _Outcome(error)
-    return _Outcome(None, step=step)
-
-
-def _run_watched(patient: Patient, num_steps: int, remedies: _Remedies) -> _Outcome:
+def run_watched(
+    patient: Patient, num_steps: int, remedies: _Remedies = (), precision: PrecisionConfig | None = None
+) -> WatchedSteps:
     """Take steps with some operands cast, and evaluate on two batches."""
     try:
-        replay = patient.replay()
-    except Exception as error:  # noqa: BLE001  as above
-        return _Outcome(error, stage="building")
+        replay = patient.replay(precision)
+    except Exception as error:  # noqa: BLE001  the model's own code may raise anything
+        return WatchedSteps(error, stage="building")
     watch, step, stage = CallWatch(replay, remedies), None, "training"
     try:
         with watch.watching():
             for _ in range(num_steps):
-                for index in _next_batches(replay):
+                for index in replay.next_batches:
                     watch.origins.name_batch(index, patient.data.train_batch(index))
                 step = replay.step()
             stage = "evaluation"
             _evaluate(replay)
     except Exception as error:  # noqa: BLE001  as above
         failed, module = watch.failure_of(error), _raised_in(error, replay)
-        return _Outcome(error, failed, step, stage, watch.cast_in, module)
-    return _Outcome(None, step=step, cast_in=watch.cast_in)
+        return WatchedSteps(error, failed, step, stage, watch.cast_in, module)
+    return WatchedSteps(None, step=step, cast_in=watch.cast_in)
 
 
 def _raised_in(error: Exception, replay: Replay) -> str | None:
@@ -122,16 +118,11 @@ def _evaluate(replay: Replay) -> None:
         replay.trainer.evaluate()
 
 
-def _next_batches(replay: Replay) -> range:
-    trainer = replay.trainer
-    return range(trainer.next_batch, trainer.next_batch + trainer.config.grad_accum_steps * len(trainer.turns))
-
-
-def _findings(patient: Patient, num_steps: int) -> list[DoctorFinding]:
+def _findings(patient: Patient, num_steps: int) -> list[TypesFinding]:
     """Mend one call after another until the training goes on, or stops for another reason."""
-    mended: list[tuple[_Outcome, int]] = []
+    mended: list[tuple[WatchedSteps, int]] = []
     remedies: _Remedies = []
-    outcome = _run_watched(patient, num_steps, remedies)
+    outcome = run_watched(patient, num_steps, remedies)
     while outcome.failed is not None and outcome.failed.fault is not None and len(mended) < _MOST_CALLS:
         if any(identity == outcome.failed.identity for identity, _ in remedies) or patient.seconds_left < 0:
             break
@@ -140,17 +131,17 @@ def _findings(patient: Patient, num_steps: int) -> list[DoctorFinding]:
         mended.append((outcome, number))
         outcome = after
     other = _other_precision(patient, num_steps)
-    findings = [_mismatch(patient, one, number, outcome, other) for one, number in mended]
+    findings: list[TypesFinding] = [_mismatch(patient, one, number, outcome, other) for one, number in mended]
     if outcome.error is not None:
         findings.append(_stop(outcome, other))
     return findings
 
 
-def _best(patient: Patient, num_steps: int, remedies: _Remedies, failed: FailedCall) -> tuple[int, _Outcome]:
+def _best(patient: Patient, num_steps: int, remedies: _Remedies, failed: FailedCall) -> tuple[int, WatchedSteps]:
     """The number of the first remedy with which the training goes on; else of the first of all."""
-    first: _Outcome | None = None
+    first: WatchedSteps | None = None
     for number, remedy in enumerate(failed.remedies[:_MOST_REMEDIES]):
-        outcome = _run_watched(patient, num_steps, [*remedies, (failed.identity, remedy)])
+        outcome = run_watched(patient, num_steps, [*remedies, (failed.identity, remedy)])
         if outcome.error is None:
             return number, outcome
         first = first or outcome
@@ -166,12 +157,18 @@ def _other_precision(patient: Patient, num_steps: int) -> list[str]:
     if precision.autocast:
         return []
     name = {"bfloat16": "amp_bf16", "float16": "amp_fp16"}[precision.parameters]
-    return (
-        [f"precision={name}"] if _run(patient, num_steps, PRECISION_MODES[name], evaluates=True).error is None else []
-    )
+    other = run_watched(patient, num_steps, precision=PRECISION_MODES[name])
+    return [f"precision={name}"] if other.error is None else []
 
 
-def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, other: list[str]) -> DoctorFinding:
+_FAULTS: Final[dict[Fault, type[WrongDtypes]]] = {
+    "mixed_dtypes": MixedDtypes,
+    "not_implemented": NoSuchDtype,
+    "number_too_large": NumberTooLarge,
+}
+
+
+def _mismatch(patient: Patient, stopped: WatchedSteps, number: int, end: WatchedSteps, other: list[str]) -> WrongDtypes:
     failed = stopped.failed
     assert failed is not None
     assert failed.fault is not None
@@ -182,29 +179,23 @@ def _mismatch(patient: Patient, stopped: _Outcome, number: int, end: _Outcome, o
     modules = [*dict.fromkeys([failed.module, *(end.cast_in or {}).get(failed.identity, [])])]
     code = failed.codes[number]
     overrides, code = ([], code) if code is not None else _without_source(patient, failed, remedy, other)
-    return DoctorFinding(
-        complaint="types",
-        kind=failed.fault,
+    return _FAULTS[failed.fault](
         modules=[one for one in modules if one is not None],
         operator=failed.operator,
         place=failed.place,
-        evidence={
-            **_error(stopped),
-            "function": failed.identity.function,
-            "phase": failed.phase,
-            "num_modules": len(modules),
-            **{
-                key: value
-                for which, one in zip(("first", "second"), named, strict=False)
-                for key, value in _told(which, one).items()
-            },
-            **({} if not failed.numbers or failed.fault != "number_too_large" else {"number": failed.numbers[0][1]}),
-            "cast": [one.name for one in changed],
-            "cast_to": ", ".join(dict.fromkeys(_name(value) for value in remedy.values())),
-            "runs_with": [] if overrides else other,
-        },
+        error=stopped.told_error,
+        stage=stopped.stage,
+        step=stopped.stops_in,
+        function=failed.identity.function,
+        phase=failed.phase,
+        num_modules=len(modules),
+        operands=[OperandFacts.of(one) for one in named],
+        number=failed.numbers[0][1] if failed.numbers and failed.fault == "number_too_large" else None,
+        cast=" and ".join(one.name for one in changed),
+        cast_to=", ".join(dict.fromkeys(dtype_name(value) for value in remedy.values())),
+        runs_with=[] if overrides else other,
         change=Change(overrides=overrides, code=code),
-        proof=_proof(patient, end),
+        proof=_tried(patient, end),
     )
 
 
@@ -216,80 +207,37 @@ def _without_source(
         return other, None
     precision = patient.config.precision
     if precision.autocast and failed.module:
-        kept = [*precision.fp32_modules, failed.module]
-        if _run(patient, 1, replace(precision, fp32_modules=kept), evaluates=True).error is None:
-            return [f"precision.fp32_modules=[{','.join(kept)}]"], None
-    casts = [f"{_argument(failed, place)}.to({value})" for place, value in remedy.items()]
+        kept = replace(precision, fp32_modules=[*precision.fp32_modules, failed.module])
+        if run_watched(patient, 1, precision=kept).error is None:
+            return [kept_in_float32(precision, [failed.module])], None
+    names = {one.place: one.source or one.name for one in failed.operands}
+    casts = [f"{names.get(place, 'value')}.to({value})" for place, value in remedy.items()]
     return [], f"{failed.identity.function}: {', '.join(casts)}"
 
 
-def _argument(failed: FailedCall, place: object) -> str:
-    return next((one.source or one.name for one in failed.operands if one.place == place), "value")
-
-
-def _stop(outcome: _Outcome, other: list[str]) -> DoctorFinding:
+def _stop(outcome: WatchedSteps, other: list[str]) -> StopsWithError:
     """The finding of an error that no cast mends."""
     failed, error = outcome.failed, outcome.error
     assert error is not None
     module = outcome.module if failed is None else failed.module
-    return DoctorFinding(
-        complaint="types",
-        kind="stops_with_error",
+    return StopsWithError(
         modules=[] if module is None else [module],
         operator=None if failed is None else failed.operator,
         place=place_of(error) if failed is None or failed.place is None else failed.place,
-        evidence={
-            **_error(outcome),
-            "dtypes": [] if failed is None else [*dict.fromkeys(_name(one.dtype) for one in failed.operands)],
-            "runs_with": other,
-        },
+        error=outcome.told_error,
+        stage=outcome.stage,
+        step=outcome.stops_in,
+        dtypes=[] if failed is None else [*dict.fromkeys(dtype_name(one.dtype) for one in failed.operands)],
+        runs_with=other,
         change=Change(overrides=other),
-        proof={"mends": True} if other else {},
     )
 
 
-def _error(outcome: _Outcome) -> dict[str, object]:
-    error = outcome.error
-    return {
-        "error": ""
-        if error is None
-        else f"{type(error).__name__}: {' '.join(str(error).split())[:300].removesuffix('.')}",
-        "stage": outcome.stage,
-        "step": 1 if outcome.step is None else outcome.step.number + (outcome.stage == "training"),
-    }
-
-
-def _proof(patient: Patient, end: _Outcome) -> dict[str, object]:
+def _tried(patient: Patient, end: WatchedSteps) -> TriedCasts:
     """The end of the replay with all casts applied."""
-    proof: dict[str, object] = {"mends": end.error is None}
     if end.error is not None:
-        proof["next_error"] = _error(end)["error"]
-    if end.step is not None:
-        baseline = patient.baseline_steps.steps
-        proof |= {"step": end.step.number, "loss": written(end.step.loss)}
-        if len(baseline) >= end.step.number:
-            proof["baseline_loss"] = written(baseline[end.step.number - 1].loss)
-    return proof
-
-
-def _told(which: str, operand: Operand) -> dict[str, object]:
-    """The facts of an operand, their names beginning with `first` or `second`."""
-    made, source = operand.origin.made, operand.origin.dtype_from
-    facts = {"argument": operand.name, "dtype": _name(operand.dtype), **dict(_origin("made", made))}
-    if source is not made and source is not operand.origin:
-        facts |= dict(_origin("dtype_from", source))
-    return {f"{which}_{name}": value for name, value in facts.items()}
-
-
-def _origin(prefix: str, origin: TensorOrigin) -> Iterator[tuple[str, str | None]]:
-    yield f"{prefix}_by", origin.kind
-    if origin.name is not None:
-        yield f"{prefix}_name", origin.name
-    if origin.call is not None:
-        yield f"{prefix}_operator", origin.call.operator
-        yield f"{prefix}_module", origin.call.module
-        yield f"{prefix}_place", origin.call.place
-
-
-def _name(value: torch.dtype | float) -> str:
-    return str(value).removeprefix("torch.")
+        return TriedCasts(mends=False, next_error=end.told_error)
+    assert end.step is not None
+    number, baseline = end.step.number, patient.baseline_steps.steps
+    baseline_loss = baseline[number - 1].loss if len(baseline) >= number else None
+    return TriedCasts(mends=True, step=number, loss=end.step.loss, baseline_loss=baseline_loss)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import _getframe
 from typing import Any, Final, Literal
 
@@ -43,11 +43,6 @@ class FailedCall:
 
     error: Exception
     identity: CallIdentity
-    operator: str
-    """As torch writes it: `aten.addmm`; the innermost that failed."""
-    phase: Phase
-    module: str | None
-    place: str | None
     operands: tuple[Operand, ...]
     numbers: tuple[tuple[Place, float], ...]
     """Those among the arguments that the dtype of a tensor cannot hold."""
@@ -57,14 +52,11 @@ class FailedCall:
     """All that let the call itself go through, the best first."""
     codes: tuple[str | None, ...]
     """The line of code for each remedy."""
-
-
-@dataclass(frozen=True)
-class _Where:
-    operator: str
-    phase: Phase
-    module: str | None
-    place: str | None
+    operator: str = ""
+    """As torch writes it: `aten.addmm`; the innermost that failed."""
+    phase: Phase = "forward"
+    module: str | None = None
+    place: str | None = None
 
 
 class CallWatch(FunctionMode):
@@ -89,7 +81,6 @@ class CallWatch(FunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Enclose the steps that are watched."""
         with ExitStack() as entered:
             self._observer = entered.enter_context(observe(self._replay.model, self.origins.note, around=self._around))
             entered.enter_context(super().watching())
@@ -160,16 +151,17 @@ class CallWatch(FunctionMode):
         operator = name if getattr(torch.ops.aten, name, None) is None else f"aten.{name}"
         if below is not None and below[0] is error and call is not None:
             operator = call.operator
-        where = _Where(operator, self._observer.phase, self._module, identity.line)
-        return self._described(func, args, kwargs, error, identity, where, CallSite.now(_getframe(1)))
+        found = self._described(func, args, kwargs, error, identity, CallSite.now(_getframe(1)))
+        phase, module = self._observer.phase, self._module
+        return replace(found, operator=operator, phase=phase, module=module, place=identity.line)
 
     def _failed_below(self) -> FailedCall:
         """Describe an operator that has raised an error although no function of torch's interface has called it."""
         assert self._below is not None
         assert self._observer.failed is not None
         (error, func, args, kwargs), call = self._below, self._observer.failed
-        where = _Where(call.operator, call.phase, call.module, call.place)
-        return self._described(func, args, kwargs, error, CallIdentity(call.operator, call.place, None), where, None)
+        found = self._described(func, args, kwargs, error, CallIdentity(call.operator, call.place, None), None)
+        return replace(found, operator=call.operator, phase=call.phase, module=call.module, place=call.place)
 
     def _described(
         self,
@@ -178,9 +170,9 @@ class CallWatch(FunctionMode):
         kwargs: dict[str, Any],
         error: Exception,
         identity: CallIdentity,
-        where: "_Where",
         site: CallSite | None,
     ) -> FailedCall:
+        """Describe a call but for where it is in the training."""
         tensors = [(at, one) for at, one in leaves(args, kwargs) if isinstance(one, Tensor) and one.is_floating_point()]
         operands = tuple(
             Operand(
@@ -203,10 +195,6 @@ class CallWatch(FunctionMode):
         return FailedCall(
             error=error,
             identity=identity,
-            operator=where.operator,
-            phase=where.phase,
-            module=where.module,
-            place=where.place,
             operands=operands,
             numbers=tuple(_too_large(operands, args, kwargs)),
             fault=_fault(operands, remedies),

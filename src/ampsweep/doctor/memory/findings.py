@@ -1,0 +1,231 @@
+"""The findings of the complaint `memory`: what keeps a peak from shrinking."""
+
+from dataclasses import dataclass, field
+
+from ampsweep.doctor.diagnosis import DoctorFinding, TriedChange, module_name
+from ampsweep.doctor.tensor_origins import OriginKind
+from ampsweep.text import listed, num_bytes, percent, plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedAgain(TriedChange):
+    """The peaks before and after a change."""
+
+    peak_bytes_before: int
+    peak_bytes_after: int
+
+    @property
+    def sentence(self) -> str:
+        before, after = num_bytes(self.peak_bytes_before), num_bytes(self.peak_bytes_after)
+        return f"traced again with that, the peak is {after} in place of {before}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthAgain(TracedAgain):
+    """The bytes that a step leaves behind after a change, too."""
+
+    growth_bytes: int
+
+    @property
+    def sentence(self) -> str:
+        return f"without what it holds, a step leaves {num_bytes(self.growth_bytes)} behind"
+
+
+class MemoryFinding(DoctorFinding):
+    """Something that keeps the peak from shrinking."""
+
+    severity = "warning"
+    complaint = "memory"
+
+
+class WideFinding(MemoryFinding):
+    """Activations that stay in float32, by what keeps them there: a base of classes, one a cause."""
+
+    float32_bytes: int
+    peak_bytes: int
+    function: str
+    partner_by: OriginKind | None
+    """The origin of what has the dtype already."""
+    partner_name: str | None
+
+    @property
+    def where(self) -> str:
+        """The function with its modules and its line."""
+        return f"{self.function} in {self.all_modules}{self.at}"
+
+    @property
+    def wide(self) -> str:
+        """The bytes, as the end of a sentence."""
+        return f"{num_bytes(self.float32_bytes)} of activations in float32 at a peak of {num_bytes(self.peak_bytes)}"
+
+
+class Float32Cast(WideFinding):
+    template = "{where} casts to float32, and what follows stays there: {wide}"
+    remedy = "leave the cast out, or cast only what needs it"
+
+
+class Float32AutocastOff(WideFinding):
+    remedy = "leave autocast on there"
+    remedy_by_overrides = "keep fewer modules in float32, if the loss allows it"
+
+    @property
+    def sentence(self) -> str:
+        if self.change.overrides:
+            return f"precision.fp32_modules keeps {self.all_modules} in float32: {self.wide}"
+        return f"autocast is switched off in {self.all_modules}{self.at}: {self.wide}"
+
+
+class Float32Promoted(WideFinding):
+    template = "{where} meets {partner} in float32, and so does all that follows: {wide}"
+    remedy = "cast the result back to the dtype of the activations, or the constant to it"
+
+    @property
+    def partner(self) -> str:
+        """The tensor that has the dtype already."""
+        partner = "a constant" if self.partner_by in ("constant", "operator") else f"the {self.partner_by}"
+        return f"{partner} {self.partner_name}" if self.partner_name else partner
+
+
+class Float32Policy(WideFinding):
+    template = "autocast computes {function} in float32 in {all_modules}: {wide}"
+
+    @property
+    def advice(self) -> str:
+        off = "switch autocast off around it, if its input fits into half precision"
+        if self.function in ("softmax", "_softmax"):
+            return f"{off}; of attention, let F.scaled_dot_product_attention compute all of it"
+        return off
+
+
+class CastAgain(MemoryFinding):
+    remedy = "cast it once, and use the copy"
+    remedy_by_overrides = "let autocast keep its copies"
+    seen = ("all but the first copy of each take {extra_bytes}",)
+    extra_bytes: int
+    num_copies: int
+    num_tensors: int
+    source_by: OriginKind
+    source_name: str | None
+    cache_enabled: bool
+
+    @property
+    def sentence(self) -> str:
+        what = "the weight" if self.source_by == "parameter" else "the same tensor"
+        copies = f"{self.num_copies} copies of {plural(self.num_tensors, 'tensor')}"
+        return f"autocast casts {what} again at each use in {self.all_modules}: {copies} are alive at the peak"
+
+    @property
+    def evidence(self) -> list[str]:
+        if not self.cache_enabled or self.source_by != "parameter":
+            return super().evidence
+        return [
+            *super().evidence,
+            "its cache takes parameters only: not their views, nor what is computed from them",
+        ]
+
+
+class LeftBehind(MemoryFinding):
+    """Tensors that a module or the task keeps: a base of classes."""
+
+    attribute: str | None
+    """None: nothing tells what keeps them."""
+    growth_bytes: int
+    kept_bytes: int
+    made_in: list[str]
+    """Modules that made what is left of the step before."""
+
+
+class GrowsFromStepToStep(LeftBehind):
+    remedy = "keep numbers (.item()); a tensor keeps its storage, and with a graph all that backward would need"
+
+    @property
+    def sentence(self) -> str:
+        holder = self.attribute or "something"
+        return f"memory grows by {num_bytes(self.growth_bytes)} a step: {holder} keeps tensors of every step"
+
+    @property
+    def evidence(self) -> list[str]:
+        made = listed(map(module_name, self.made_in))
+        return [f"what is left of the step before was made in {made}{self.at}"] if self.made_in else []
+
+
+class KeptByAModule(LeftBehind):
+    template = "{attribute} keeps {kept_bytes} that the step itself needs no more"
+    remedy = "drop them once they are used"
+
+
+class LargeLoss(MemoryFinding):
+    remedy = "take smaller micro-batches and add up their gradients: the same effective batch"
+    loss_bytes: int
+    num_tensors: int
+    shape: str
+    dtype: str
+
+    @property
+    def sentence(self) -> str:
+        taken = f"the loss takes {num_bytes(self.loss_bytes)} in {plural(self.num_tensors, 'large tensor')}"
+        return f"{taken}: {self.operator}{self.at} computes on {self.shape} values in {self.dtype}"
+
+
+class TemporariesOfTheUpdate(MemoryFinding):
+    remedy = "choose an implementation that needs no copies of all parameters"
+    update_bytes: int
+    num_tensors: int
+
+    @property
+    def sentence(self) -> str:
+        held = f"{plural(self.num_tensors, 'temporary tensor')}, {num_bytes(self.update_bytes)}"
+        return f"the peak is in the optimizer's step: {held}, most of {self.operator}"
+
+
+class ResidentData(MemoryFinding):
+    template = "the data set is resident on the device: {data_bytes}, which no precision shrinks"
+    remedy = "keep it in host memory and copy batches ahead"
+    data_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayingBatch:
+    """A larger batch with which autocast saves a good part of the memory."""
+
+    paying_batch_size: int | None = None
+    """None: none was found."""
+    paying_saved_pct: float = 0.0
+
+
+class MostlyState(MemoryFinding):
+    template = (
+        "nearly all of the peak is what autocast leaves in float32: parameters {parameters_bytes}, gradients "
+        "{gradients_bytes}, optimizer state {optimizer_state_bytes}"
+    )
+    seen = (
+        "the peak is {peak_bytes}, in float32 {baseline_peak_bytes}; activations, all that autocast shrinks, save "
+        "{activations_saved_bytes}",
+    )
+    remedy = "halve the state itself, with parameters in half precision (see what that does to the loss)"
+    peak_bytes: int
+    baseline_peak_bytes: int
+    state_bytes: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_state_bytes: int
+    autocast_weights_bytes: int
+    activations_bytes: int
+    activations_saved_bytes: int
+    larger_batch: PayingBatch = field(default_factory=PayingBatch)
+
+    @property
+    def evidence(self) -> list[str]:
+        larger = self.larger_batch
+        if larger.paying_batch_size is None:
+            return super().evidence
+        saved = f"with batches of {larger.paying_batch_size} autocast saves {percent(larger.paying_saved_pct)}"
+        return [*super().evidence, saved]
+
+
+class CopiesOfWeights(MostlyState):
+    template = (
+        "autocast's copies of weights take {autocast_weights_bytes} beside the weights themselves: parameters "
+        "{parameters_bytes}, gradients {gradients_bytes}, optimizer state {optimizer_state_bytes}"
+    )
