@@ -1,6 +1,7 @@
 """The comparison of runs as a document."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +14,14 @@ from ampsweep.finding import as_data
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
-from ampsweep.report.dashboard import Dashboard, SeriesPanels, arrange
+from ampsweep.report.dashboard import Dashboard, Panels, arrange
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.extent import JSON_NAME
+from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.numerics_shown import numerics_sections
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 from ampsweep.report.rank_tables import dtype_steps_table, ranks_table, strategies_table
 from ampsweep.report.run_tables import (
@@ -55,13 +58,18 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
         _verdicts(shown),
         _section("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
         _section(
-            "Saved in one precision, resumed in another", "seams", [seam_section(one.found) for one in shown.seams]
+            "Saved in one precision, resumed in another", "seams", [seam_section(one.compared) for one in shown.seams]
         ),
         _section("Notes", "", _notes(comparison)),
         _section("What went wrong", "problems", _tables(problems_table(comparison))),
         _section("Against each other", "series", [_series(one, shown) for one in shown.series]),
         _section("Panels", "panels", _panels(shown), on_screen=False),
-        _section("Numerics", "numerics", _numerics(shown), on_screen=False),
+        _section(
+            "Numerics",
+            "numerics",
+            chain.from_iterable(map(numerics_sections, (one.data for one in shown.drawn))),
+            on_screen=False,
+        ),
         _section(
             "Runs",
             "runs",
@@ -113,8 +121,8 @@ def _verdicts(shown: Dashboard) -> Section | None:
     """The overview of several workloads, then a card for each that is drawn."""
     cards: list[Section | Prose | Table] = []
     if len(shown.workloads) > 1:
-        cards.append(_overview([one.data.workload for one in shown.workloads]))
-    cards += [_card(one.data.workload, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
+        cards.append(_overview([one.data.compared for one in shown.workloads]))
+    cards += [_card(one.data.compared, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
     num_left = len(shown.workloads) - len(shown.drawn)
     if num_left:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
@@ -232,7 +240,7 @@ def _items(title: str, items: Iterable[Item]) -> list[Items]:
     return [Items(found, title)] if found else []
 
 
-def _series(one: SeriesPanels, shown: Dashboard) -> Section:
+def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
     """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
     series = one.data.series
     blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
@@ -250,7 +258,7 @@ def _panels(shown: Dashboard) -> Iterator[Section]:
             for section, heading in SECTIONS.items()
             if (figures := [figure for panel, figure in one.shown if panel.section == section])
         ]
-        workload = one.data.workload
+        workload = one.data.compared
         folded = is_folded and place > 0
         yield Section(title=workload.title, blocks=(*blocks, *_absent(one.absent)), facts=workload.facts, folded=folded)
 
@@ -261,19 +269,6 @@ def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
     items = tuple(_said(reason, f"{panel.title}:") for panel, reason in panels)
     title = f"Not shown: {plural(len(panels), 'panel')} without figures"
     return [Section(title=title, blocks=(Items(items),), folded=True)]
-
-
-def _numerics(shown: Dashboard) -> Iterator[Section]:
-    """The headroom of each arm that looked at its numerics, with its heat maps."""
-    for of in shown.numerics:
-        for arm, seed, one in of.arms:
-            yield Section(
-                title=f"{of.data.workload.title}: {arm}, seed {seed}",
-                blocks=one,
-                arm=arm,
-                facts=of.data.workload.facts,
-                folded=True,
-            )
 
 
 def _method(comparison: Comparison) -> list[Items]:

@@ -1,14 +1,14 @@
 """The numerics of runs as documents show them: the headroom in words, heat maps, and where values were not finite."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.headroom import Headroom, headroom_of
 from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
-from ampsweep.report.document import Block, Item, Items, Prose
+from ampsweep.report.document import Block, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
 from ampsweep.report.tables import Table, text_table
@@ -29,23 +29,26 @@ MAP_NOTE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class WorkloadNumerics:
-    """The numerics of a workload's arms: of the first run of each that looked at them."""
+def numerics_sections(workload: WorkloadData) -> Iterator[Section]:
+    """The numerics of each arm: those of its first run that looked at them."""
+    for arm in workload.names:
+        runs = sorted(workload.runs_of(arm), key=lambda run: run.seed)
+        run = next((run for run in runs if (run.directory / NUMERICS_NAME).is_file()), None)
+        if run is not None:
+            yield Section(
+                title=f"{workload.compared.title}: {arm}, seed {run.seed}",
+                blocks=_read(run.directory),
+                arm=arm,
+                facts=workload.compared.facts,
+                folded=True,
+            )
 
-    data: WorkloadData
-    arms: tuple[tuple[str, int, tuple[Block, ...]], ...]
-    """Arm, seed, and what is shown."""
 
-
-def numerics_of(workloads: Sequence[WorkloadData]) -> tuple[WorkloadNumerics, ...]:
-    """Read the numerics of the workloads' runs; those without any are left out."""
-    found = []
-    for data in workloads:
-        arms = tuple(shown for arm in data.names if (shown := _first(data, arm)) is not None)
-        if arms:
-            found.append(WorkloadNumerics(data, arms))
-    return tuple(found)
+def _read(directory: Path) -> tuple[Block, ...]:
+    try:
+        return numerics_blocks(RunNumerics.read(directory))
+    except RecordError as error:
+        return (Prose(as_sentence(str(error)), "note"),)
 
 
 def numerics_blocks(numerics: RunNumerics, diagnosis: Diagnosis | None = None) -> tuple[Block, ...]:
@@ -72,16 +75,6 @@ def headroom_lines(found: Mapping[str, Headroom], diagnosis: Diagnosis | None = 
         if one.complaint == "loss" and one.evidence.get("phase") in ("forward", "backward"):
             faults.setdefault(str(one.evidence["dtype"]), place)
     return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
-
-
-def _first(data: WorkloadData, arm: str) -> tuple[str, int, tuple[Block, ...]] | None:
-    for run in sorted(data.runs_of(arm), key=lambda run: run.seed):
-        if (run.directory / NUMERICS_NAME).is_file():
-            try:
-                return arm, run.seed, numerics_blocks(RunNumerics.read(run.directory))
-            except RecordError as error:
-                return arm, run.seed, (Prose(as_sentence(str(error)), "note"),)
-    return None
 
 
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:

@@ -6,15 +6,16 @@ from typing import Final
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.report.cells import estimate_cell, value_cell
-from ampsweep.report.dashboard import SearchPanels
+from ampsweep.report.dashboard import Panels
 from ampsweep.report.document import Item, Items, Prose, Section
 from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.workload_data import SearchData
 from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
 
 
-def search_section(one: SearchPanels) -> Section:
+def search_section(one: Panels[SearchData]) -> Section:
     """The answer of every arm, why it takes no larger batch, the panels, and every batch that was tried."""
-    found = one.data.found
+    found = one.data.compared
     lines = tuple(Item(as_sentence(line)) for line in found.lines)
     return Section(
         title=found.heading,

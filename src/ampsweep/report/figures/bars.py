@@ -21,7 +21,7 @@ from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.units import axis_unit, quantity
-from ampsweep.report.workload_data import ArmRuns, WorkloadData
+from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
 from ampsweep.text import GIB, num_bytes
 
 _SPARE: Final = 0.06
@@ -41,7 +41,7 @@ _ROOM_FOR_LABELS: Final = 0.2
 _PEAK: Final = "whole peak"
 
 
-def by_arm(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+def by_arm(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFigure:
     """An arm a row: its figure, that of the comparison's table where that has one, else the median, and a dot a run."""
     (key,) = panel.metrics
     measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
@@ -93,7 +93,7 @@ def by_arm(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
     )
 
 
-def _figures(data: ArmRuns, key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
+def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
     """The figure of each arm, and what it is of its runs: that of the comparison's table, if it has all of them."""
     of_table = {one.arm: one.figure(key) for one in data.arms} if isinstance(data, WorkloadData) else {}
     found = {arm: value for arm in arms if (value := of_table.get(arm)) is not None}
@@ -137,7 +137,7 @@ def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
 
 def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """For each category of memory a bar an arm, left of zero what it saves; below them the change of the whole peak."""
-    found = {one.arm: one.waterfall for one in data.workload.verdict.arms if one.waterfall is not None}
+    found = {one.arm: one.waterfall for one in data.compared.verdict.arms if one.waterfall is not None}
     if not found:
         return NoFigure("no pair of runs has its memory by category")
     remarks = Remarks()
@@ -218,7 +218,7 @@ _Parts = Mapping[str, float]
 """Metric key -> value, of those that are known; and what they lack of the whole."""
 
 
-def stack(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+def stack(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFigure:
     """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
     bars: dict[_Bar, _Parts] = {}
     for arm in data.names:

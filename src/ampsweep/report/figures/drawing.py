@@ -9,7 +9,7 @@ from ampsweep.report.extent import Extent
 from ampsweep.report.figure import Figure, NoFigure
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
-from ampsweep.report.workload_data import ArmRuns
+from ampsweep.report.workload_data import Anything, ArmRuns
 from ampsweep.text import as_sentence, listed
 
 _ROW_PX: Final = 38
@@ -65,7 +65,7 @@ class Remarks:
                 "highest, and those of the seeds that can be chosen; the figures are of all"
             )
 
-    def of_speed(self, data: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
+    def of_speed(self, data: ArmRuns[Anything], arms: Sequence[str], key: str, shown: Container[str]) -> None:
         """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])

@@ -171,7 +171,7 @@ def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """The parity of the metric, where the comparison judges it."""
-    verdict = next((one for one in data.workload.verdict.arms if one.arm == arm), None)
+    verdict = next((one for one in data.compared.verdict.arms if one.arm == arm), None)
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 
 
@@ -212,10 +212,10 @@ _COST_UNITS: Final[dict[CostKind, str]] = {
 
 def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """An arm a marker: cost to the right, peak memory up, the final loss by its symbol, hollow where it is beaten."""
-    of = data.workload.verdict.front
+    of = data.compared.verdict.front
     if of is None:
         return NoFigure("fewer than two arms have a speed and a peak memory in their pairs with the baseline")
-    limit = data.workload.verdict.recommendation.goal.memory_bytes
+    limit = data.compared.verdict.recommendation.goal.memory_bytes
     unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
     points = {one.arm: (one.cost, one.peak_bytes / GIB * unit.factor) for one in of.arms}
     remarks = Remarks()
