@@ -295,12 +295,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         beside=("Final validation loss side by side", "Do they learn the same?"),
     ),
     _by_arm(
-        "val-accuracy",
-        "Validation accuracy",
-        "Does it classify as well?",
-        "learning",
-        "val/accuracy",
-        from_zero=False,
+        "val-accuracy", "Validation accuracy", "Does it classify as well?", "learning", "val/accuracy", from_zero=False
     ),
     _by_arm(
         "autocast-penalty",

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ampsweep.report.tables import Cell
 from ampsweep.text import GIB, milliseconds, num_bytes, number, percent, signed
 
 _BINARY: Final = (("GiB", 1.0), ("MiB", 2.0**10), ("KiB", 2.0**20), ("B", 2.0**30))
@@ -28,6 +29,11 @@ def quantity(value: float, unit: str, *, sign: bool = False) -> str:
         return plus + percent(value)
     text = (signed if sign else number)(value)
     return f"{text} {unit}" if unit else text
+
+
+def quantity_cell(value: float | None, unit: str) -> Cell:
+    """A value of a metric as a cell; absent where there is none."""
+    return Cell() if value is None else Cell(quantity(value, unit), value)
 
 
 @dataclass(frozen=True)

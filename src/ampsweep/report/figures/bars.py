@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
@@ -11,7 +12,9 @@ from ampsweep.report.figure import Axis, Bars, Figure, Mark, NoFigure, Owner, Ru
 from ampsweep.report.figures.drawing import (
     Remarks,
     Style,
+    arms_table,
     axis_title,
+    dots,
     metric_name,
     not_measured,
     panel_figure,
@@ -19,8 +22,8 @@ from ampsweep.report.figures.drawing import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity
+from ampsweep.report.tables import Cell, Column
+from ampsweep.report.units import axis_unit, quantity, quantity_cell
 from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
 from ampsweep.text import GIB, num_bytes
 
@@ -61,36 +64,38 @@ def by_arm(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFi
         spare = _SPARE * (high - low) or _SPARE * abs(high) or 1.0
         ends = low - spare, high + spare
     marks: list[Mark] = []
-    rows = []
+    rows = {}
     for arm, values in measured.items():
-        look, figure = style.arms[arm], figures[arm]
-        said = [f"{name} {quantity(figure, panel.unit)}"]
-        place = [figure * unit.factor]
-        if panel.from_zero:
-            bar = Bars(name=arm, rows=[arm], values=place, hover=said, colour=look.colour, patterns=[look.pattern])
-            marks.append(replace(bar, owner=Owner(arm=arm)))
-        else:
-            line = Scatter(
-                name=arm, x=place, y=[arm], colour=look.colour, symbols=["line-ns-open"], size=26, hover=said
-            )
-            marks.append(replace(line, outlined=True, owner=Owner(arm=arm)))
-        marks.append(_dots(arm, [(run.seed, value) for run, value in values], unit.factor, panel.unit, style))
-        texts = [quantity(figure, panel.unit)]
-        marks.append(Scatter(name="", x=[ends[1]], y=[arm], colour=look.colour, texts=texts, owner=Owner(arm=arm)))
-        runs = [value for _, value in values]
-        cells = [Cell(quantity(value, panel.unit), value) for value in (figure, min(runs), max(runs))]
-        rows.append(Row((Cell(arm), *cells, Cell(str(len(runs)), len(runs))), arm=arm))
+        figure, runs = figures[arm], [value for _, value in values]
+        marks.append(_bar(panel, arm, name, figure, unit.factor, style))
+        by_seed = [(run.seed, value) for run, value in values]
+        marks.append(dots(arm, by_seed, unit.factor, partial(quantity, unit=panel.unit), style))
+        text = Scatter(
+            name="", x=[ends[1]], y=[arm], colour=style.arms[arm].colour, texts=[quantity(figure, panel.unit)]
+        )
+        marks.append(replace(text, owner=Owner(arm=arm)))
+        ends_of = (figure, min(runs), max(runs))
+        rows[arm] = [*(quantity_cell(one, panel.unit) for one in ends_of), Cell(str(len(runs)), len(runs))]
     remarks.of_dots(max(map(len, measured.values())), style)
-    columns = (Column(name, numeric=True), Column("lowest", numeric=True), Column("highest", numeric=True))
     return panel_figure(
         panel,
         remarks,
         marks=marks,
-        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=(ends[0], ends[1])),
+        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=ends),
         y=Axis(rows=tuple(measured)),
         height=rows_height(len(measured)),
-        table=Table(key=panel.key, columns=(Column("arm"), *columns, Column("runs", numeric=True)), rows=tuple(rows)),
+        table=arms_table(panel, (name, "lowest", "highest", "runs"), rows),
     )
+
+
+def _bar(panel: Panel, arm: str, name: str, figure: float, factor: float, style: Style) -> Mark:
+    """The figure of an arm: a bar from zero, or where the axis does not begin there, a line across the row."""
+    look, owner, said = style.arms[arm], Owner(arm=arm), [f"{name} {quantity(figure, panel.unit)}"]
+    x, y, colour = [figure * factor], [arm], look.colour
+    if panel.from_zero:
+        return Bars(name=arm, rows=y, values=x, hover=said, colour=colour, patterns=[look.pattern], owner=owner)
+    line = ["line-ns-open"]
+    return Scatter(name=arm, x=x, y=y, colour=colour, symbols=line, size=26, outlined=True, hover=said, owner=owner)
 
 
 def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
@@ -100,20 +105,6 @@ def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> t
     if len(found) == len(arms):
         return found, "mean over pairs" if len(data.names) > 1 else "mean"
     return {arm: value for arm in arms if (value := data.median_of(arm, key)) is not None}, "median of runs"
-
-
-def _dots(arm: str, values: Sequence[tuple[int, float]], factor: float, unit: str, style: Style) -> Scatter:
-    drawn = style.extent.dots(values)
-    return Scatter(
-        name=arm,
-        x=[value * factor for _, value in drawn],
-        y=[arm] * len(drawn),
-        colour=style.arms[arm].colour,
-        symbols=[style.arms[arm].symbol],
-        outlined=True,
-        hover=[f"seed {seed}: {quantity(value, unit)}" for seed, value in drawn],
-        owner=Owner(arm=arm, seeds=tuple(seed for seed, _ in drawn)),
-    )
 
 
 def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
@@ -132,7 +123,7 @@ def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     arms = [one.arm for one in data.arms if any(one.arm in medians[key] for key in present)]
     remarks.without([arm for arm in data.measured_arms if arm not in arms])
     values = {arm: {_LINKS.get(key, key): medians[key].get(arm) for key in present} for arm in arms}
-    return _grouped(panel, remarks, values, "peak", "arm", style)
+    return _grouped(panel, remarks, values, "peak", style)
 
 
 def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
@@ -148,7 +139,7 @@ def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure
     used = [name for name in dict.fromkeys(name for of in of_arms.values() for name in of) if name != _PEAK]
     names = [name for name in used if any(of.get(name) for of in of_arms.values())] + [_PEAK]
     values = {arm: {name: of.get(name, 0.0) for name in names} for arm, of in of_arms.items()}
-    return _grouped(panel, remarks, values, "peak memory, arm minus baseline", "category", style)
+    return _grouped(panel, remarks, values, "peak memory, arm minus baseline", style, is_change=True)
 
 
 def _changes(of: Waterfall) -> dict[str, float]:
@@ -161,13 +152,14 @@ def _grouped(
     remarks: Remarks,
     values: Mapping[str, Mapping[str, float | None]],
     title: str,
-    first: str,
     style: Style,
+    *,
+    is_change: bool = False,
 ) -> Figure:
     """Bars of several arms in each row: by arm, and in it by row, GiB."""
     rows = list(next(iter(values.values())))
     known = [value for of in values.values() for value in of.values() if value is not None]
-    unit, is_change = axis_unit(known, "GiB"), min(known) < 0 or first == "category"
+    unit = axis_unit(known, "GiB")
     low, high = min(0.0, *known) * unit.factor, max(0.0, *known) * unit.factor
     spare = _ROOM_FOR_LABELS * ((high - low) or 1.0)
 
@@ -187,8 +179,6 @@ def _grouped(
         )
         for arm, of in values.items()
     ]
-    by_row = [(row, [of[row] for of in values.values()]) for row in rows]
-    by_arm = [(arm, list(of.values())) for arm, of in values.items()]
     return panel_figure(
         panel,
         remarks,
@@ -198,16 +188,8 @@ def _grouped(
         rules=[Rule(at=0.0)] if is_change else [],
         height=rows_height(len(rows) * len(values), 26, legend=True),
         legend=True,
-        table=Table(
-            key=panel.key,
-            columns=(Column(first), *(Column(one, numeric=True) for one in (values if first == "category" else rows))),
-            rows=tuple(
-                Row(
-                    (Cell(name), *(Cell(written(value), value) for value in of)),
-                    arm=None if first == "category" else name,
-                )
-                for name, of in (by_row if first == "category" else by_arm)
-            ),
+        table=arms_table(
+            panel, rows, {arm: [Cell(written(one), one) for one in of.values()] for arm, of in values.items()}
         ),
     )
 
@@ -249,18 +231,11 @@ def stack(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFig
         )
         for key in used
     ]
-    rows = tuple(
-        Row(
-            (
-                *(Cell(label), _whole(bar, bars, panel.unit)),
-                *(Cell(quantity(parts[key], panel.unit), parts[key]) if key in parts else Cell() for key in used),
-            ),
-            arm=bar[0],
-        )
+    rows = {
+        label: [_whole(bar, bars, panel.unit), *(quantity_cell(parts.get(key), panel.unit) for key in used)]
         for label, (bar, parts) in zip(labels, bars.items(), strict=True)
-    )
-    columns = (Column("arm"), Column("all", numeric=True))
-    parts_of = (Column(_category(key).replace("_", " "), key, numeric=True) for key in used)
+    }
+    names = [Column(_category(key).replace("_", " "), key, numeric=True) for key in used]
     return panel_figure(
         panel,
         remarks,
@@ -270,7 +245,9 @@ def stack(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFig
         y=Axis(rows=tuple(labels)),
         height=rows_height(len(bars), 44, legend=True),
         legend=True,
-        table=Table(key=panel.key, columns=(*columns, *parts_of), rows=rows),
+        table=arms_table(
+            panel, ("all", *names), rows, {label: arm for label, (arm, _) in zip(labels, bars, strict=True)}
+        ),
     )
 
 

@@ -13,11 +13,11 @@ from ampsweep.analysis.swept import Series, value_text
 from ampsweep.metrics import METRICS
 from ampsweep.report.curves import Curve, band, short_numbers
 from ampsweep.report.figure import Area, Axis, Figure, Mark, NoFigure, Owner, Rule, Scatter
-from ampsweep.report.figures.drawing import Remarks, Style, axis_title, metric_name, panel_figure
+from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
 from ampsweep.report.figures.pairs import NULL, effect_title, effect_unit, effects, mean_cell
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity
+from ampsweep.report.units import axis_unit, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import listed
 
@@ -34,7 +34,7 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     (key,) = panel.metrics
     remarks = Remarks()
     marks: list[Mark] = []
-    rows: list[Row] = []
+    rows: dict[str, list[Cell]] = {}
     longest, is_all, absent = 0, True, []
     for arm in (one.arm for one in data.arms):
         drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
@@ -49,7 +49,8 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         of_arm = _of_arm(arm, finite, data.histories.partial, style)
         is_all = is_all and sum(mark.owner.seed is not None for mark in of_arm) == len(finite)
         marks += of_arm
-        rows += [_row(arm, [curve for _, curve in finite], panel)] if finite else []
+        if finite:
+            rows[arm] = _cells([curve for _, curve in finite], panel.unit)
     if not any(len(mark.x) > 1 for mark in marks if isinstance(mark, Scatter)):
         if marks:
             return NoFigure(f"{key} was logged once a run: no curve")
@@ -62,7 +63,6 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
             f"curves of up to {longest} logged steps are thinned to {style.extent.max_points} points: the lowest and "
             "the highest value of each stretch"
         )
-    columns = ("last value", "lowest", "highest", "runs")
     return panel_figure(
         panel,
         remarks,
@@ -70,9 +70,7 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         x=Axis(title="step"),
         y=Axis(title=axis_title(metric_name(panel), panel.unit), log=panel.log),
         legend=True,
-        table=Table(
-            key=panel.key, columns=(Column("arm"), *(Column(one, numeric=True) for one in columns)), rows=tuple(rows)
-        ),
+        table=arms_table(panel, ("last value", "lowest", "highest", "runs"), rows),
     )
 
 
@@ -120,16 +118,12 @@ def _alone(drawn: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool) 
     return [(run, curve) for run, curve in drawn if style.extent.has(run.seed) or run.directory in kept]
 
 
-def _row(arm: str, of: Sequence[Curve], panel: Panel) -> Row:
-    """The curves in figures: the median of the runs' last finite values, and the ends of all values."""
+def _cells(of: Sequence[Curve], unit: str) -> list[Cell]:
+    """The curves in figures: the median of the runs' last finite values, the ends of all values, and their number."""
     finite = [curve.values[np.isfinite(curve.values)] for curve in of]
-    figures = (
-        float(np.median([values[-1] for values in finite])),
-        min(float(values.min()) for values in finite),
-        max(float(values.max()) for values in finite),
-    )
-    cells = (Cell(quantity(figure, panel.unit), figure) for figure in figures)
-    return Row((Cell(arm), *cells, Cell(str(len(of)), len(of))), arm=arm)
+    last = float(np.median([values[-1] for values in finite]))
+    ends = min(float(values.min()) for values in finite), max(float(values.max()) for values in finite)
+    return [*(quantity_cell(figure, unit) for figure in (last, *ends)), Cell(str(len(of)), len(of))]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -174,7 +168,7 @@ def against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFigure:
 
     def point(arm: str, at: Scalar, data: WorkloadData) -> _Point | None:
         value = data.figure_of(arm, key)
-        return None if value is None else _Point(at, value, Cell(quantity(value, panel.unit), value))
+        return None if value is None else _Point(at, value, quantity_cell(value, panel.unit))
 
     points = {arm: [one for at, data in of.compared if (one := point(arm, at, data))] for arm in of.arms}
     known = [one.value for line in points.values() for one in line]
