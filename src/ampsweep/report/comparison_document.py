@@ -135,7 +135,7 @@ def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
     """The verdict on one workload: the answer, the arms, then the grounds."""
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
-    blocks += _items("", _findings(workload))
+    blocks += _items("", _together(_findings(workload)))
     blocks += _items("What would decide it", [_said(one) for one in verdict.to_decide])
     blocks += _items("Why", [_said(one.sentence, arm=one.arm) for one in verdict.reasons])
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
@@ -184,6 +184,15 @@ def _findings(workload: WorkloadComparison) -> Iterator[Item]:
         for note in figures.notes:
             if not (isinstance(note, RunFinding) and note.consequence):  # a problem says it
                 yield _said(note.sentence, "note", figures.arm)
+
+
+def _together(items: Iterable[Item]) -> Iterator[Item]:
+    """The lines, those that say the same of several arms in one."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    for one in items:
+        arms.setdefault((one.label, one.text), []).extend([one.arm] if one.arm is not None else [])
+    for (label, text), of in arms.items():
+        yield Item(text, label, ", ".join(of) or None)
 
 
 def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:

@@ -79,7 +79,7 @@ def _items(of: Items, arms: Mapping[str, ArmStyle]) -> RichTable:
     before = None
     for item in of.items:
         label = Text("" if item.label == before else item.label, style="dim")
-        arm = Text(item.arm or "", style=_colour(item.arm, arms))
+        arm = Text((item.arm or "").replace(", ", ",\n"), style=_colour(item.arm, arms))
         text = Text(item.text) if item.tone is None else _toned(item.text, item.tone)
         grid.add_row(*([label] if has_labels else []), *([arm] if has_arms else []), text)
         before = item.label

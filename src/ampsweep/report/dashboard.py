@@ -23,7 +23,7 @@ Data = TypeVar("Data")
 Draw = Callable[[Panel, Data, Style], Figure | NoFigure]
 """Draws a kind of panel; the tables below are the one place that knows the kinds."""
 
-_OF_WORKLOAD: Final[dict[Kind, Draw[WorkloadData]]] = {
+OF_WORKLOAD: Final[dict[Kind, Draw[WorkloadData]]] = {
     "front": front,
     "curves": curves,
     "by_arm": by_arm,
@@ -33,9 +33,9 @@ _OF_WORKLOAD: Final[dict[Kind, Draw[WorkloadData]]] = {
     "pairs": pairs,
 }
 """Kinds that show one workload."""
-_OF_SEARCH: Final[dict[Kind, Draw[SearchData]]] = {"by_arm": by_arm, "stack": stack}
+OF_SEARCH: Final[dict[Kind, Draw[SearchData]]] = {"by_arm": by_arm, "stack": stack}
 """Kinds that show one search for the largest batches."""
-_OF_SERIES: Final[dict[Kind, Draw[SeriesData]]] = {"against": against, "effects_against": effects_against}
+OF_SERIES: Final[dict[Kind, Draw[SeriesData]]] = {"against": against, "effects_against": effects_against}
 """Kinds that show workloads beside each other."""
 
 
@@ -109,13 +109,13 @@ def arrange(
     return Dashboard(
         comparison=comparison if directory is None else comparison.relative_to(directory),
         workloads=(
-            *(_drawn(data, _asked(panels, [data]), style, _OF_WORKLOAD) for data in found[: extent.num_workloads]),
+            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in found[: extent.num_workloads]),
             *(Panels(data) for data in found[len(found[: extent.num_workloads]) :]),
         ),
-        searches=tuple(_drawn(data, SEARCH_PANELS, style, _OF_SEARCH) for data in searches),
+        searches=tuple(_drawn(data, SEARCH_PANELS, style, OF_SEARCH) for data in searches),
         seams=tuple(seams),
         series=tuple(
-            _drawn(data, _over(data.series, _asked(panels, data.data)), style, _OF_SERIES)
+            _drawn(data, _over(data.series, _asked(panels, data.data)), style, OF_SERIES)
             for one in comparison.series
             for data in [SeriesData(one, tuple(found[place] for place in one.workloads))]
         ),

@@ -83,24 +83,12 @@ def _points(num_curves: int) -> int:
 
 
 def first_rows(items: Sequence[Item], group: Callable[[Item], Hashable], room: int = MAX_ROWS) -> list[Item]:
-    """The items that a table with room for `room` rows shows: equally many of each group, the first ones, or all.
-
-    What a small group leaves of its share falls to larger ones.
-    """
-    if len(items) <= room:
-        return [*items]
-    sizes = sorted(Counter(map(group, items)).values())
-    left, share = room, 0
-    for place, size in enumerate(sizes):
-        share = left // (len(sizes) - place)
-        if size > share:
-            break
-        left -= size
-    taken: Counter[Hashable] = Counter()
-    kept = []
+    """The items that a table with room for `room` rows shows: the first ones of each group, equally many, or all."""
+    seen: Counter[Hashable] = Counter()
+    places_in_group = []
     for item in items:
         key = group(item)
-        taken[key] += 1
-        if taken[key] <= max(share, 1):
-            kept.append(item)
-    return kept[:room]
+        places_in_group.append(seen[key])
+        seen[key] += 1
+    first = sorted(range(len(items)), key=places_in_group.__getitem__)[:room]
+    return [items[place] for place in sorted(first)]

@@ -1,8 +1,8 @@
 """A table of a report: cells that are data and text, for every renderer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
@@ -89,6 +89,17 @@ class Table:
         """The table of these columns."""
         rows = (replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows)
         return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
+
+
+Item = TypeVar("Item")
+Columns = Sequence[tuple[Column, Callable[[Item], Cell]]]
+"""Columns, each with the function that makes its cell of what a row is about."""
+
+
+def table_of(key: str, columns: Columns[Item], items: Iterable[Item], arm: Callable[[Item], str]) -> Table:
+    """A table with a row an item; `arm` tells the arm that it belongs to."""
+    rows = (Row(tuple(cell(item) for _, cell in columns), arm=arm(item)) for item in items)
+    return Table(key=key, columns=tuple(column for column, _ in columns), rows=tuple(rows))
 
 
 def text_table(
