@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ampsweep.report.document import Block, Document, Section
-from ampsweep.report.tables import Scalar
+from ampsweep.report.tables import Scalar, scalar_text
 
 _LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
 """Labels of filters, the first ones first."""
@@ -24,14 +24,15 @@ class Filters:
         """The filters by facts that vary, without any that only repeats an earlier one."""
         facts = list(_facts(document.sections))
         found = [
-            (key, _LABELS.get(key, key), {_text(one[key]) for one in facts if key in one}) for key in _varied(facts)
+            (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one})
+            for key in _varied(facts)
         ]
         found.append(("seed", "Seed", {str(seed) for seed in document.seeds}))
         return cls(tuple((key, label, tuple(sorted(values, key=_numbers_first))) for key, label, values in found))
 
     def read_by_script(self, facts: Mapping[str, Scalar]) -> str | None:
         """The facts of an element as the page's script reads them to decide whether it is shown."""
-        known = {key: _text(facts[key]) for key, _, _ in self.choices if key in facts}
+        known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
         return json.dumps(known) if known else None
 
 
@@ -49,7 +50,7 @@ def _varied(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
     for key in keys:
         numbers: dict[str, int] = {}
         partition = tuple(
-            numbers.setdefault(_text(one[key]), place) if key in one else None for place, one in enumerate(facts)
+            numbers.setdefault(scalar_text(one[key]), place) if key in one else None for place, one in enumerate(facts)
         )
         if len(numbers) > 1:
             chosen.setdefault(partition, key)
@@ -61,7 +62,3 @@ def _numbers_first(value: str) -> tuple[int, float, str]:
         return 0, float(value), value
     except ValueError:
         return 1, 0.0, value
-
-
-def _text(value: Scalar) -> str:
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

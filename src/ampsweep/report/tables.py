@@ -10,6 +10,11 @@ Tone = Literal["good", "bad", "even", "open"]
 ABSENT: Final = "-"
 
 
+def scalar_text(value: Scalar) -> str:
+    """A datum as it stands in a config."""
+    return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 @dataclass(frozen=True)
 class Cell:
     """A datum as people read it, and as data."""

@@ -8,6 +8,7 @@ from typing import Final
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
 from ampsweep.analysis.waterfall import UNATTRIBUTED, Waterfall
 from ampsweep.memory_categories import memory_key
+from ampsweep.report.cells import axis_unit, quantity, quantity_cell
 from ampsweep.report.figure import Axis, Bars, Figure, Mark, NoFigure, Owner, Rule, Scatter
 from ampsweep.report.figures.drawing import (
     Remarks,
@@ -23,7 +24,6 @@ from ampsweep.report.figures.drawing import (
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column
-from ampsweep.report.units import axis_unit, quantity, quantity_cell
 from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
 from ampsweep.text import GIB, num_bytes
 

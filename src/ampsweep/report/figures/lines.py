@@ -11,13 +11,13 @@ import numpy as np
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept import Series, value_text
 from ampsweep.metrics import METRICS
+from ampsweep.report.cells import axis_unit, quantity_cell
 from ampsweep.report.curves import Curve, band, short_numbers
 from ampsweep.report.figure import Area, Axis, Figure, Mark, NoFigure, Owner, Rule, Scatter
 from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
 from ampsweep.report.figures.pairs import NULL, effect_title, effect_unit, effects, mean_cell
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity_cell
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import listed
 

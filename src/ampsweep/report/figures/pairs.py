@@ -10,7 +10,7 @@ from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.cells import estimate_cell
+from ampsweep.report.cells import axis_unit, estimate_cell, quantity
 from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
 from ampsweep.report.figures.drawing import (
     Remarks,
@@ -24,7 +24,6 @@ from ampsweep.report.figures.drawing import (
 )
 from ampsweep.report.panels import Effect, Panel
 from ampsweep.report.tables import Cell, Column, Table
-from ampsweep.report.units import axis_unit, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
