@@ -41,7 +41,7 @@ OF_SERIES: Final[dict[Kind, Draw[SeriesData]]] = {"against": against, "effects_a
 
 @dataclass(frozen=True)
 class Panels(Generic[Data]):
-    """What panels are drawn from, with those that have something to show, and the reasons why the others have not."""
+    """Data with the panels that have something of it to show, and the reasons why the others have not."""
 
     data: Data
     shown: tuple[tuple[Panel, Figure], ...] = ()

@@ -14,7 +14,7 @@ _LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch",
 
 @dataclass(frozen=True)
 class Filters:
-    """What a reader can choose from."""
+    """The choices of a reader."""
 
     choices: tuple[tuple[str, str, tuple[str, ...]], ...]
     """Key, label and values of each filter; the last one is of seeds."""
