@@ -71,9 +71,10 @@ class Remarks:
         """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
-        for arm, runs in disturbed.items():
-            seeds = listed(map(str, sorted({run.seed for run in runs})))
-            self.clauses.append(f"{arm}: contaminated, hence left out (seed {seeds})")
+        seeds = {arm: listed(map(str, sorted({run.seed for run in runs}))) for arm, runs in disturbed.items()}
+        if seeds:
+            named = ", ".join(f"{arm} (seed {of})" for arm, of in seeds.items())
+            self.clauses.append(f"left out as contaminated: {named}")
 
 
 def panel_figure(panel: Panel, remarks: Remarks, **content: Any) -> Figure:
