@@ -1,6 +1,6 @@
 """A document on a terminal, or in a pipe or log file."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -74,16 +74,16 @@ def _has_text(block: Block) -> bool:
 
 def _items(of: Items, arms: Mapping[str, ArmStyle]) -> RichTable:
     """A line an item; a label is named once."""
-    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    rows = []
     has_labels, has_arms = (any(getattr(item, name) for item in of.items) for name in ("label", "arm"))
     before = None
     for item in of.items:
         label = Text("" if item.label == before else item.label, style="dim")
         arm = Text((item.arm or "").replace(", ", ",\n"), style=_colour(item.arm, arms))
         text = Text(item.text) if item.tone is None else _toned(item.text, item.tone)
-        grid.add_row(*([label] if has_labels else []), *([arm] if has_arms else []), text)
+        rows.append([*([label] if has_labels else []), *([arm] if has_arms else []), text])
         before = item.label
-    return grid
+    return _grid(rows)
 
 
 def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> None:
@@ -91,7 +91,8 @@ def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -
     if not table.rows:
         return
     if table.kind == "labels":
-        console.print(_labels(table))
+        rows = ((Text(name.text, style="dim"), Text(value.text)) for name, value in (row.cells for row in table.rows))
+        console.print(_grid(rows))
     else:
         for part in _parts(table, console, arms):
             console.print(_drawn(part, arms))
@@ -113,10 +114,13 @@ def _parts(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> Iter
     yield table.of(places)
 
 
-def _labels(table: Table) -> RichTable:
+def _grid(rows: Iterable[Sequence[Text]]) -> RichTable:
+    """Rows without lines; a word longer than its column, such as a path, goes on below."""
     grid = RichTable.grid(padding=(0, 2, 0, 0))
-    for row in table.rows:
-        grid.add_row(*(Text(cell.text, style="" if place else "dim") for place, cell in enumerate(row.cells)))
+    for row in rows:
+        for _ in row[len(grid.columns) :]:
+            grid.add_column(overflow="fold")
+        grid.add_row(*row)
     return grid
 
 
