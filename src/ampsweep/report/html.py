@@ -16,7 +16,7 @@ from ampsweep.report.filters import Filters
 from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.plotly import plotly
-from ampsweep.report.tables import Cell, Column, Row, Table, Tone
+from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
 _LONG: Final = 32
@@ -123,10 +123,7 @@ class _Page:
         body = [
             tag(
                 "tr",
-                *(
-                    self._cell(cell, of, row, is_first=not place)
-                    for place, (cell, of) in enumerate(zip(row.cells, columns, strict=True))
-                ),
+                *(self._cell(cell, of, is_first=of is columns[0]) for cell, of in zip(row.cells, columns, strict=True)),
                 data_arm=row.arm,
                 data_seed=None if row.seed is None else str(row.seed),
                 data_facts=self.filters.read_by_script(row.facts),
@@ -143,7 +140,7 @@ class _Page:
         box = tag("div", drawn, class_=f"scroll of-{table.key}", role="region", aria_label=label, tabindex="0")
         return join(box, tag("p", table.more, class_="note") if table.more else None)
 
-    def _cell(self, cell: Cell, column: Column, row: Row, *, is_first: bool) -> Markup:
+    def _cell(self, cell: Cell, column: Column, *, is_first: bool) -> Markup:
         if cell.tone is not None:
             shown = _word(cell.text, cell.tone)
         elif cell.link is not None:
