@@ -10,7 +10,7 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.analysis.verdict import ArmVerdict
-from ampsweep.finding import as_data
+from ampsweep.finding import Finding, as_data
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
@@ -135,7 +135,7 @@ def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
     """The verdict on one workload: the answer, the arms, then the grounds."""
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
-    blocks += _items("", _together(_findings(workload)))
+    blocks += _items("", _findings(workload))
     blocks += _items("What would decide it", [_said(one) for one in verdict.to_decide])
     blocks += _items("Why", [_said(one.sentence, arm=one.arm) for one in verdict.reasons])
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
@@ -158,41 +158,34 @@ def _answer(workload: WorkloadComparison) -> list[Prose]:
 
 
 def _findings(workload: WorkloadComparison) -> Iterator[Item]:
-    """Lines on each arm beside the table, topic by topic."""
+    """Lines on the arms beside the table, topic by topic; what is said of several arms is one line."""
     verdict = workload.verdict
-    for arm in verdict.arms:
-        for one in arm.parities:
-            yield _said(one.sentence, "parity", arm.arm)
-    for arm in verdict.arms:
-        if arm.time_to_loss is not None:
-            yield _said(arm.time_to_loss.sentence, "time to loss", arm.arm)
-    for figures in workload.arms:
-        if figures.within_run is not None:
-            yield _said(figures.within_run.sentence, "within a run", figures.arm)
-    for arm in verdict.arms:
-        if arm.waterfall is not None:
-            yield _said(arm.waterfall.sentence, "bytes", arm.arm)
-    if (predicted := workload.predicted_peaks) is not None:
-        yield _said(predicted, "predicted")
-    for found in verdict.pitfalls:
-        yield _said(found.sentence, "pitfall", ", ".join(found.arms))
     unsupported = {one.arm for one in workload.arms if list(one.statuses) == ["unsupported"]}  # a problem says why
-    for standing in verdict.recommendation.standings:
-        if standing.standing == "undecided" or (standing.refusal is not None and standing.arm not in unsupported):
-            yield _said(standing.reason, standing.standing, standing.arm)
-    for figures in workload.arms:
-        for note in figures.notes:
-            if not (isinstance(note, RunFinding) and note.consequence):  # a problem says it
-                yield _said(note.sentence, "note", figures.arm)
-
-
-def _together(items: Iterable[Item]) -> Iterator[Item]:
-    """The lines, those that say the same of several arms in one."""
+    found: list[tuple[str, str, Finding | None]] = [
+        *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.parities),
+        *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
+        *(("within a run", arm.arm, arm.within_run) for arm in workload.arms),
+        *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),
+    ]
+    said = [(label, arm, one.sentence) for label, arm, one in found if one is not None]
+    said += [("predicted", "", one) for one in [workload.predicted_peaks] if one is not None]
+    said += [("pitfall", ", ".join(one.arms), one.sentence) for one in verdict.pitfalls]
+    said += [
+        (one.standing, one.arm, one.reason)
+        for one in verdict.recommendation.standings
+        if one.standing == "undecided" or (one.refusal is not None and one.arm not in unsupported)
+    ]
+    said += [
+        ("note", arm.arm, note.sentence)
+        for arm in workload.arms
+        for note in arm.notes
+        if not (isinstance(note, RunFinding) and note.consequence)  # a problem says it
+    ]
     arms: dict[tuple[str, str], list[str]] = {}
-    for one in items:
-        arms.setdefault((one.label, one.text), []).extend([one.arm] if one.arm is not None else [])
-    for (label, text), of in arms.items():
-        yield Item(text, label, ", ".join(of) or None)
+    for label, arm, sentence in said:
+        arms.setdefault((label, sentence), []).append(arm)
+    for (label, sentence), of in arms.items():
+        yield _said(sentence, label, ", ".join(of) or None)
 
 
 def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
@@ -225,13 +218,15 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
 
 def _in_short(arm: ArmVerdict, figures: ArmComparison) -> Cell:
     judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
-    said = [
-        "" if speed is None else f"{speed.ratio_parts[0]}x {judged.speed}",
-        "" if saved is None else f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'} memory",
-        "" if judged.parity == "not measured" else judged.parity,
-    ]
-    known = [one for one in said if one]
-    return Cell(", ".join(known)) if known else Cell(statuses_text(figures.statuses))
+    known = []
+    if speed is not None:
+        known.append(f"{speed.ratio_parts[0]}x {judged.speed}")
+    if saved is not None:
+        change = f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'}"
+        known.append(f"{change if saved.value else 'the same'} memory")
+    if judged.parity != "not measured":
+        known.append(judged.parity)
+    return Cell(", ".join(known) or statuses_text(figures.statuses))
 
 
 def _notes(comparison: Comparison) -> list[Items]:

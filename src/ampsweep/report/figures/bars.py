@@ -109,20 +109,16 @@ def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> t
 
 def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """For each metric a bar an arm; each metric contains the one before."""
-    medians = {
-        key: {one.arm: value for one in data.arms if (value := data.figure_of(one.arm, key)) is not None}
-        for key in panel.metrics
-    }
-    present = [key for key in panel.metrics if medians[key]]
+    figures = {arm: {key: data.figure_of(arm, key) for key in panel.metrics} for arm in data.names}
+    present = [key for key in panel.metrics if any(of[key] is not None for of in figures.values())]
     if not present:
         return not_measured(panel)
     remarks = Remarks()
-    missing = [key for key in panel.metrics if key not in present]
-    if missing:
+    if missing := [key for key in panel.metrics if key not in present]:
         remarks.clauses.append(f"not measured: {', '.join(missing)}")
-    arms = [one.arm for one in data.arms if any(one.arm in medians[key] for key in present)]
-    remarks.without([arm for arm in data.measured_arms if arm not in arms])
-    values = {arm: {_LINKS.get(key, key): medians[key].get(arm) for key in present} for arm in arms}
+    shown = {arm: of for arm, of in figures.items() if any(of[key] is not None for key in present)}
+    remarks.without([arm for arm in data.measured_arms if arm not in shown])
+    values = {arm: {_LINKS.get(key, key): of[key] for key in present} for arm, of in shown.items()}
     return _grouped(panel, remarks, values, "peak", style)
 
 
