@@ -95,7 +95,7 @@ def _headroom(of: Diagnosis, numerics: RunNumerics | None) -> list[Items]:
 def _facts(of: Diagnosis) -> Iterator[Section]:
     rows = fact_lines(of.facts)
     if rows:
-        table = text_table("facts", ("complaint", "figure", "value"), rows, numeric=(False, False, False))
+        table = text_table("facts", ("complaint", "figure", "value"), rows)
         yield Section(title="Every figure", blocks=(table,), folded=True)
 
 

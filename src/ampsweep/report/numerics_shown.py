@@ -8,10 +8,11 @@ from ampsweep.analysis.headroom import Headroom, headroom_of
 from ampsweep.record.diagnosis import Diagnosis
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
+from ampsweep.report.cells import value_cell
 from ampsweep.report.document import Block, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
-from ampsweep.report.tables import Table, text_table
+from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence
 
@@ -80,12 +81,17 @@ def headroom_lines(found: Mapping[str, Headroom], diagnosis: Diagnosis | None = 
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
     """The parameters whose gradients were not finite on skipped steps, in backward order."""
     if numerics.nonfinite_gradients:
-        yield text_table(
-            "nonfinite_gradients",
-            ("parameter", "skipped steps with inf or NaN in its gradient", "the first in backward"),
-            [
-                (name, str(count), str(numerics.first_nonfinite.get(name, 0)))
-                for name, count in numerics.nonfinite_gradients.items()
-            ],
+        rows = (
+            Row((Cell(name), value_cell(count, str), value_cell(numerics.first_nonfinite.get(name, 0), str)))
+            for name, count in numerics.nonfinite_gradients.items()
+        )
+        yield Table(
+            key="nonfinite_gradients",
             title="Parameters with inf or NaN in their gradients, in backward order",
+            columns=(
+                Column("parameter"),
+                Column("skipped steps with inf or NaN in its gradient", numeric=True),
+                Column("the first in backward", numeric=True),
+            ),
+            rows=tuple(rows),
         )

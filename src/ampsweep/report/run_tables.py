@@ -114,7 +114,7 @@ def arm_settings_table(shown: Dashboard) -> Table:
     varied = [key for key in _varied(list(precision.values())) if key != "mode"]
     headers = ["arm", *varied, "matrix arithmetic of the traced step"]
     rows = [[arm, *(scalar_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
-    return text_table("settings", headers, rows, numeric=[False] * len(headers), title="What the arms are")
+    return text_table("settings", headers, rows, title="What the arms are")
 
 
 def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
@@ -132,14 +132,8 @@ def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
         for (key, value), arms in sorted(owners.items())
     ]
     return (
-        text_table(
-            "environment_differing",
-            ("fact", "value", "runs"),
-            differing,
-            numeric=[False] * 3,
-            title="What differs between runs",
-        ),
-        text_table("environment", ("fact", "value"), common, numeric=[False] * 2, title="The same for all runs"),
+        text_table("environment_differing", ("fact", "value", "runs"), differing, title="What differs between runs"),
+        text_table("environment", ("fact", "value"), common, title="The same for all runs"),
     )
 
 
@@ -154,9 +148,7 @@ def dtypes_table(comparison: Comparison) -> Table:
     kinds = list(dict.fromkeys(kind for *_, dtypes in known for kind in dtypes))
     rows = [(*named, *(dtypes.get(kind, ABSENT) for kind in kinds)) for *named, dtypes in known]
     headers = ("arm", "parallel", "cast by", *(kind.replace("_", " ") for kind in kinds))
-    return text_table(
-        "dtypes", headers, dict.fromkeys(rows), numeric=[False] * len(headers), title="The dtypes of a step"
-    )
+    return text_table("dtypes", headers, dict.fromkeys(rows), title="The dtypes of a step")
 
 
 def _all_runs(shown: Dashboard) -> list[Run]:

@@ -107,20 +107,12 @@ def table_of(key: str, columns: Columns[Item], items: Iterable[Item], arm: Calla
     return Table(key=key, columns=tuple(column for column, _ in columns), rows=tuple(rows))
 
 
-def text_table(
-    key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[bool] = (), title: str = ""
-) -> Table:
-    """A table of texts; the first cell of a row is its arm, if its header is `arm`.
-
-    Args:
-        numeric: which columns are numbers; by default all but the first.
-    """
-    right = numeric or [place > 0 for place in range(len(headers))]
-    columns = tuple(Column(header, numeric=of) for header, of in zip(headers, right, strict=True))
-    of_arms = bool(headers) and headers[0] == "arm"
+def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
+    """A table of texts; the first cell of a row is its arm, if its header is `arm`."""
+    of_arms = headers[0] == "arm"
     return Table(
         key=key,
         title=title,
-        columns=columns,
+        columns=tuple(map(Column, headers)),
         rows=tuple(Row(tuple(map(Cell, row)), arm=row[0] if of_arms else None) for row in rows),
     )
