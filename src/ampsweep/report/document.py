@@ -97,6 +97,14 @@ class Document:
     """The data behind the document, for JSON."""
 
 
+def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks, and all within them."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Section):
+            yield from blocks_of(block.blocks)
+
+
 def tables(document: Document) -> list[Table]:
     """The tables of a document as data: those of one key together, with the title of its section in a column of its own
     where they are of several. The tables of figures come last.

@@ -1,11 +1,11 @@
 """The facts of a document by which a page's reader hides what is not of interest."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ampsweep.report.document import Block, Document, Section
+from ampsweep.report.document import Document, Section, blocks_of
 from ampsweep.report.tables import Scalar, scalar_text
 
 _LABELS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
@@ -22,7 +22,7 @@ class Filters:
     @classmethod
     def of(cls, document: Document) -> "Filters":
         """The filters by facts that vary, without any that only repeats an earlier one."""
-        facts = list(_facts(document.sections))
+        facts = [one.facts for one in blocks_of(document.sections) if isinstance(one, Section) and one.facts]
         found = [
             (key, _LABELS.get(key, key), {scalar_text(one[key]) for one in facts if key in one})
             for key in _varied(facts)
@@ -34,14 +34,6 @@ class Filters:
         """The facts of an element as the page's script reads them to decide whether it is shown."""
         known = {key: scalar_text(facts[key]) for key, _, _ in self.choices if key in facts}
         return json.dumps(known) if known else None
-
-
-def _facts(blocks: Iterable[Block]) -> Iterator[Mapping[str, Scalar]]:
-    for block in blocks:
-        if isinstance(block, Section):
-            if block.facts:
-                yield block.facts
-            yield from _facts(block.blocks)
 
 
 def _varied(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
