@@ -143,5 +143,9 @@ def _asked(panels: Sequence[Panel], of: Sequence[WorkloadData]) -> list[Panel]:
 def _over(series: Series, panels: Sequence[Panel]) -> list[Panel]:
     """The panels over a series: of sizes, or with other titles of words beside each other."""
     if not series.in_words:
-        return [panel for panel in panels if panel.over_sizes]
-    return [replace(one, title=one.beside[0], question=one.beside[1]) for one in panels if one.beside is not None]
+        return [panel for panel in panels if panel.over == "sizes"]
+    return [
+        one if one.beside is None else replace(one, title=one.beside[0], question=one.beside[1])
+        for one in panels
+        if one.over == "words" or one.beside is not None
+    ]
