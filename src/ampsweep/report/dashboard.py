@@ -141,9 +141,10 @@ def _asked(panels: Sequence[Panel], of: Sequence[WorkloadData]) -> list[Panel]:
 
 
 def _over(series: Series, panels: Sequence[Panel]) -> list[Panel]:
-    """The panels over a series: of sizes, or with other titles of words beside each other."""
+    """The panels over a series: of sizes, by the name of what was swept, or of words beside each other."""
     if not series.in_words:
-        return [panel for panel in panels if panel.over == "sizes"]
+        over_sizes = [panel for panel in panels if panel.over == "sizes"]
+        return [replace(one, title=one.title.replace("against size", f"against {series.name}")) for one in over_sizes]
     return [
         one if one.beside is None else replace(one, title=one.beside[0], question=one.beside[1])
         for one in panels
