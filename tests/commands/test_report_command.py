@@ -37,12 +37,18 @@ def test_a_deleted_comparison_is_rebuilt_as_it_was(copied, report):
 
 def test_only_the_records_are_needed(copied, report):
     """Without the histories it is the same but for rows that say so."""
-    whole = report(copied.directory)
+
+    def words() -> list[str]:
+        """The lines without what depends on the width of a table."""
+        lines = (" ".join(line.split()) for line in report(copied.directory).splitlines())
+        return [line for line in lines if line.strip("─")]
+
+    whole = words()
     for run in all_runs(copied.directory):
         (run.directory / "history.jsonl").unlink(missing_ok=True)
     (copied.directory / "multirun.yaml").unlink()
-    lines = report(copied.directory).splitlines()
-    assert [line for line in whole.splitlines() if line not in lines] == []
+    lines = words()
+    assert [line for line in whole if line not in lines] == []
     assert sum("no history" in line and "is not there" in line for line in lines) == 4
 
 

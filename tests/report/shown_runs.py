@@ -16,7 +16,7 @@ from ampsweep.analysis.comparison import compare
 from ampsweep.report.compare import Compared
 from ampsweep.report.comparison_document import comparison_document
 from ampsweep.report.console import show
-from ampsweep.report.dashboard import Dashboard, arrange, curve_keys
+from ampsweep.report.dashboard import curve_keys
 from ampsweep.report.document import Document, tables
 from ampsweep.report.histories import read_histories
 from ampsweep.report.panels import PANELS, Panel
@@ -88,14 +88,6 @@ def history(arm: str, record: Any, num_rows: int = 8) -> list[dict[str, Any]]:
     if record.status == "diverged":
         rows[-1]["train/loss"] = math.nan
     return rows
-
-
-def dashboard_of(
-    records: Sequence[Entry], directory: Path | None = None, panels: Sequence[Panel] = PANELS
-) -> Dashboard:
-    """The dashboard of records, as the commands make it."""
-    compared = compared_of(records, panels)
-    return arrange(compared.comparison, compared.records, compared.histories, directory, panels)
 
 
 def compared_of(records: Sequence[Entry], panels: Sequence[Panel] = PANELS, *, baseline: str = "fp32") -> Compared:

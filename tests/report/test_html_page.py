@@ -288,12 +288,12 @@ def test_the_speed_of_a_contaminated_run_is_in_no_panel(write, tmp_path):
     element, figure = panel(page_of(records, tmp_path), "samples-per-sec")
     drawn = {trace["meta"]["arm"]: trace["x"] for trace in figure["traces"] if trace.get("mode") == "markers"}
     assert drawn == {"fp32": [80.0, 80.0], "amp_bf16": [160.0]}
-    assert "amp_bf16: contaminated, hence left out (seed 1)" in element.text
+    assert "Left out as contaminated: amp_bf16 (seed 1)." in element.text
     (_, free), (_, disturbed) = [entry for entry in records if entry[1].arm == "amp_bf16"]
     free.contamination = disturbed.contamination
     element, figure = panel(page_of(records, tmp_path), "samples-per-sec")
     assert {trace["meta"]["arm"] for trace in figure["traces"]} == {"fp32"}
-    assert "amp_bf16: contaminated, hence left out (seed 0, 1)" in element.text
+    assert "Left out as contaminated: amp_bf16 (seed 0, 1)." in element.text
 
 
 def test_colours_are_the_modes_own_everywhere(page):

@@ -87,6 +87,9 @@ def test_it_draws_filters_and_prints_without_errors_or_requests(page, path):
     page.resize(400, 800)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") == 400
+    boxes = "[...document.querySelectorAll('article .scroll')]"
+    assert page.evaluate(f"{boxes}.filter((box) => box.scrollWidth > box.clientWidth).length") == 0, "rows are cards"
+    assert page.evaluate(f"{boxes}[0].querySelector('td').dataset.title") == "verdict"
     for panel in ("front", "memory-categories", "memory-changes", "speedup", "samples-per-sec"):
         traces(page, panel)
         page.wait_until(f"{CUT.format(panel)}.length === 0")

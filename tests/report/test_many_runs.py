@@ -2,7 +2,7 @@
 
 import cProfile
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from synthetic_records import Entry, contaminated, failed
 from ampsweep.analysis.comparison import compare
 from ampsweep.record import HISTORY_NAME, history_line
 from ampsweep.report.data_formats import as_json
-from ampsweep.report.document import Block, Section, tables
+from ampsweep.report.document import blocks_of, tables
 from ampsweep.report.extent import Extent, first_rows
 from ampsweep.report.figure import Figure
 from ampsweep.report.html import html
@@ -61,14 +61,6 @@ def _documents(entries: Sequence[Entry], directory: Path) -> tuple[str, str, str
     return as_json(document), markdown(document), html(document)
 
 
-def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
-    for block in blocks:
-        if isinstance(block, Figure):
-            yield block
-        elif isinstance(block, Section):
-            yield from _figures(block.blocks)
-
-
 def _num_calls(work: Callable[[], Any]) -> int:
     """Calls of Python's and of C's functions: a scan of all runs for each run is in those of what it compares."""
     profile = cProfile.Profile()
@@ -95,7 +87,8 @@ def test_a_page_of_many_seeds_draws_some_and_counts_all(tmp_path: Path) -> None:
     assert "400 more runs are in comparison.json" in page
     assert len(document.seeds) == 200
     assert "Of up to 1,200 dots of an arm, 400 are drawn" in page
-    curves = next(figure for figure in _figures(document.sections) if figure.key == "train-loss")
+    figures = (one for one in blocks_of(document.sections) if isinstance(one, Figure))
+    curves = next(figure for figure in figures if figure.key == "train-loss")
     assert curves.table is not None
     assert curves.table.rows[0].cells[-1].text == "1200"  # the figures are of all runs
     alone = [mark for mark in curves.marks if mark.owner.seed is not None]

@@ -3,7 +3,7 @@ from page_reader import panel, read_page
 from shown_runs import document_of
 
 from ampsweep.metrics import METRICS
-from ampsweep.report.figures import ACROSS_WORKLOADS, OF_WORKLOAD
+from ampsweep.report.dashboard import OF_SERIES, OF_WORKLOAD
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
@@ -18,7 +18,7 @@ def test_every_panel_has_a_question_and_metrics_that_exist():
         assert one.section in SECTIONS
         assert set(one.metrics) <= set(METRICS)
         assert len({METRICS[key].unit for key in one.metrics}) == 1 or one.kind == "front"
-        assert (one.kind in OF_WORKLOAD) != (one.kind in ACROSS_WORKLOADS)
+        assert (one.kind in OF_WORKLOAD) != (one.kind in OF_SERIES)
 
 
 @pytest.mark.parametrize("kind", ["by_arm", "pairs", "chain", "stack", "curves"])

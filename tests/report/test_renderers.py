@@ -14,9 +14,11 @@ from ampsweep.report.document import Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.output import formats, put_out
 from ampsweep.report.palette import arm_styles
 from ampsweep.report.tables import Cell, Column, Row, Table, text_table
 from ampsweep.report.terminal import Terminal
+from ampsweep.report.wandb.page import wandb_page
 
 ARMS = ("fp32", "amp_bf16", "amp_fp16+cache_enabled=false", "master_bf16+mixed_precision=autocast")
 
@@ -165,7 +167,19 @@ def test_a_page_has_all_of_it_and_filters_for_what_varies(tides):
     assert cards[0].one("table").rows()[0]["arm"] == "fp32"
 
 
-def test_a_new_format_is_one_function(tides, monkeypatch, capsys, tmp_path):
+def test_a_new_format_is_one_function(monkeypatch, capsys, write, gpu_runs, tmp_path):
+    write(gpu_runs)
     monkeypatch.setitem(FORMATS, "headlines", lambda document: f"{document.title.upper()}\n")
+    assert main(["report", str(tmp_path), "--format", "headlines"]) == 0
+    assert capsys.readouterr().out == "PRECISION COMPARED WITH FP32\n"
     assert main(["report", str(tmp_path), "--format", "knots"]) == 2
     assert "headlines" in capsys.readouterr().err
+
+
+def test_a_new_kind_of_report_has_every_format_and_goes_to_wandb(tides, capsys, tmp_path):
+    for name in formats():
+        put_out(tides, name)
+        assert "3.2" in capsys.readouterr().out
+    page = wandb_page(tides, id="tides", name="tides", config={}, tags=(), html=tmp_path / "tides.html")
+    assert page.tables["tides"].rows[0][:3] == ("harbour Brest", "fp32", 3.25)
+    assert list(page.figures) == ["panels/moon"]

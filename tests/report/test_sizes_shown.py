@@ -64,9 +64,8 @@ def test_a_panel_without_figures_over_sizes_says_why(entries, write, tmp_path):
     for _, record in entries:
         record.contamination.verdict, record.contamination.reasons = "contaminated", ["a neighbour"]
     section = read_page(html(document_of(write(entries), tmp_path))).one("section", id="series")
-    assert (
-        "Speedup against size: no arm has a pair of runs with the baseline that measured perf/step_ms." in section.text
-    )
+    reason = "no arm has a pair of runs with the baseline that measured perf/step_ms."
+    assert f"Speedup against model.hidden_size: {reason}" in section.text
     assert not section.all("figure", data_key="speedup-against-size")
     assert section.all("figure", data_key="memory-saved-against-size")
 

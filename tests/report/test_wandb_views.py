@@ -93,7 +93,7 @@ def test_a_workspace_has_live_panels_that_say_what_they_plot(server, publish):
             assert tuple(panel["metrics"]) == raw[title].metrics
     (runs,) = workspace["section"]["runSets"]
     assert chosen(runs) == {"jobType": ("!=", "comparison"), "group": ("IN", ['it\'s a="group"'])}
-    assert runs["grouping"] == [{"section": "config", "name": "precision_mode.value"}]
+    assert runs["grouping"] == [{"section": "config", "name": "arm.value"}]
     colours = workspace["section"]["customRunColors"]
     assert set(colours.values()) == {"#999999", "#56b4e9"}, "those of the arms in every report"
 
@@ -118,8 +118,8 @@ def test_a_report_has_the_verdict_and_the_differences(server, publish):
     assert '"arms"' in json.dumps(panels[-1]["config"])
     for grid in live:
         (runs,) = grid["runSets"]
-        assert runs["grouping"] == [{"section": "config", "name": "precision_mode.value"}]
-        mode = f"{runs['id']}-config:precision_mode.value"
+        assert runs["grouping"] == [{"section": "config", "name": "arm.value"}]
+        mode = f"{runs['id']}-config:arm.value"
         assert grid["customRunColors"] == {f"{mode}:fp32": "#999999", f"{mode}:amp_bf16": "#56b4e9"}
         assert grid["panelBankSectionConfig"]["panels"]
 

@@ -202,12 +202,12 @@ class Run:
     def settings(self) -> dict[str, Scalar]:
         """The resolved config's leaves that belong to the workload, by dotted key."""
         searched = () if self.record.batch_search is None else ("data.batch_size",)
-        return {key: value for key, value in _leaves(self.record.config) if not _left_out(key) and key not in searched}
+        return {key: value for key, value in leaves(self.record.config) if not _left_out(key) and key not in searched}
 
     @cached_property
     def conditions(self) -> dict[str, Scalar]:
         """Conditions that change figures, by dotted key: libraries, own code, variables, CPU threads."""
-        environment = dict(_leaves(self.record.environment))
+        environment = dict(leaves(self.record.environment))
         kept = {
             key: value
             for key, value in environment.items()
@@ -268,16 +268,17 @@ def metric_words(metric: str) -> str:
     return metric.replace("/", " ")
 
 
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
-    leaves: list[tuple[str, Scalar]] = []
+def leaves(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Scalar]]:
+    """The leaves of nested mappings by dotted key; lists as JSON."""
+    found: list[tuple[str, Scalar]] = []
     for key, value in node.items():
         if isinstance(value, Mapping):
-            leaves += _leaves(value, f"{prefix}{key}.")
+            found += leaves(value, f"{prefix}{key}.")
         elif value is None or isinstance(value, str | int | float | bool):
-            leaves.append((f"{prefix}{key}", value))
+            found.append((f"{prefix}{key}", value))
         else:
-            leaves.append((f"{prefix}{key}", json.dumps(value, default=str)))
-    return leaves
+            found.append((f"{prefix}{key}", json.dumps(value, default=str)))
+    return found
 
 
 def _left_out(key: str) -> bool:

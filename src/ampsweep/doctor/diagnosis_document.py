@@ -114,7 +114,7 @@ def _facts(of: Diagnosis) -> list[Section]:
         return []
     named = [(*key.partition("/")[::2], value) for key, value in single.items()]
     rows = [(complaint, without_unit(name), fact_text(name, value)) for complaint, name, value in named]
-    table = text_table("facts", ("complaint", "figure", "value"), rows, numeric=(False, False, False))
+    table = text_table("facts", ("complaint", "figure", "value"), rows)
     return [Section(title="Every figure", blocks=(table,), folded=True)]
 
 

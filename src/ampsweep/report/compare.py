@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from ampsweep.analysis.comparison import Comparison, FileProblem, compare
 from ampsweep.analysis.costs import Goal
@@ -24,17 +25,14 @@ class Compared:
     histories: Histories
 
 
-def compare_directories(
-    directories: Sequence[Path],
-    *,
-    baseline: str | None = None,
-    margin_pct: float | None = None,
-    objective: str | None = None,
-    memory_gib: float | None = None,
-) -> Compared:
-    """Compare all runs below `directories`; what is not given of baseline, margin and goal is as the runs recorded it.
+def compare_directories(directories: Sequence[Path], **settings: str | float | None) -> Compared:
+    """Compare all runs below `directories`.
 
     Files that cannot be read are named in the comparison and left out.
+
+    Args:
+        directories: of runs or of multiruns.
+        settings: fields of `ReportConfig`; what is None or not given is as the runs recorded it.
 
     Raises:
         UserError: a directory has no records, or no record can be read.
@@ -47,26 +45,18 @@ def compare_directories(
         raise UserError(f"there is no record that can be read: {unreadable[0]}{others}")
     histories = read_histories(records, (*SERIES_KEYS, *SEAM_KEYS, *curve_keys()))
     whole = {directory: histories.curves[directory] for directory, _ in records if directory not in histories.partial}
-    recorded = _recorded(records)
+    curves = {directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole}
+    problems = [FileProblem(path=one.path.as_posix(), name="not readable", reason=one.reason) for one in unreadable]
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    config = replace(_recorded(records), **given)
     comparison = compare(
         records,
-        baseline=recorded.baseline if baseline is None else baseline,
-        margin_pct=recorded.margin_pct if margin_pct is None else margin_pct,
-        goal=Goal(
-            objective="energy" if (objective or recorded.objective) == "energy" else "time",
-            memory_gib=recorded.memory_gib if memory_gib is None else memory_gib,
-        ),
-        curves={
-            directory: loss_curves(record, whole[directory]) for directory, record in records if directory in whole
-        },
+        baseline=config.baseline,
+        margin_pct=config.margin_pct,
+        goal=Goal(objective="energy" if config.objective == "energy" else "time", memory_gib=config.memory_gib),
+        curves=curves,
         series=whole,
-        file_problems=[
-            *(
-                FileProblem(path=error.path.as_posix(), name="not readable", reason=error.reason)
-                for error in unreadable
-            ),
-            *histories.omissions,
-        ],
+        file_problems=[*problems, *histories.omissions],
     )
     return Compared(comparison, records, histories)
 

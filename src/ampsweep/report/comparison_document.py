@@ -1,6 +1,7 @@
 """The comparison of runs as a document."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,16 +10,18 @@ from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
-from ampsweep.finding import as_data
+from ampsweep.finding import Finding, as_data
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
-from ampsweep.report.dashboard import Dashboard, SeriesPanels, arrange
+from ampsweep.report.dashboard import Dashboard, Panels, arrange
 from ampsweep.report.data_formats import as_json
 from ampsweep.report.document import Document, Item, Items, Prose, Section
 from ampsweep.report.extent import JSON_NAME
+from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
 from ampsweep.report.markdown import markdown
+from ampsweep.report.numerics_shown import numerics_sections
 from ampsweep.report.panels import PANELS, SECTIONS, Panel
 from ampsweep.report.rank_tables import dtype_steps_table, ranks_table, strategies_table
 from ampsweep.report.run_tables import (
@@ -55,13 +58,18 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
         _verdicts(shown),
         _section("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
         _section(
-            "Saved in one precision, resumed in another", "seams", [seam_section(one.found) for one in shown.seams]
+            "Saved in one precision, resumed in another", "seams", [seam_section(one.compared) for one in shown.seams]
         ),
         _section("Notes", "", _notes(comparison)),
         _section("What went wrong", "problems", _tables(problems_table(comparison))),
         _section("Against each other", "series", [_series(one, shown) for one in shown.series]),
         _section("Panels", "panels", _panels(shown), on_screen=False),
-        _section("Numerics", "numerics", _numerics(shown), on_screen=False),
+        _section(
+            "Numerics",
+            "numerics",
+            chain.from_iterable(map(numerics_sections, (one.data for one in shown.drawn))),
+            on_screen=False,
+        ),
         _section(
             "Runs",
             "runs",
@@ -113,8 +121,8 @@ def _verdicts(shown: Dashboard) -> Section | None:
     """The overview of several workloads, then a card for each that is drawn."""
     cards: list[Section | Prose | Table] = []
     if len(shown.workloads) > 1:
-        cards.append(_overview([one.data.workload for one in shown.workloads]))
-    cards += [_card(one.data.workload, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
+        cards.append(_overview([one.data.compared for one in shown.workloads]))
+    cards += [_card(one.data.compared, on_screen=place < _MAX_ON_SCREEN) for place, one in enumerate(shown.drawn)]
     num_left = len(shown.workloads) - len(shown.drawn)
     if num_left:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
@@ -150,32 +158,34 @@ def _answer(workload: WorkloadComparison) -> list[Prose]:
 
 
 def _findings(workload: WorkloadComparison) -> Iterator[Item]:
-    """Lines on each arm beside the table, topic by topic."""
+    """Lines on the arms beside the table, topic by topic; what is said of several arms is one line."""
     verdict = workload.verdict
-    for arm in verdict.arms:
-        for one in arm.parities:
-            yield _said(one.sentence, "parity", arm.arm)
-    for arm in verdict.arms:
-        if arm.time_to_loss is not None:
-            yield _said(arm.time_to_loss.sentence, "time to loss", arm.arm)
-    for figures in workload.arms:
-        if figures.within_run is not None:
-            yield _said(figures.within_run.sentence, "within a run", figures.arm)
-    for arm in verdict.arms:
-        if arm.waterfall is not None:
-            yield _said(arm.waterfall.sentence, "bytes", arm.arm)
-    if (predicted := workload.predicted_peaks) is not None:
-        yield _said(predicted, "predicted")
-    for found in verdict.pitfalls:
-        yield _said(found.sentence, "pitfall", ", ".join(found.arms))
     unsupported = {one.arm for one in workload.arms if list(one.statuses) == ["unsupported"]}  # a problem says why
-    for standing in verdict.recommendation.standings:
-        if standing.standing == "undecided" or (standing.refusal is not None and standing.arm not in unsupported):
-            yield _said(standing.reason, standing.standing, standing.arm)
-    for figures in workload.arms:
-        for note in figures.notes:
-            if not (isinstance(note, RunFinding) and note.consequence):  # a problem says it
-                yield _said(note.sentence, "note", figures.arm)
+    found: list[tuple[str, str, Finding | None]] = [
+        *(("parity", arm.arm, one) for arm in verdict.arms for one in arm.parities),
+        *(("time to loss", arm.arm, arm.time_to_loss) for arm in verdict.arms),
+        *(("within a run", arm.arm, arm.within_run) for arm in workload.arms),
+        *(("bytes", arm.arm, arm.waterfall) for arm in verdict.arms),
+    ]
+    said = [(label, arm, one.sentence) for label, arm, one in found if one is not None]
+    said += [("predicted", "", one) for one in [workload.predicted_peaks] if one is not None]
+    said += [("pitfall", ", ".join(one.arms), one.sentence) for one in verdict.pitfalls]
+    said += [
+        (one.standing, one.arm, one.reason)
+        for one in verdict.recommendation.standings
+        if one.standing == "undecided" or (one.refusal is not None and one.arm not in unsupported)
+    ]
+    said += [
+        ("note", arm.arm, note.sentence)
+        for arm in workload.arms
+        for note in arm.notes
+        if not (isinstance(note, RunFinding) and note.consequence)  # a problem says it
+    ]
+    arms: dict[tuple[str, str], list[str]] = {}
+    for label, arm, sentence in said:
+        arms.setdefault((label, sentence), []).append(arm)
+    for (label, sentence), of in arms.items():
+        yield _said(sentence, label, ", ".join(of) or None)
 
 
 def _in_words(workload: WorkloadComparison) -> Iterator[Prose]:
@@ -208,13 +218,15 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
 
 def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
     judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
-    said = [
-        "" if speed is None else f"{speed.ratio_parts[0]}x {judged.speed}",
-        "" if saved is None else f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'} memory",
-        "" if judged.parity == "not measured" else judged.parity,
-    ]
-    known = [one for one in said if one]
-    return Cell(", ".join(known)) if known else Cell(statuses_text(figures.statuses))
+    known = []
+    if speed is not None:
+        known.append(f"{speed.ratio_parts[0]}x {judged.speed}")
+    if saved is not None:
+        change = f"{percent(abs(saved.value))} {'less' if saved.value > 0 else 'more'}"
+        known.append(f"{change if saved.value else 'the same'} memory")
+    if judged.parity != "not measured":
+        known.append(judged.parity)
+    return Cell(", ".join(known) or statuses_text(figures.statuses))
 
 
 def _notes(comparison: Comparison) -> list[Items]:
@@ -232,7 +244,7 @@ def _items(title: str, items: Iterable[Item]) -> list[Items]:
     return [Items(found, title)] if found else []
 
 
-def _series(one: SeriesPanels, shown: Dashboard) -> Section:
+def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
     """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
     series = one.data.series
     blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
@@ -250,7 +262,7 @@ def _panels(shown: Dashboard) -> Iterator[Section]:
             for section, heading in SECTIONS.items()
             if (figures := [figure for panel, figure in one.shown if panel.section == section])
         ]
-        workload = one.data.workload
+        workload = one.data.compared
         folded = is_folded and place > 0
         yield Section(title=workload.title, blocks=(*blocks, *_absent(one.absent)), facts=workload.facts, folded=folded)
 
@@ -261,19 +273,6 @@ def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
     items = tuple(_said(reason, f"{panel.title}:") for panel, reason in panels)
     title = f"Not shown: {plural(len(panels), 'panel')} without figures"
     return [Section(title=title, blocks=(Items(items),), folded=True)]
-
-
-def _numerics(shown: Dashboard) -> Iterator[Section]:
-    """The headroom of each arm that looked at its numerics, with its heat maps."""
-    for of in shown.numerics:
-        for arm, seed, one in of.arms:
-            yield Section(
-                title=f"{of.data.workload.title}: {arm}, seed {seed}",
-                blocks=one,
-                arm=arm,
-                facts=of.data.workload.facts,
-                folded=True,
-            )
 
 
 def _method(comparison: Comparison) -> list[Items]:

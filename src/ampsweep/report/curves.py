@@ -1,5 +1,6 @@
 """Curves for a page: thinned without hiding a spike, with their points in few characters."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,8 +12,6 @@ Array = NDArray[np.float64]
 
 _DIGITS: Final = 5
 """Significant digits of a point; a figure in a table has all of its own."""
-_SMALLEST: Final = 1e-17
-"""Five digits of it end at 1e-21, and 1e22 is the largest power of ten that is a double, as all below it are."""
 _MAX_WHOLE: Final = 1e15
 
 
@@ -85,17 +84,15 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 def short_numbers(values: Array) -> list[float | int | None]:
     """Numbers for JSON: whole ones whole, others with 5 significant digits, non-finite ones as gaps."""
-    short = _rounded(values)
-    is_whole = (short == np.rint(short)) & (np.abs(short) < _MAX_WHOLE)
-    if is_whole.all():
-        whole: list[float | int | None] = short.astype(np.int64).tolist()
-        return whole
-    numbers: list[float | int | None] = short.tolist()
-    for index in np.flatnonzero(is_whole).tolist():
-        numbers[index] = int(short[index])
-    for index in np.flatnonzero(~np.isfinite(short)).tolist():
-        numbers[index] = None
-    return numbers
+    if (values == np.rint(values)).all() and (np.abs(values) < _MAX_WHOLE).all():  # steps, and in a tenth of the time
+        return [*values.astype(np.int64).tolist()]
+    return [_short(value) if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _short(value: float) -> float | int:
+    is_large = abs(value) >= 10.0 ** (_DIGITS - 1)
+    short = float(round(value)) if is_large else float(f"{value:.{_DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < _MAX_WHOLE else short
 
 
 def _stretches(values: NDArray[Any], num: int, filler: float) -> NDArray[Any]:
@@ -104,16 +101,3 @@ def _stretches(values: NDArray[Any], num: int, filler: float) -> NDArray[Any]:
     filled = np.full(-(-len(values) // length) * length, filler, dtype=values.dtype)
     filled[: len(values)] = values
     return filled.reshape(-1, length)
-
-
-def _rounded(values: Array) -> Array:
-    """Round to 5 significant digits; whole numbers, and very small ones, stay unchanged.
-
-    Whole numbers of 5 digits are divided by powers of ten that a double holds exactly: the quotient is the double
-    nearest to the short decimal, and is written as that.
-    """
-    size = np.abs(values)
-    usable = np.isfinite(values) & (size >= _SMALLEST) & (values != np.rint(values))
-    decimals = _DIGITS - 1 - np.floor(np.log10(np.where(usable, size, 1.0)))
-    power = 10.0 ** np.maximum(decimals, 0)
-    return np.where(usable, np.rint(np.where(usable, values, 0.0) * power) / power, values)

@@ -1,57 +1,51 @@
 """The dashboard: everything that a document shows of a comparison, arranged once for all renderers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Generic, TypeVar
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.swept import Series
 from ampsweep.record import RunRecord
 from ampsweep.report.extent import Extent, extent_of
 from ampsweep.report.figure import Figure, NoFigure
-from ampsweep.report.figures import (
-    ACROSS_WORKLOADS,
-    OF_SEARCH,
-    OF_WORKLOAD,
-    SeriesData,
-    Style,
-)
+from ampsweep.report.figures.bars import by_arm, chain, changes, stack
+from ampsweep.report.figures.drawing import Style
+from ampsweep.report.figures.lines import SeriesData, against, curves, effects_against
+from ampsweep.report.figures.pairs import front, pairs
 from ampsweep.report.histories import Histories
-from ampsweep.report.numerics_shown import WorkloadNumerics, numerics_of
 from ampsweep.report.palette import ArmStyle, arm_styles
-from ampsweep.report.panels import PANELS, SEARCH_PANELS, Panel
-from ampsweep.report.workload_data import ArmRuns, SeamData, SearchData, WorkloadData, compared_data
+from ampsweep.report.panels import PANELS, SEARCH_PANELS, Kind, Panel
+from ampsweep.report.workload_data import Anything, ArmRuns, SeamData, SearchData, WorkloadData, compared_data
 
-PanelShown = tuple[Panel, Figure]
+Data = TypeVar("Data")
+Draw = Callable[[Panel, Data, Style], Figure | NoFigure]
+"""Draws a kind of panel; the tables below are the one place that knows the kinds."""
 
-
-@dataclass(frozen=True)
-class WorkloadPanels:
-    """One workload: the panels that have something to show, and the reasons why the others have not.
-
-    None of either for a workload that is not drawn (see `Extent`).
-    """
-
-    data: WorkloadData
-    shown: tuple[PanelShown, ...]
-    absent: tuple[tuple[Panel, str], ...]
-
-
-@dataclass(frozen=True)
-class SearchPanels:
-    """One search for the largest batches, and its panels."""
-
-    data: SearchData
-    shown: tuple[PanelShown, ...]
+OF_WORKLOAD: Final[dict[Kind, Draw[WorkloadData]]] = {
+    "front": front,
+    "curves": curves,
+    "by_arm": by_arm,
+    "chain": chain,
+    "stack": stack,
+    "changes": changes,
+    "pairs": pairs,
+}
+"""Kinds that show one workload."""
+OF_SEARCH: Final[dict[Kind, Draw[SearchData]]] = {"by_arm": by_arm, "stack": stack}
+"""Kinds that show one search for the largest batches."""
+OF_SERIES: Final[dict[Kind, Draw[SeriesData]]] = {"against": against, "effects_against": effects_against}
+"""Kinds that show workloads beside each other."""
 
 
 @dataclass(frozen=True)
-class SeriesPanels:
-    """One series of sizes: the panels that have something to show over it, and the reasons why the others have not."""
+class Panels(Generic[Data]):
+    """Data with the panels that have something of it to show, and the reasons why the others have not."""
 
-    data: SeriesData
-    shown: tuple[PanelShown, ...]
-    absent: tuple[tuple[Panel, str], ...]
+    data: Data
+    shown: tuple[tuple[Panel, Figure], ...] = ()
+    absent: tuple[tuple[Panel, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,13 +54,12 @@ class Dashboard:
 
     comparison: Comparison
     """With run directories as seen from the document."""
-    workloads: tuple[WorkloadPanels, ...]
-    searches: tuple[SearchPanels, ...]
+    workloads: tuple[Panels[WorkloadData], ...]
+    """Without panels where they are not drawn (see `Extent`)."""
+    searches: tuple[Panels[SearchData], ...]
     seams: tuple[SeamData, ...]
-    series: tuple[SeriesPanels, ...]
+    series: tuple[Panels[SeriesData], ...]
     """Panels over several workloads, for each series of sizes."""
-    numerics: tuple[WorkloadNumerics, ...]
-    """The workloads with runs that looked at their numerics, of those that are drawn."""
     styles: dict[str, ArmStyle]
     extent: Extent
 
@@ -76,12 +69,12 @@ class Dashboard:
         return sorted({run.seed for data in self.compared for run in data.runs})
 
     @property
-    def drawn(self) -> tuple[WorkloadPanels, ...]:
+    def drawn(self) -> tuple[Panels[WorkloadData], ...]:
         """The workloads that have panels: the first of very many."""
         return self.workloads[: self.extent.num_workloads]
 
     @property
-    def compared(self) -> list[ArmRuns]:
+    def compared(self) -> list[ArmRuns[Anything]]:
         """All workloads, searches and seams that were compared, with their runs."""
         return [*(one.data for one in self.workloads), *(one.data for one in self.searches), *self.seams]
 
@@ -109,52 +102,32 @@ def arrange(
     """
     keys = curve_keys(panels)
     found, searches, seams = compared_data(comparison, records, histories, directory)
-    styles = arm_styles(arm for data in [*found, *searches, *seams] for arm in data.names)
+    compared: list[ArmRuns[Anything]] = [*found, *searches, *seams]
+    styles = arm_styles(arm for data in compared for arm in data.names)
     extent = extent_of(found, len(keys))
     style = Style(styles, extent)
-    named = comparison if directory is None else comparison.relative_to(directory)
     return Dashboard(
-        comparison=named,
+        comparison=comparison if directory is None else comparison.relative_to(directory),
         workloads=(
-            *(_of_workload(data, panels, style) for data in found[: extent.num_workloads]),
-            *(WorkloadPanels(data, (), ()) for data in found[len(found[: extent.num_workloads]) :]),
+            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in found[: extent.num_workloads]),
+            *(Panels(data) for data in found[len(found[: extent.num_workloads]) :]),
         ),
-        searches=tuple(_of_search(data, style) for data in searches),
+        searches=tuple(_drawn(data, SEARCH_PANELS, style, OF_SEARCH) for data in searches),
         seams=tuple(seams),
         series=tuple(
-            _of_series(SeriesData(one, tuple(found[place] for place in one.workloads)), panels, style)
+            _drawn(data, _over(data.series, _asked(panels, data.data)), style, OF_SERIES)
             for one in comparison.series
+            for data in [SeriesData(one, tuple(found[place] for place in one.workloads))]
         ),
-        numerics=numerics_of(found[: extent.num_workloads]),
         styles=styles,
         extent=extent,
     )
 
 
-def _of_workload(data: WorkloadData, panels: Sequence[Panel], style: Style) -> WorkloadPanels:
-    shown: list[PanelShown] = []
-    absent: list[tuple[Panel, str]] = []
-    for panel in _asked(panels, [data]):
-        if panel.kind in OF_WORKLOAD:
-            result = OF_WORKLOAD[panel.kind](panel, data, style)
-            if isinstance(result, NoFigure):
-                absent.append((panel, result.reason))
-            else:
-                shown.append((panel, result))
-    return WorkloadPanels(data, tuple(shown), tuple(absent))
-
-
-def _of_search(data: SearchData, style: Style) -> SearchPanels:
-    results = [(panel, OF_SEARCH[panel.kind](panel, data, style)) for panel in SEARCH_PANELS]
-    return SearchPanels(data, tuple((panel, result) for panel, result in results if isinstance(result, Figure)))
-
-
-def _of_series(data: SeriesData, panels: Sequence[Panel], style: Style) -> SeriesPanels:
-    results = [
-        (panel, ACROSS_WORKLOADS[panel.kind](panel, data, style))
-        for panel in _over(data.series, _asked(panels, data.data))
-    ]
-    return SeriesPanels(
+def _drawn(data: Data, panels: Iterable[Panel], style: Style, kinds: Mapping[Kind, Draw[Data]]) -> Panels[Data]:
+    """The panels of these kinds."""
+    results = [(panel, kinds[panel.kind](panel, data, style)) for panel in panels if panel.kind in kinds]
+    return Panels(
         data,
         tuple((panel, result) for panel, result in results if isinstance(result, Figure)),
         tuple((panel, result.reason) for panel, result in results if isinstance(result, NoFigure)),
@@ -168,8 +141,12 @@ def _asked(panels: Sequence[Panel], of: Sequence[WorkloadData]) -> list[Panel]:
 
 
 def _over(series: Series, panels: Sequence[Panel]) -> list[Panel]:
-    """The panels over a series: of sizes, or with other titles of words beside each other."""
-    across = [panel for panel in panels if panel.kind in ACROSS_WORKLOADS]
+    """The panels over a series: of sizes, by the name of what was swept, or of words beside each other."""
     if not series.in_words:
-        return [panel for panel in across if panel.over_sizes]
-    return [replace(one, title=one.beside[0], question=one.beside[1]) for one in across if one.beside is not None]
+        over_sizes = [panel for panel in panels if panel.over == "sizes"]
+        return [replace(one, title=one.title.replace("against size", f"against {series.name}")) for one in over_sizes]
+    return [
+        one if one.beside is None else replace(one, title=one.beside[0], question=one.beside[1])
+        for one in panels
+        if one.over == "words" or one.beside is not None
+    ]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ampsweep.report.figure import Figure
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.tables import Cell, Column, Scalar, Table, Tone
+from ampsweep.text import as_sentence
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Items:
 
     items: tuple[Item, ...]
     title: str = ""
+
+
+def sentences(clauses: Iterable[str]) -> Items:
+    """A list of clauses as sentences."""
+    return Items(tuple(Item(as_sentence(clause)) for clause in clauses))
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,14 @@ class Document:
     """The main figures by flat names, for a W&B run."""
     data: Any = None
     """The data behind the document, for JSON."""
+
+
+def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks, and all within them."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Section):
+            yield from blocks_of(block.blocks)
 
 
 def tables(document: Document) -> list[Table]:

@@ -1,7 +1,7 @@
 """The extent of a document on a large comparison: what it leaves out is counted there, and is in `comparison.json`."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeVar
@@ -25,8 +25,6 @@ _MIN_DOTS: Final = 8
 """Dots of all arms in one panel of a page that does not have all seeds; the most and the least of one arm."""
 _MAX_ARMS: Final = 300
 """Arms of the workloads that are drawn, all workloads together."""
-MAX_WORKLOADS: Final = 500
-"""Workloads with a row in an overview."""
 MAX_ROWS: Final = 2_000
 """Rows of a table of runs."""
 
@@ -45,10 +43,6 @@ class Extent:
     """Most dots of an arm, beside those of `seeds`; None: one for every run."""
     num_workloads: int | None = None
     """The number of workloads, from the first, that have panels; None: all."""
-
-    def alone(self, by_seed: Mapping[int, Item]) -> dict[int, Item]:
-        """The items of the seeds that can be chosen."""
-        return {seed: item for seed, item in by_seed.items() if self.has(seed)}
 
     def has(self, seed: int) -> bool:
         """True if the seed can be chosen."""
@@ -89,24 +83,12 @@ def _points(num_curves: int) -> int:
 
 
 def first_rows(items: Sequence[Item], group: Callable[[Item], Hashable], room: int = MAX_ROWS) -> list[Item]:
-    """The items that a table with room for `room` rows shows: equally many of each group, the first ones, or all.
-
-    What a small group leaves of its share falls to larger ones.
-    """
-    if len(items) <= room:
-        return [*items]
-    sizes = sorted(Counter(map(group, items)).values())
-    left, share = room, 0
-    for place, size in enumerate(sizes):
-        share = left // (len(sizes) - place)
-        if size > share:
-            break
-        left -= size
-    taken: Counter[Hashable] = Counter()
-    kept = []
+    """The items that a table with room for `room` rows shows: the first ones of each group, equally many, or all."""
+    seen: Counter[Hashable] = Counter()
+    places_in_group = []
     for item in items:
         key = group(item)
-        taken[key] += 1
-        if taken[key] <= max(share, 1):
-            kept.append(item)
-    return kept[:room]
+        places_in_group.append(seen[key])
+        seen[key] += 1
+    first = sorted(range(len(items)), key=places_in_group.__getitem__)[:room]
+    return [items[place] for place in sorted(first)]

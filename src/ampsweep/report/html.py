@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,19 +12,20 @@ from plotly.offline import get_plotlyjs
 
 from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
+from ampsweep.report.filters import Filters
 from ampsweep.report.markup import Markup, join, json_in_script, name, tag
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.plotly import plotly
-from ampsweep.report.tables import Cell, Column, Row, Scalar, Table, Tone
+from ampsweep.report.tables import Cell, Column, Table, Tone
 
 _SIGNS: Final[dict[Tone, str]] = {"good": "▲", "bad": "▼", "even": "=", "open": "?"}
-_FACTS: Final = {"model": "Model", "model_size": "Size", "batch_size": "Batch", "seq_len": "Sequence", "data": "Data"}
-"""Labels of filters, the first ones first."""
+_LONG: Final = 32
+"""Characters of a text that has room in its column."""
 
 
 def html(document: Document) -> str:
     """The page: a line with links and filters, then the sections, their figures drawn by Plotly when they are seen."""
-    page = _Page(document, _filter_keys([dict(facts) for facts in _facts(document.sections)]))
+    page = _Page(document, Filters.of(document))
     sections = [page.section(one, 2) for one in document.sections]
     first = next((one.key for one in document.sections if one.key), None)
     scripts = [Markup(get_plotlyjs())] if page.figures else []
@@ -52,8 +52,7 @@ class _Page:
     """A document on its way to HTML: collects the figures, which the page's script knows by number."""
 
     document: Document
-    keys: Sequence[str]
-    """The facts that a reader filters by."""
+    filters: Filters
     figures: list[str] = field(default_factory=list)
     """As JSON."""
 
@@ -69,7 +68,7 @@ class _Page:
                 tag("button", "Theme", type="button", id="theme"),
                 class_="title",
             ),
-            self._filters(),
+            self._form(),
             tag("noscript", tag("p", "The pictures and filters need JavaScript; all figures are in the tables.")),
         )
 
@@ -78,7 +77,7 @@ class _Page:
         title = join(self._arm(one.title), " ", badge) if badge is not None else self._arm(one.title)
         heading = tag(f"h{min(level, 6)}", title) if one.title else None
         content = list(self._blocks(one.blocks, level + bool(one.title)))
-        about = {"id": one.key or None, "data_arm": one.arm, "data_facts": self._facts_of(one.facts)}
+        about = {"id": one.key or None, "data_arm": one.arm, "data_facts": self.filters.read_by_script(one.facts)}
         if one.folded:
             return tag("details", tag("summary", heading or "Details"), *content, class_=f"part {one.kind}", **about)
         kind = "article" if one.kind == "card" else "section"
@@ -120,17 +119,14 @@ class _Page:
 
     def _table(self, table: Table) -> Markup:
         columns = table.columns
-        head = [tag("th", one.title, scope="col", class_=_class(one)) for one in columns]
+        head = [tag("th", one.title, scope="col", class_="number" if one.numeric else None) for one in columns]
         body = [
             tag(
                 "tr",
-                *(
-                    self._cell(cell, of, row, is_first=not place)
-                    for place, (cell, of) in enumerate(zip(row.cells, columns, strict=True))
-                ),
+                *(self._cell(cell, of, is_first=of is columns[0]) for cell, of in zip(row.cells, columns, strict=True)),
                 data_arm=row.arm,
                 data_seed=None if row.seed is None else str(row.seed),
-                data_facts=self._facts_of(row.facts),
+                data_facts=self.filters.read_by_script(row.facts),
             )
             for row in table.rows
         ]
@@ -144,7 +140,7 @@ class _Page:
         box = tag("div", drawn, class_=f"scroll of-{table.key}", role="region", aria_label=label, tabindex="0")
         return join(box, tag("p", table.more, class_="note") if table.more else None)
 
-    def _cell(self, cell: Cell, column: Column, row: Row, *, is_first: bool) -> Markup:
+    def _cell(self, cell: Cell, column: Column, *, is_first: bool) -> Markup:
         if cell.tone is not None:
             shown = _word(cell.text, cell.tone)
         elif cell.link is not None:
@@ -152,9 +148,8 @@ class _Page:
         else:
             shown = tag("span", cell.text) if column.numeric else self._arm(cell.text)
         content = join(shown, *(tag("small", part) for part in cell.detail.split("; ") if part))
-        if is_first:
-            return tag("th", content, scope="row", class_=_class(column))
-        return tag("td", content, class_=_class(column))
+        kind = "number" if column.numeric else "long" if len(cell.text) > _LONG else None
+        return tag("th", content, scope="row", class_=kind) if is_first else tag("td", content, class_=kind)
 
     def _figure(self, figure: Figure) -> Markup:
         drawn = plotly(figure)
@@ -187,26 +182,14 @@ class _Page:
             aria_labelledby=f"{identifier}-title",
         )
 
-    def _filters(self) -> Markup | None:
+    def _form(self) -> Markup | None:
         """The controls; one with a single choice is left out."""
-        facts = list(_facts(self.document.sections))
-        selects = [
-            _select(key, _FACTS.get(key, key), {_text(one[key]) for one in facts if key in one}) for key in self.keys
-        ]
-        selects.append(_select("seed", "Seed", {str(seed) for seed in self.document.seeds}))
+        selects = [_select(key, label, values) for key, label, values in self.filters.choices if len(values) > 1]
         arms = [
-            tag(
-                "button",
-                _swatch(style),
-                tag("bdi", arm),
-                type="button",
-                class_="arm",
-                data_arm=arm,
-                aria_pressed="true",
-            )
+            tag("button", _swatch(style), name(arm), type="button", class_="arm", data_arm=arm, aria_pressed="true")
             for arm, style in self._arms.items()
         ]
-        if len(arms) < 2 and not any(selects):
+        if len(arms) < 2 and not selects:
             return None
         return tag(
             "form",
@@ -224,59 +207,14 @@ class _Page:
         style = self._arms.get(text)
         return name(text) if style is None else tag("span", _swatch(style), name(text), class_="arm-name")
 
-    def _facts_of(self, facts: Mapping[str, Scalar]) -> str | None:
-        """The facts as the page's script reads them to decide whether an element is shown."""
-        known = {key: _text(facts[key]) for key in self.keys if key in facts}
-        return json.dumps(known) if known else None
-
     @property
     def _arms(self) -> Mapping[str, ArmStyle]:
         return self.document.arms
 
 
-def _facts(blocks: Iterable[Block]) -> Iterator[Mapping[str, Scalar]]:
-    for block in blocks:
-        if isinstance(block, Section):
-            if block.facts:
-                yield block.facts
-            yield from _facts(block.blocks)
-
-
-def _filter_keys(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """The facts to filter by: those that vary, without any that only repeats an earlier one."""
-    keys = list(dict.fromkeys(key for one in facts for key in one))
-    order = list(_FACTS)
-    keys.sort(key=lambda key: order.index(key) if key in order else len(order))
-    chosen: dict[tuple[int | None, ...], str] = {}
-    for key in keys:
-        numbers: dict[str, int] = {}
-        partition = tuple(
-            numbers.setdefault(_text(one[key]), place) if key in one else None for place, one in enumerate(facts)
-        )
-        if len(numbers) > 1:
-            chosen.setdefault(partition, key)
-    return list(chosen.values())
-
-
-def _select(key: str, label: str, values: set[str]) -> Markup | None:
-    if len(values) < 2:
-        return None
-    options = [
-        tag("option", "all", value=""),
-        *(tag("option", one, value=one) for one in sorted(values, key=_numeric_first)),
-    ]
+def _select(key: str, label: str, values: Sequence[str]) -> Markup:
+    options = [tag("option", "all", value=""), *(tag("option", one, value=one) for one in values)]
     return tag("label", tag("span", label), tag("select", *options, name=key, autocomplete="off"))
-
-
-def _numeric_first(value: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(value), value
-    except ValueError:
-        return 1, 0.0, value
-
-
-def _text(value: Scalar) -> str:
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _word(text: str, tone: Tone) -> Markup:
@@ -285,10 +223,6 @@ def _word(text: str, tone: Tone) -> Markup:
 
 def _swatch(style: ArmStyle) -> Markup:
     return tag("span", class_="swatch", style=f"--arm:{style.colour}", aria_hidden="true")
-
-
-def _class(column: Column) -> str | None:
-    return "number" if column.numeric else None
 
 
 def _head(title: str, scripts: Sequence[str]) -> Markup:

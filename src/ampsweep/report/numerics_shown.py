@@ -1,16 +1,17 @@
 """The numerics of runs as documents show them: the headroom in words, heat maps, and where values were not finite."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from ampsweep.analysis.headroom import Headroom, headroom_of
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
-from ampsweep.report.document import Block, Item, Items, Prose
+from ampsweep.report.cells import value_cell
+from ampsweep.report.document import Block, Item, Items, Prose, Section
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
-from ampsweep.report.tables import Table, text_table
+from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence
 
@@ -29,23 +30,26 @@ MAP_NOTE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class WorkloadNumerics:
-    """The numerics of a workload's arms: of the first run of each that looked at them."""
+def numerics_sections(workload: WorkloadData) -> Iterator[Section]:
+    """The numerics of each arm: those of its first run that looked at them."""
+    for arm in workload.names:
+        runs = sorted(workload.runs_of(arm), key=lambda run: run.seed)
+        run = next((run for run in runs if (run.directory / NUMERICS_NAME).is_file()), None)
+        if run is not None:
+            yield Section(
+                title=f"{workload.compared.title}: {arm}, seed {run.seed}",
+                blocks=_read(run.directory),
+                arm=arm,
+                facts=workload.compared.facts,
+                folded=True,
+            )
 
-    data: WorkloadData
-    arms: tuple[tuple[str, int, tuple[Block, ...]], ...]
-    """Arm, seed, and what is shown."""
 
-
-def numerics_of(workloads: Sequence[WorkloadData]) -> tuple[WorkloadNumerics, ...]:
-    """Read the numerics of the workloads' runs; those without any are left out."""
-    found = []
-    for data in workloads:
-        arms = tuple(shown for arm in data.names if (shown := _first(data, arm)) is not None)
-        if arms:
-            found.append(WorkloadNumerics(data, arms))
-    return tuple(found)
+def _read(directory: Path) -> tuple[Block, ...]:
+    try:
+        return numerics_blocks(RunNumerics.read(directory))
+    except RecordError as error:
+        return (Prose(as_sentence(str(error)), "note"),)
 
 
 def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
@@ -75,25 +79,20 @@ def headroom_lines(found: Mapping[str, Headroom], faults: Mapping[str, int] = _N
     return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
 
 
-def _first(data: WorkloadData, arm: str) -> tuple[str, int, tuple[Block, ...]] | None:
-    for run in sorted(data.runs_of(arm), key=lambda run: run.seed):
-        if (run.directory / NUMERICS_NAME).is_file():
-            try:
-                return arm, run.seed, numerics_blocks(RunNumerics.read(run.directory))
-            except RecordError as error:
-                return arm, run.seed, (Prose(as_sentence(str(error)), "note"),)
-    return None
-
-
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
     """The parameters whose gradients were not finite on skipped steps, in backward order."""
     if numerics.nonfinite_gradients:
-        yield text_table(
-            "nonfinite_gradients",
-            ("parameter", "skipped steps with inf or NaN in its gradient", "the first in backward"),
-            [
-                (name, str(count), str(numerics.first_nonfinite.get(name, 0)))
-                for name, count in numerics.nonfinite_gradients.items()
-            ],
+        rows = (
+            Row((Cell(name), value_cell(count, str), value_cell(numerics.first_nonfinite.get(name, 0), str)))
+            for name, count in numerics.nonfinite_gradients.items()
+        )
+        yield Table(
+            key="nonfinite_gradients",
             title="Parameters with inf or NaN in their gradients, in backward order",
+            columns=(
+                Column("parameter"),
+                Column("skipped steps with inf or NaN in its gradient", numeric=True),
+                Column("the first in backward", numeric=True),
+            ),
+            rows=tuple(rows),
         )

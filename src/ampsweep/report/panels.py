@@ -63,10 +63,9 @@ class Panel:
     of_ranks: bool = False
     """It is only asked for where a run had several ranks."""
     beside: tuple[str, str] | None = None
-    """Title and question where it is over words, such as strategies, beside each other; without them it is over sizes
-    only."""
-    over_sizes: bool = True
-    """False if it is over words only."""
+    """Title and question where it is over words, such as strategies, beside each other."""
+    over: Literal["sizes", "words"] = "sizes"
+    """For the kinds `against` and `effects_against`; over words too, if it has other titles for them."""
     note: str = ""
     """A hint for reading the panel, if it needs one."""
 
@@ -235,8 +234,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         section="speed",
         kind="against",
         metrics=("perf/step_ms",),
-        over_sizes=False,
-        beside=("Step time side by side", "How long is a step of the slowest rank?"),
+        over="words",
     ),
     _by_arm(
         "mfu",
@@ -291,16 +289,10 @@ PANELS: Final[tuple[Panel, ...]] = (
         kind="against",
         metrics=("val/loss",),
         from_zero=False,
-        over_sizes=False,
-        beside=("Final validation loss side by side", "Do they learn the same?"),
+        over="words",
     ),
     _by_arm(
-        "val-accuracy",
-        "Validation accuracy",
-        "Does it classify as well?",
-        "learning",
-        "val/accuracy",
-        from_zero=False,
+        "val-accuracy", "Validation accuracy", "Does it classify as well?", "learning", "val/accuracy", from_zero=False
     ),
     _by_arm(
         "autocast-penalty",

@@ -10,7 +10,7 @@ from ampsweep.analysis.rank_table import RankRow, RankTable
 from ampsweep.analysis.swept import Series, value_text
 from ampsweep.memory_categories import MEMORY_CATEGORIES
 from ampsweep.report.cells import estimate_cell, value_cell
-from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, table_of
 from ampsweep.text import loss, milliseconds, num_bytes
 
 _MAX_RANKS: Final = 16
@@ -112,26 +112,27 @@ def _own(arm: ArmComparison) -> Iterator[Cell]:
     yield value_cell(None if arm.val_loss is None else arm.val_loss.mean, loss)
 
 
+_DTYPE_STEPS: Final[Columns[DtypeStep]] = (
+    (Column("from"), lambda one: Cell(one.before)),
+    (Column("to"), lambda one: Cell(one.after)),
+    (Column("changes"), lambda one: Cell(one.changes)),
+    (Column("speed", "speedup", numeric=True, optional=True), lambda one: estimate_cell(one.speedup, "ratio")),
+    (Column("to the loss", "gain", numeric=True, optional=True), lambda one: estimate_cell(one.gain, "ratio")),
+    (
+        Column("memory saved", "memory_saved_bytes", numeric=True, optional=True),
+        lambda one: estimate_cell(one.memory_saved_bytes, "bytes"),
+    ),
+    (
+        Column("of the peak", "memory_saved_pct", numeric=True, optional=True),
+        lambda one: estimate_cell(one.memory_saved_pct, "percent"),
+    ),
+    (
+        Column("loss gap", "loss_gap", numeric=True, optional=True),
+        lambda one: estimate_cell(one.loss_gap, "difference"),
+    ),
+)
+
+
 def dtype_steps_table(steps: Sequence[DtypeStep]) -> Table:
     """The steps away from float32: what changes from one arm to the next, and what that buys."""
-    rows = [
-        Row(
-            (
-                *(Cell(one.before), Cell(one.after), Cell(one.changes)),
-                *(estimate_cell(of, "ratio") for of in (one.speedup, one.gain)),
-                estimate_cell(one.memory_saved_bytes, "bytes"),
-                estimate_cell(one.memory_saved_pct, "percent"),
-                estimate_cell(one.loss_gap, "difference"),
-            ),
-            arm=one.after,
-        )
-        for one in steps
-    ]
-    columns = (
-        *(Column("from"), Column("to"), Column("changes"), Column("speed", "speedup", numeric=True, optional=True)),
-        Column("to the loss", "gain", numeric=True, optional=True),
-        Column("memory saved", "memory_saved_bytes", numeric=True, optional=True),
-        Column("of the peak", "memory_saved_pct", numeric=True, optional=True),
-        Column("loss gap", "loss_gap", numeric=True, optional=True),
-    )
-    return Table(key="dtype_steps", columns=columns, rows=tuple(rows))
+    return table_of("dtype_steps", _DTYPE_STEPS, steps, lambda one: one.after)

@@ -1,19 +1,19 @@
 """The runs behind a comparison as tables: what went wrong, what tells them apart, where they are, on what they ran."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from ampsweep.analysis.comparison import Comparison, Problem
 from ampsweep.analysis.recorded import compiled, compiled_remarks
-from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.analysis.runs import Run, Scalar, leaves
+from ampsweep.metrics import METRICS
+from ampsweep.report.cells import quantity
 from ampsweep.report.dashboard import Dashboard
 from ampsweep.report.extent import JSON_NAME, first_rows
-from ampsweep.report.tables import ABSENT, Cell, Column, Row, Table, text_table
-from ampsweep.report.units import quantity
+from ampsweep.report.tables import ABSENT, Cell, Column, Row, Table, scalar_text, text_table
 from ampsweep.text import listed, plural
 
 _MAX_PROBLEMS: Final = 500
@@ -22,7 +22,6 @@ _FIGURES: Final = (
     Column("peak memory", "memory/peak_allocated_gib", numeric=True),
     Column("val loss", "val/loss", numeric=True),
 )
-_UNITS: Final = {"perf/step_ms": "ms", "memory/peak_allocated_gib": "GiB"}
 
 
 def problems_table(comparison: Comparison) -> Table:
@@ -91,7 +90,7 @@ def _figure(run: Run, key: str) -> Cell:
     value = run.figure(key)
     if value is None:
         return Cell()
-    return Cell(f"{value:.4f}" if key == "val/loss" else quantity(value, _UNITS[key]), value)
+    return Cell(f"{value:.4f}" if key == "val/loss" else quantity(value, METRICS[key].unit), value)
 
 
 def _directory(path: str) -> Cell:
@@ -111,36 +110,30 @@ def arm_settings_table(shown: Dashboard) -> Table:
     runs = _all_runs(shown)
     for run in runs:
         first.setdefault(run.arm, run)
-    precision = {arm: flat(run.record.config.get("precision", {})) for arm, run in first.items()}
+    precision = {arm: dict(leaves(run.record.config.get("precision", {}))) for arm, run in first.items()}
     varied = [key for key in _varied(list(precision.values())) if key != "mode"]
     headers = ["arm", *varied, "matrix arithmetic of the traced step"]
-    rows = [[arm, *(_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
-    return text_table("settings", headers, rows, numeric=[False] * len(headers), title="What the arms are")
+    rows = [[arm, *(scalar_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
+    return text_table("settings", headers, rows, title="What the arms are")
 
 
 def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
     """Facts about machine and software: those that differ, with the runs of each value, and those of all runs."""
-    environments = [(run, flat(run.record.environment)) for run in _all_runs(shown) if run.record.environment]
+    environments = [(run, dict(leaves(run.record.environment))) for run in _all_runs(shown) if run.record.environment]
     varied = set(_varied([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
-    common = [(key, _text(environments[0][1].get(key))) for key in keys if key not in varied]
+    common = [(key, scalar_text(environments[0][1].get(key))) for key in keys if key not in varied]
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for run, facts in environments:
         for key in varied:
-            owners[key, _text(facts.get(key))].append(run.arm)
+            owners[key, scalar_text(facts.get(key))].append(run.arm)
     differing = [
         (key, value, f"{plural(len(arms), 'run')}: {', '.join(dict.fromkeys(arms))}")
         for (key, value), arms in sorted(owners.items())
     ]
     return (
-        text_table(
-            "environment_differing",
-            ("fact", "value", "runs"),
-            differing,
-            numeric=[False] * 3,
-            title="What differs between runs",
-        ),
-        text_table("environment", ("fact", "value"), common, numeric=[False] * 2, title="The same for all runs"),
+        text_table("environment_differing", ("fact", "value", "runs"), differing, title="What differs between runs"),
+        text_table("environment", ("fact", "value"), common, title="The same for all runs"),
     )
 
 
@@ -155,21 +148,7 @@ def dtypes_table(comparison: Comparison) -> Table:
     kinds = list(dict.fromkeys(kind for *_, dtypes in known for kind in dtypes))
     rows = [(*named, *(dtypes.get(kind, ABSENT) for kind in kinds)) for *named, dtypes in known]
     headers = ("arm", "parallel", "cast by", *(kind.replace("_", " ") for kind in kinds))
-    return text_table(
-        "dtypes", headers, dict.fromkeys(rows), numeric=[False] * len(headers), title="The dtypes of a step"
-    )
-
-
-def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """The leaves of nested mappings by dotted key; lists as JSON."""
-    leaves: dict[str, Scalar] = {}
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            leaves |= flat(value, f"{prefix}{key}.")
-        else:
-            is_scalar = value is None or isinstance(value, str | int | float | bool)
-            leaves[f"{prefix}{key}"] = value if is_scalar else json.dumps(value, default=str)
-    return leaves
+    return text_table("dtypes", headers, dict.fromkeys(rows), title="The dtypes of a step")
 
 
 def _all_runs(shown: Dashboard) -> list[Run]:
@@ -180,12 +159,12 @@ def _differences(runs: Sequence[Run]) -> list[str]:
     """For each run the settings in which the runs differ, arm and seed apart: `data.batch_size=16 optimizer.lr=0.1`."""
     settings = [run.settings for run in runs]
     varied = _varied(settings)
-    return [" ".join(f"{key}={_text(one[key])}" for key in varied if key in one) for one in settings]
+    return [" ".join(f"{key}={scalar_text(one[key])}" for key in varied if key in one) for one in settings]
 
 
 def _varied(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
     keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({_text(one.get(key)) for one in settings}) > 1]
+    return [key for key in keys if len({scalar_text(one.get(key)) for one in settings}) > 1]
 
 
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:
@@ -196,7 +175,3 @@ def _arithmetic(runs: Iterable[Run], arm: str) -> str:
             total = sum(flops.values())
             return ", ".join(f"{dtype} {100 * count / total:.1f}%" for dtype, count in flops.items() if count)
     return ABSENT
-
-
-def _text(value: Scalar) -> str:
-    return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,10 +1,12 @@
 """Trainings that change their precision in the middle, as a section of a comparison."""
 
+from typing import Final
+
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.seam_comparison import Seam, SeamComparison
-from ampsweep.report.cells import spread_cell
-from ampsweep.report.document import Item, Items, Prose, Section
-from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.cells import spread_cell, value_cell
+from ampsweep.report.document import Prose, Section, sentences
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, table_of
 from ampsweep.text import as_sentence, signed
 
 
@@ -17,8 +19,12 @@ def seam_section(found: SeamComparison) -> Section:
             Prose(found.sentence, "headline"),
             _matrix(found),
             Prose(as_sentence(found.explanation), "note"),
-            Items(tuple(Item(as_sentence(line)) for line in found.lines)),
-            Section(title="All figures", blocks=(_figures(found),), folded=True),
+            sentences(found.lines),
+            Section(
+                title="All figures",
+                blocks=(table_of("seams", _FIGURES, found.seams, lambda one: one.resumed_in),),
+                folded=True,
+            ),
         ),
         facts=found.facts,
     )
@@ -51,32 +57,21 @@ def _jump(one: Seam | None, usual_n: int) -> Cell:
     return spread_cell(one.loss_jump, _signed, "" if one.loss_jump.n == usual_n else f"n={one.loss_jump.n}")
 
 
-def _figures(found: SeamComparison) -> Table:
-    rows = [
-        Row(
-            (
-                *(Cell(one.saved_in), Cell(one.resumed_in)),
-                *(spread_cell(value, _signed) for value in (one.loss_jump, one.val_loss_jump, one.final_gap)),
-                Cell(one.closed_text),
-                Cell() if one.skipped_steps is None else Cell(str(one.skipped_steps), one.skipped_steps),
-                Cell(str(one.num_runs), one.num_runs),
-                Cell(statuses_text(one.statuses)),
-            ),
-            arm=one.resumed_in,
-        )
-        for one in found.seams
-    ]
-    columns = (
-        *(Column("saved in"), Column("resumed in"), Column("jump of the training loss", "loss_jump", numeric=True)),
-        *(
-            Column("of the val loss", "val_loss_jump", numeric=True),
-            Column("gap at the end", "final_gap", numeric=True),
-        ),
-        *(Column("then"), Column("skipped steps", "skipped_steps", numeric=True), Column("runs", numeric=True)),
-        Column("status"),
-    )
-    return Table(key="seams", columns=columns, rows=tuple(rows))
-
-
 def _signed(value: float) -> str:
     return signed(value, 2)
+
+
+_FIGURES: Final[Columns[Seam]] = (
+    (Column("saved in"), lambda one: Cell(one.saved_in)),
+    (Column("resumed in"), lambda one: Cell(one.resumed_in)),
+    (
+        Column("jump of the training loss", "loss_jump", numeric=True),
+        lambda one: spread_cell(one.loss_jump, _signed),
+    ),
+    (Column("of the val loss", "val_loss_jump", numeric=True), lambda one: spread_cell(one.val_loss_jump, _signed)),
+    (Column("gap at the end", "final_gap", numeric=True), lambda one: spread_cell(one.final_gap, _signed)),
+    (Column("then"), lambda one: Cell(one.closed_text)),
+    (Column("skipped steps", "skipped_steps", numeric=True), lambda one: value_cell(one.skipped_steps, str)),
+    (Column("runs", numeric=True), lambda one: value_cell(one.num_runs, str)),
+    (Column("status"), lambda one: Cell(statuses_text(one.statuses))),
+)

@@ -1,28 +1,27 @@
 """A search for the largest batch that trains, as a section of a comparison."""
 
-from collections.abc import Callable
 from typing import Final
 
 from ampsweep.analysis.run_findings import statuses_text
 from ampsweep.analysis.search_comparison import ArmSearch, SearchComparison
 from ampsweep.report.cells import estimate_cell, value_cell
-from ampsweep.report.dashboard import SearchPanels
-from ampsweep.report.document import Item, Items, Prose, Section
-from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.text import as_sentence, num_bytes, number, percent, predicted_bytes, ratio
+from ampsweep.report.dashboard import Panels
+from ampsweep.report.document import Prose, Section, sentences
+from ampsweep.report.tables import Cell, Column, Columns, Row, Table, table_of
+from ampsweep.report.workload_data import SearchData
+from ampsweep.text import num_bytes, number, percent, predicted_bytes, ratio
 
 
-def search_section(one: SearchPanels) -> Section:
+def search_section(one: Panels[SearchData]) -> Section:
     """The answer of every arm, why it takes no larger batch, the panels, and every batch that was tried."""
-    found = one.data.found
-    lines = tuple(Item(as_sentence(line)) for line in found.lines)
+    found = one.data.compared
     return Section(
         title=found.heading,
         kind="card",
         blocks=(
             Prose(found.sentence, "headline"),
             largest_batches_table(found),
-            Items(lines),
+            sentences(found.lines),
             *(figure for _, figure in one.shown),
             Section(title="Batches tried", blocks=(_probes(found.arms),), folded=True),
         ),
@@ -32,8 +31,7 @@ def search_section(one: SearchPanels) -> Section:
 
 def largest_batches_table(found: SearchComparison) -> Table:
     """The answer of every arm."""
-    rows = tuple(Row(tuple(cell(arm) for _, cell in _COLUMNS), arm=arm.arm) for arm in found.arms)
-    return Table(key="largest_batches", columns=tuple(column for column, _ in _COLUMNS), rows=rows)
+    return table_of("largest_batches", _COLUMNS, found.arms, lambda arm: arm.arm)
 
 
 def _probes(arms: tuple[ArmSearch, ...]) -> Table:
@@ -67,7 +65,7 @@ def _largest(arm: ArmSearch) -> Cell:
     return value_cell(arm.batch_size, lambda size: _batch(size) + more)
 
 
-_COLUMNS: Final[tuple[tuple[Column, Callable[[ArmSearch], Cell]], ...]] = (
+_COLUMNS: Final[Columns[ArmSearch]] = (
     (Column("arm"), lambda arm: Cell(arm.arm)),
     (Column("largest batch", "batch_size", numeric=True), _largest),
     (

@@ -1,13 +1,18 @@
 """A table of a report: cells that are data and text, for every renderer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 Scalar = str | int | float | bool | None
 Tone = Literal["good", "bad", "even", "open"]
 """The news in a word: good, bad, no difference, or an open question."""
 ABSENT: Final = "-"
+
+
+def scalar_text(value: Scalar) -> str:
+    """A datum as it stands in a config."""
+    return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -91,20 +96,23 @@ class Table:
         return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
 
 
-def text_table(
-    key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[bool] = (), title: str = ""
-) -> Table:
-    """A table of texts; the first cell of a row is its arm, if its header is `arm`.
+Item = TypeVar("Item")
+Columns = Sequence[tuple[Column, Callable[[Item], Cell]]]
+"""Columns, each with the function that makes its cell of what a row is about."""
 
-    Args:
-        numeric: which columns are numbers; by default all but the first.
-    """
-    right = numeric or [place > 0 for place in range(len(headers))]
-    columns = tuple(Column(header, numeric=of) for header, of in zip(headers, right, strict=True))
-    of_arms = bool(headers) and headers[0] == "arm"
+
+def table_of(key: str, columns: Columns[Item], items: Iterable[Item], arm: Callable[[Item], str]) -> Table:
+    """A table with a row an item; `arm` tells the arm that it belongs to."""
+    rows = (Row(tuple(cell(item) for _, cell in columns), arm=arm(item)) for item in items)
+    return Table(key=key, columns=tuple(column for column, _ in columns), rows=tuple(rows))
+
+
+def text_table(key: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
+    """A table of texts; the first cell of a row is its arm, if its header is `arm`."""
+    of_arms = headers[0] == "arm"
     return Table(
         key=key,
         title=title,
-        columns=columns,
+        columns=tuple(map(Column, headers)),
         rows=tuple(Row(tuple(map(Cell, row)), arm=row[0] if of_arms else None) for row in rows),
     )

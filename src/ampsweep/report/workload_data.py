@@ -1,13 +1,12 @@
 """The data that panels are drawn from: one workload's runs, pairs and curves, in the order of its arms."""
 
 import statistics
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
@@ -20,33 +19,20 @@ from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories
 
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
+Anything = WorkloadComparison | SearchComparison | SeamComparison
+Compared = TypeVar("Compared", bound=Anything, covariant=True)
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items by key, each group in their order."""
-    groups: dict[Key, list[Item]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)
+@dataclass(frozen=True)
+class ArmRuns(Generic[Compared]):
+    """Something that was compared, with the runs it was made from by arm."""
 
-
-class ArmRuns(ABC):
-    """Runs by arm, of anything that was compared."""
-
+    compared: Compared
+    names: tuple[str, ...]
+    """The arms in the order of tables."""
     runs: tuple[Run, ...]
+    """In the order of the entries of `compared`."""
     histories: Histories
-
-    @property
-    @abstractmethod
-    def compared(self) -> WorkloadComparison | SearchComparison | SeamComparison:
-        """The comparison of these runs; its entries are in the order of `runs`."""
-
-    @property
-    @abstractmethod
-    def names(self) -> list[str]:
-        """The arms in the order of tables."""
 
     @property
     def listed(self) -> list[tuple[Run, RunEntry]]:
@@ -65,7 +51,10 @@ class ArmRuns(ABC):
 
     @cached_property
     def _runs_by_arm(self) -> Mapping[str, Sequence[Run]]:
-        return grouped(self.runs, lambda run: run.arm)
+        by_arm: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs:
+            by_arm[run.arm].append(run)
+        return by_arm
 
     def values_of(self, arm: str, key: str) -> list[tuple[Run, float]]:
         """The summary's values of `key` over the arm's runs that may be compared in it, by seed."""
@@ -89,25 +78,14 @@ class ArmRuns(ABC):
 
 
 @dataclass(frozen=True)
-class WorkloadData(ArmRuns):
-    """One workload of a comparison with the runs it was made from."""
+class WorkloadData(ArmRuns[WorkloadComparison]):
+    """One workload of a comparison, also with its pairs."""
 
-    workload: WorkloadComparison
-    runs: tuple[Run, ...]
     pairs: tuple[Pair, ...]
-    histories: Histories
-
-    @property
-    def compared(self) -> WorkloadComparison:
-        return self.workload
-
-    @property
-    def names(self) -> list[str]:
-        return [one.arm for one in self.workload.arms]
 
     @property
     def arms(self) -> tuple[ArmComparison, ...]:
-        return self.workload.arms
+        return self.compared.arms
 
     def figure_of(self, arm: str, key: str) -> float | None:
         """The arm's figure in the comparison; of a metric without one the median over runs."""
@@ -121,38 +99,10 @@ class WorkloadData(ArmRuns):
         return sorted((pair for pair in self.pairs if pair.arm == arm), key=lambda pair: pair.arm_runs[0].seed)
 
 
-@dataclass(frozen=True)
-class SearchData(ArmRuns):
-    """One search for the largest batches, with the trainings with its answers."""
-
-    found: SearchComparison
-    runs: tuple[Run, ...]
-    histories: Histories
-
-    @property
-    def compared(self) -> SearchComparison:
-        return self.found
-
-    @property
-    def names(self) -> list[str]:
-        return [one.arm for one in self.found.arms]
-
-
-@dataclass(frozen=True)
-class SeamData(ArmRuns):
-    """The runs that went on from others' checkpoints at one seam."""
-
-    found: SeamComparison
-    runs: tuple[Run, ...]
-    histories: Histories
-
-    @property
-    def compared(self) -> SeamComparison:
-        return self.found
-
-    @property
-    def names(self) -> list[str]:
-        return [*self.found.resumed_in]
+SearchData = ArmRuns[SearchComparison]
+"""One search for the largest batches, with the trainings with its answers."""
+SeamData = ArmRuns[SeamComparison]
+"""The runs that went on from others' checkpoints at one seam."""
 
 
 def compared_data(
@@ -164,16 +114,20 @@ def compared_data(
     """
     by_directory = {place.as_posix(): Run(place, record) for place, record in reversed(records)}
     named = comparison if directory is None else comparison.relative_to(directory)
-    found = []
-    for workload, as_named in zip(comparison.workloads, named.workloads, strict=True):
-        runs = tuple(by_directory[entry.directory] for entry in workload.runs)
-        found.append(WorkloadData(as_named, runs, pair_runs(runs, comparison.baseline).pairs, histories))
+
+    def runs_of(one: Anything) -> tuple[Run, ...]:
+        return tuple(by_directory[entry.directory] for entry in one.runs)
+
+    workloads = []
+    for one, as_named in zip(comparison.workloads, named.workloads, strict=True):
+        runs, names = runs_of(one), tuple(arm.arm for arm in one.arms)
+        workloads.append(WorkloadData(as_named, names, runs, histories, pair_runs(runs, comparison.baseline).pairs))
     searches = [
-        SearchData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        SearchData(as_named, tuple(arm.arm for arm in one.arms), runs_of(one), histories)
         for one, as_named in zip(comparison.searches, named.searches, strict=True)
     ]
     seams = [
-        SeamData(as_named, tuple(by_directory[entry.directory] for entry in one.runs), histories)
+        SeamData(as_named, tuple(one.resumed_in), runs_of(one), histories)
         for one, as_named in zip(comparison.seams, named.seams, strict=True)
     ]
-    return found, searches, seams
+    return workloads, searches, seams

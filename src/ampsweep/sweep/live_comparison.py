@@ -55,13 +55,7 @@ class LiveComparison:
         from ampsweep.report.comparison_document import comparison_document, write_comparison
 
         began = time.monotonic()
-        compared = compare_directories(
-            [self._directory],
-            baseline=self._report.baseline,
-            margin_pct=self._report.margin_pct,
-            objective=self._report.objective,
-            memory_gib=self._report.memory_gib,
-        )
+        compared = compare_directories([self._directory], **vars(self._report))
         self.records = compared.records
         self.document = comparison_document(compared, self._directory)
         try:

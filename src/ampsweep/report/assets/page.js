@@ -13,6 +13,18 @@ const config = {
 };
 let printing = false;
 
+// --- tables on a narrow screen: each cell names its column ---------------------------------------------------------
+
+for (const table of document.querySelectorAll("table:has(thead)")) {
+  const titles = [...table.querySelectorAll("thead th")].map((header) => header.textContent);
+  for (const row of table.tBodies[0].rows) {
+    titles.forEach((title, place) => {
+      row.cells[place].dataset.title = title;
+      row.cells[place].classList.toggle("absent", row.cells[place].textContent === "-");
+    });
+  }
+}
+
 // --- theme ---------------------------------------------------------------------------------------------------------
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");

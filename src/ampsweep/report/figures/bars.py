@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ampsweep.analysis.runs import PEAK_MEMORY, Run
 from ampsweep.analysis.waterfall import UNATTRIBUTED, Waterfall
 from ampsweep.memory_categories import memory_key
+from ampsweep.report.cells import axis_unit, quantity, quantity_cell
 from ampsweep.report.figure import Axis, Bars, Figure, Mark, NoFigure, Owner, Rule, Scatter
 from ampsweep.report.figures.drawing import (
     Remarks,
     Style,
+    arms_table,
     axis_title,
+    dots,
     metric_name,
     not_measured,
     panel_figure,
@@ -19,9 +23,8 @@ from ampsweep.report.figures.drawing import (
 )
 from ampsweep.report.palette import CATEGORY_COLOURS, OTHER_COLOUR
 from ampsweep.report.panels import Panel
-from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity
-from ampsweep.report.workload_data import ArmRuns, WorkloadData
+from ampsweep.report.tables import Cell, Column
+from ampsweep.report.workload_data import Anything, ArmRuns, WorkloadData
 from ampsweep.text import GIB, num_bytes
 
 _SPARE: Final = 0.06
@@ -41,7 +44,7 @@ _ROOM_FOR_LABELS: Final = 0.2
 _PEAK: Final = "whole peak"
 
 
-def by_arm(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+def by_arm(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFigure:
     """An arm a row: its figure, that of the comparison's table where that has one, else the median, and a dot a run."""
     (key,) = panel.metrics
     measured = {arm: values for arm in data.names if (values := data.values_of(arm, key))}
@@ -61,39 +64,41 @@ def by_arm(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
         spare = _SPARE * (high - low) or _SPARE * abs(high) or 1.0
         ends = low - spare, high + spare
     marks: list[Mark] = []
-    rows = []
+    rows = {}
     for arm, values in measured.items():
-        look, figure = style.arms[arm], figures[arm]
-        said = [f"{name} {quantity(figure, panel.unit)}"]
-        place = [figure * unit.factor]
-        if panel.from_zero:
-            bar = Bars(name=arm, rows=[arm], values=place, hover=said, colour=look.colour, patterns=[look.pattern])
-            marks.append(replace(bar, owner=Owner(arm=arm)))
-        else:
-            line = Scatter(
-                name=arm, x=place, y=[arm], colour=look.colour, symbols=["line-ns-open"], size=26, hover=said
-            )
-            marks.append(replace(line, outlined=True, owner=Owner(arm=arm)))
-        marks.append(_dots(arm, [(run.seed, value) for run, value in values], unit.factor, panel.unit, style))
-        texts = [quantity(figure, panel.unit)]
-        marks.append(Scatter(name="", x=[ends[1]], y=[arm], colour=look.colour, texts=texts, owner=Owner(arm=arm)))
-        runs = [value for _, value in values]
-        cells = [Cell(quantity(value, panel.unit), value) for value in (figure, min(runs), max(runs))]
-        rows.append(Row((Cell(arm), *cells, Cell(str(len(runs)), len(runs))), arm=arm))
+        figure, runs = figures[arm], [value for _, value in values]
+        marks.append(_bar(panel, arm, name, figure, unit.factor, style))
+        by_seed = [(run.seed, value) for run, value in values]
+        marks.append(dots(arm, by_seed, unit.factor, partial(quantity, unit=panel.unit), style))
+        text = Scatter(
+            name="", x=[ends[1]], y=[arm], colour=style.arms[arm].colour, texts=[quantity(figure, panel.unit)]
+        )
+        marks.append(replace(text, owner=Owner(arm=arm)))
+        ends_of = (figure, min(runs), max(runs))
+        rows[arm] = [*(quantity_cell(one, panel.unit) for one in ends_of), Cell(str(len(runs)), len(runs))]
     remarks.of_dots(max(map(len, measured.values())), style)
-    columns = (Column(name, numeric=True), Column("lowest", numeric=True), Column("highest", numeric=True))
     return panel_figure(
         panel,
         remarks,
         marks=marks,
-        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=(ends[0], ends[1])),
+        x=Axis(title=f"{axis_title(metric_name(panel), unit.unit)}, {name}", range=ends),
         y=Axis(rows=tuple(measured)),
         height=rows_height(len(measured)),
-        table=Table(key=panel.key, columns=(Column("arm"), *columns, Column("runs", numeric=True)), rows=tuple(rows)),
+        table=arms_table(panel, (name, "lowest", "highest", "runs"), rows),
     )
 
 
-def _figures(data: ArmRuns, key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
+def _bar(panel: Panel, arm: str, name: str, figure: float, factor: float, style: Style) -> Mark:
+    """The figure of an arm: a bar from zero, or where the axis does not begin there, a line across the row."""
+    look, owner, said = style.arms[arm], Owner(arm=arm), [f"{name} {quantity(figure, panel.unit)}"]
+    x, y, colour = [figure * factor], [arm], look.colour
+    if panel.from_zero:
+        return Bars(name=arm, rows=y, values=x, hover=said, colour=colour, patterns=[look.pattern], owner=owner)
+    line = ["line-ns-open"]
+    return Scatter(name=arm, x=x, y=y, colour=colour, symbols=line, size=26, outlined=True, hover=said, owner=owner)
+
+
+def _figures(data: ArmRuns[Anything], key: str, arms: Mapping[str, object]) -> tuple[dict[str, float], str]:
     """The figure of each arm, and what it is of its runs: that of the comparison's table, if it has all of them."""
     of_table = {one.arm: one.figure(key) for one in data.arms} if isinstance(data, WorkloadData) else {}
     found = {arm: value for arm in arms if (value := of_table.get(arm)) is not None}
@@ -102,42 +107,24 @@ def _figures(data: ArmRuns, key: str, arms: Mapping[str, object]) -> tuple[dict[
     return {arm: value for arm in arms if (value := data.median_of(arm, key)) is not None}, "median of runs"
 
 
-def _dots(arm: str, values: Sequence[tuple[int, float]], factor: float, unit: str, style: Style) -> Scatter:
-    drawn = style.extent.dots(values)
-    return Scatter(
-        name=arm,
-        x=[value * factor for _, value in drawn],
-        y=[arm] * len(drawn),
-        colour=style.arms[arm].colour,
-        symbols=[style.arms[arm].symbol],
-        outlined=True,
-        hover=[f"seed {seed}: {quantity(value, unit)}" for seed, value in drawn],
-        owner=Owner(arm=arm, seeds=tuple(seed for seed, _ in drawn)),
-    )
-
-
 def chain(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """For each metric a bar an arm; each metric contains the one before."""
-    medians = {
-        key: {one.arm: value for one in data.arms if (value := data.figure_of(one.arm, key)) is not None}
-        for key in panel.metrics
-    }
-    present = [key for key in panel.metrics if medians[key]]
+    figures = {arm: {key: data.figure_of(arm, key) for key in panel.metrics} for arm in data.names}
+    present = [key for key in panel.metrics if any(of[key] is not None for of in figures.values())]
     if not present:
         return not_measured(panel)
     remarks = Remarks()
-    missing = [key for key in panel.metrics if key not in present]
-    if missing:
+    if missing := [key for key in panel.metrics if key not in present]:
         remarks.clauses.append(f"not measured: {', '.join(missing)}")
-    arms = [one.arm for one in data.arms if any(one.arm in medians[key] for key in present)]
-    remarks.without([arm for arm in data.measured_arms if arm not in arms])
-    values = {arm: {_LINKS.get(key, key): medians[key].get(arm) for key in present} for arm in arms}
-    return _grouped(panel, remarks, values, "peak", "arm", style)
+    shown = {arm: of for arm, of in figures.items() if any(of[key] is not None for key in present)}
+    remarks.without([arm for arm in data.measured_arms if arm not in shown])
+    values = {arm: {_LINKS.get(key, key): of[key] for key in present} for arm, of in shown.items()}
+    return _grouped(panel, remarks, values, "peak", style)
 
 
 def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """For each category of memory a bar an arm, left of zero what it saves; below them the change of the whole peak."""
-    found = {one.arm: one.waterfall for one in data.workload.verdict.arms if one.waterfall is not None}
+    found = {one.arm: one.waterfall for one in data.compared.verdict.arms if one.waterfall is not None}
     if not found:
         return NoFigure("no pair of runs has its memory by category")
     remarks = Remarks()
@@ -148,7 +135,7 @@ def changes(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure
     used = [name for name in dict.fromkeys(name for of in of_arms.values() for name in of) if name != _PEAK]
     names = [name for name in used if any(of.get(name) for of in of_arms.values())] + [_PEAK]
     values = {arm: {name: of.get(name, 0.0) for name in names} for arm, of in of_arms.items()}
-    return _grouped(panel, remarks, values, "peak memory, arm minus baseline", "category", style)
+    return _grouped(panel, remarks, values, "peak memory, arm minus baseline", style, is_change=True)
 
 
 def _changes(of: Waterfall) -> dict[str, float]:
@@ -161,13 +148,14 @@ def _grouped(
     remarks: Remarks,
     values: Mapping[str, Mapping[str, float | None]],
     title: str,
-    first: str,
     style: Style,
+    *,
+    is_change: bool = False,
 ) -> Figure:
     """Bars of several arms in each row: by arm, and in it by row, GiB."""
     rows = list(next(iter(values.values())))
     known = [value for of in values.values() for value in of.values() if value is not None]
-    unit, is_change = axis_unit(known, "GiB"), min(known) < 0 or first == "category"
+    unit = axis_unit(known, "GiB")
     low, high = min(0.0, *known) * unit.factor, max(0.0, *known) * unit.factor
     spare = _ROOM_FOR_LABELS * ((high - low) or 1.0)
 
@@ -187,8 +175,6 @@ def _grouped(
         )
         for arm, of in values.items()
     ]
-    by_row = [(row, [of[row] for of in values.values()]) for row in rows]
-    by_arm = [(arm, list(of.values())) for arm, of in values.items()]
     return panel_figure(
         panel,
         remarks,
@@ -198,16 +184,8 @@ def _grouped(
         rules=[Rule(at=0.0)] if is_change else [],
         height=rows_height(len(rows) * len(values), 26, legend=True),
         legend=True,
-        table=Table(
-            key=panel.key,
-            columns=(Column(first), *(Column(one, numeric=True) for one in (values if first == "category" else rows))),
-            rows=tuple(
-                Row(
-                    (Cell(name), *(Cell(written(value), value) for value in of)),
-                    arm=None if first == "category" else name,
-                )
-                for name, of in (by_row if first == "category" else by_arm)
-            ),
+        table=arms_table(
+            panel, rows, {arm: [Cell(written(one), one) for one in of.values()] for arm, of in values.items()}
         ),
     )
 
@@ -218,7 +196,7 @@ _Parts = Mapping[str, float]
 """Metric key -> value, of those that are known; and what they lack of the whole."""
 
 
-def stack(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
+def stack(panel: Panel, data: ArmRuns[Anything], style: Style) -> Figure | NoFigure:
     """A bar an arm, its metrics stacked, of the run with the median whole; below it, striped, what was predicted."""
     bars: dict[_Bar, _Parts] = {}
     for arm in data.names:
@@ -249,18 +227,11 @@ def stack(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
         )
         for key in used
     ]
-    rows = tuple(
-        Row(
-            (
-                *(Cell(label), _whole(bar, bars, panel.unit)),
-                *(Cell(quantity(parts[key], panel.unit), parts[key]) if key in parts else Cell() for key in used),
-            ),
-            arm=bar[0],
-        )
+    rows = {
+        label: [_whole(bar, bars, panel.unit), *(quantity_cell(parts.get(key), panel.unit) for key in used)]
         for label, (bar, parts) in zip(labels, bars.items(), strict=True)
-    )
-    columns = (Column("arm"), Column("all", numeric=True))
-    parts_of = (Column(_category(key).replace("_", " "), key, numeric=True) for key in used)
+    }
+    names = [Column(_category(key).replace("_", " "), key, numeric=True) for key in used]
     return panel_figure(
         panel,
         remarks,
@@ -270,7 +241,9 @@ def stack(panel: Panel, data: ArmRuns, style: Style) -> Figure | NoFigure:
         y=Axis(rows=tuple(labels)),
         height=rows_height(len(bars), 44, legend=True),
         legend=True,
-        table=Table(key=panel.key, columns=(*columns, *parts_of), rows=rows),
+        table=arms_table(
+            panel, ("all", *names), rows, {label: arm for label, (arm, _) in zip(labels, bars, strict=True)}
+        ),
     )
 
 

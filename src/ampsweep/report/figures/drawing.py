@@ -1,15 +1,17 @@
 """Parts that all kinds of panels are drawn with: the looks of arms, the extent of a page, axes, remarks."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from ampsweep.metrics import METRICS
 from ampsweep.report.extent import Extent
-from ampsweep.report.figure import Figure, NoFigure
+from ampsweep.report.figure import Figure, NoFigure, Owner, Scatter
 from ampsweep.report.palette import ArmStyle
 from ampsweep.report.panels import Panel
-from ampsweep.report.workload_data import ArmRuns
+from ampsweep.report.tables import Cell, Column, Row, Table
+from ampsweep.report.workload_data import Anything, ArmRuns
 from ampsweep.text import as_sentence, listed
 
 _ROW_PX: Final = 38
@@ -65,13 +67,14 @@ class Remarks:
                 "highest, and those of the seeds that can be chosen; the figures are of all"
             )
 
-    def of_speed(self, data: ArmRuns, arms: Sequence[str], key: str, shown: Container[str]) -> None:
+    def of_speed(self, data: ArmRuns[Anything], arms: Sequence[str], key: str, shown: Container[str]) -> None:
         """Note arms without a value of `key`, and those whose runs are contaminated: that has no speed."""
         disturbed = {arm: runs for arm in arms if (runs := data.contaminated(arm, key))}
         self.without([arm for arm in arms if arm not in shown and arm not in disturbed])
-        for arm, runs in disturbed.items():
-            seeds = listed(map(str, sorted({run.seed for run in runs})))
-            self.clauses.append(f"{arm}: contaminated, hence left out (seed {seeds})")
+        seeds = {arm: listed(map(str, sorted({run.seed for run in runs}))) for arm, runs in disturbed.items()}
+        if seeds:
+            named = ", ".join(f"{arm} (seed {of})" for arm, of in seeds.items())
+            self.clauses.append(f"left out as contaminated: {named}")
 
 
 def panel_figure(panel: Panel, remarks: Remarks, **content: Any) -> Figure:
@@ -80,6 +83,42 @@ def panel_figure(panel: Panel, remarks: Remarks, **content: Any) -> Figure:
         key=panel.key, title=panel.title, question=panel.question, note=panel.note, wide=panel.kind in _WIDE
     )
     return replace(figure, remarks=tuple(map(as_sentence, remarks.clauses)), **content)
+
+
+def arms_table(
+    panel: Panel,
+    columns: Iterable[Column | str],
+    rows: Mapping[str, Sequence[Cell]],
+    arms: Mapping[str, str] = MappingProxyType({}),
+) -> Table:
+    """The figures of a panel: an arm a row, a column of numbers for each name.
+
+    Args:
+        arms: the arms of rows that have another name.
+    """
+    shown = (Column(one, numeric=True) if isinstance(one, str) else one for one in columns)
+    return Table(
+        key=panel.key,
+        columns=(Column("arm"), *shown),
+        rows=tuple(Row((Cell(name), *cells), arm=arms.get(name, name)) for name, cells in rows.items()),
+    )
+
+
+def dots(
+    arm: str, by_seed: Sequence[tuple[int, float]], factor: float, text: Callable[[float], str], style: Style
+) -> Scatter:
+    """A dot a seed in the row of an arm; `factor` turns a value into the unit of the axis."""
+    drawn = style.extent.dots(by_seed)
+    return Scatter(
+        name=arm,
+        x=[value * factor for _, value in drawn],
+        y=[arm] * len(drawn),
+        colour=style.arms[arm].colour,
+        symbols=[style.arms[arm].symbol],
+        outlined=True,
+        hover=[f"seed {seed}: {text(value)}" for seed, value in drawn],
+        owner=Owner(arm=arm, seeds=tuple(seed for seed, _ in drawn)),
+    )
 
 
 _WIDE: Final = ("front", "stack", "chain")

@@ -1,7 +1,7 @@
 """Kinds of panels with lines: a metric over the steps, and a metric or its effect over a swept value."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,13 +11,13 @@ import numpy as np
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.swept import Series, value_text
 from ampsweep.metrics import METRICS
+from ampsweep.report.cells import axis_unit, quantity_cell
 from ampsweep.report.curves import Curve, band, short_numbers
 from ampsweep.report.figure import Area, Axis, Figure, Mark, NoFigure, Owner, Rule, Scatter
-from ampsweep.report.figures.drawing import Remarks, Style, axis_title, metric_name, panel_figure
+from ampsweep.report.figures.drawing import Remarks, Style, arms_table, axis_title, metric_name, panel_figure
 from ampsweep.report.figures.pairs import NULL, effect_title, effect_unit, effects, mean_cell
 from ampsweep.report.panels import Panel
 from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import listed
 
@@ -34,7 +34,7 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     (key,) = panel.metrics
     remarks = Remarks()
     marks: list[Mark] = []
-    rows: list[Row] = []
+    rows: dict[str, list[Cell]] = {}
     longest, is_all, absent = 0, True, []
     for arm in (one.arm for one in data.arms):
         drawn = [(run, curve) for run in data.runs_of(arm) if (curve := data.curve_of(run, key)) is not None]
@@ -49,7 +49,8 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         of_arm = _of_arm(arm, finite, data.histories.partial, style)
         is_all = is_all and sum(mark.owner.seed is not None for mark in of_arm) == len(finite)
         marks += of_arm
-        rows += [_row(arm, [curve for _, curve in finite], panel)] if finite else []
+        if finite:
+            rows[arm] = _cells([curve for _, curve in finite], panel.unit)
     if not any(len(mark.x) > 1 for mark in marks if isinstance(mark, Scatter)):
         if marks:
             return NoFigure(f"{key} was logged once a run: no curve")
@@ -62,7 +63,6 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
             f"curves of up to {longest} logged steps are thinned to {style.extent.max_points} points: the lowest and "
             "the highest value of each stretch"
         )
-    columns = ("last value", "lowest", "highest", "runs")
     return panel_figure(
         panel,
         remarks,
@@ -70,9 +70,7 @@ def curves(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         x=Axis(title="step"),
         y=Axis(title=axis_title(metric_name(panel), panel.unit), log=panel.log),
         legend=True,
-        table=Table(
-            key=panel.key, columns=(Column("arm"), *(Column(one, numeric=True) for one in columns)), rows=tuple(rows)
-        ),
+        table=arms_table(panel, ("last value", "lowest", "highest", "runs"), rows),
     )
 
 
@@ -120,16 +118,12 @@ def _alone(drawn: Sequence[tuple[Run, Curve]], style: Style, *, has_band: bool) 
     return [(run, curve) for run, curve in drawn if style.extent.has(run.seed) or run.directory in kept]
 
 
-def _row(arm: str, of: Sequence[Curve], panel: Panel) -> Row:
-    """The curves in figures: the median of the runs' last finite values, and the ends of all values."""
+def _cells(of: Sequence[Curve], unit: str) -> list[Cell]:
+    """The curves in figures: the median of the runs' last finite values, the ends of all values, and their number."""
     finite = [curve.values[np.isfinite(curve.values)] for curve in of]
-    figures = (
-        float(np.median([values[-1] for values in finite])),
-        min(float(values.min()) for values in finite),
-        max(float(values.max()) for values in finite),
-    )
-    cells = (Cell(quantity(figure, panel.unit), figure) for figure in figures)
-    return Row((Cell(arm), *cells, Cell(str(len(of)), len(of))), arm=arm)
+    last = float(np.median([values[-1] for values in finite]))
+    ends = min(float(values.min()) for values in finite), max(float(values.max()) for values in finite)
+    return [*(quantity_cell(figure, unit) for figure in (last, *ends)), Cell(str(len(of)), len(of))]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -159,29 +153,29 @@ class SeriesData:
         return self.series.values.index(value) + _ARMS_WIDTH * aside / len(self.arms)
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A figure of one arm at one value."""
+_Points = Mapping[str, Mapping[Scalar, Cell]]
+"""The figures of each arm by swept value."""
 
-    at: Scalar
-    value: float
-    cell: Cell
+
+def _points(of: SeriesData, arms: Sequence[str], cell: Callable[[WorkloadData, str], Cell]) -> _Points:
+    found = {arm: {at: cell(data, arm) for at, data in of.compared} for arm in arms}
+    return {arm: {at: one for at, one in line.items() if one.value is not None} for arm, line in found.items()}
+
+
+def _value(of: Cell) -> float:
+    assert isinstance(of.value, int | float)
+    return of.value
 
 
 def against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFigure:
     """A line an arm through its figures; a cross where its runs ran out of memory."""
     (key,) = panel.metrics
-
-    def point(arm: str, at: Scalar, data: WorkloadData) -> _Point | None:
-        value = data.figure_of(arm, key)
-        return None if value is None else _Point(at, value, Cell(quantity(value, panel.unit), value))
-
-    points = {arm: [one for at, data in of.compared if (one := point(arm, at, data))] for arm in of.arms}
-    known = [one.value for line in points.values() for one in line]
+    points = _points(of, of.arms, lambda data, arm: quantity_cell(data.figure_of(arm, key), panel.unit))
+    known = [_value(one) for line in points.values() for one in line.values()]
     if not known:
         return NoFigure(f"no run measured {key}")
     unit, remarks = axis_unit(known, panel.unit), Remarks()
-    _without_points(remarks, of, of.arms, points, key, "not measured")
+    _without_points(remarks, of, points, key, "not measured")
     marks = _lines(of, points, unit.factor, style)
     for index, arm in enumerate(of.arms):
         lost = [(at, run.seed) for at, data in of.compared for run in data.runs_of(arm) if run.outcome == "oom"]
@@ -197,17 +191,16 @@ def effects_against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFi
     """A line an arm through the means over pairs, with their 95% intervals; a dotted one where there is no effect."""
     (key,) = panel.metrics
     baselines = {one.arm for data in of.data for one in data.arms if one.is_baseline}
-    arms = [arm for arm in of.arms if arm not in baselines]
 
-    def point(arm: str, at: Scalar, data: WorkloadData) -> _Point | None:
+    def mean(data: WorkloadData, arm: str) -> Cell:
         found = effects(panel, data, arm)
-        return None if found is None else _Point(at, found.mean.value, mean_cell(found.mean, panel))
+        return Cell() if found is None else mean_cell(found.mean, panel)
 
-    points = {arm: [one for at, data in of.compared if (one := point(arm, at, data))] for arm in arms}
+    points = _points(of, [arm for arm in of.arms if arm not in baselines], mean)
     if not any(points.values()):
         return NoFigure(f"no arm has a pair of runs with the baseline that measured {key}")
     remarks = Remarks()
-    _without_points(remarks, of, arms, points, key, "no pair to compare")
+    _without_points(remarks, of, points, key, "no pair to compare")
     y = Axis(title=effect_title(panel, effect_unit(panel)))
     rule = Rule(at=NULL[panel.effect], axis="y")
     return _over(panel, of, points, remarks, marks=_lines(of, points, 1.0, style), y=y, rules=[rule])
@@ -216,14 +209,16 @@ def effects_against(panel: Panel, of: SeriesData, style: Style) -> Figure | NoFi
 def _over(
     panel: Panel,
     of: SeriesData,
-    points: Mapping[str, Sequence[_Point]],
+    points: _Points,
     remarks: Remarks,
     *,
     marks: Sequence[Mark],
     y: Axis,
     rules: Sequence[Rule] = (),
 ) -> Figure:
-    cells = {arm: {one.at: one.cell for one in line} for arm, line in points.items() if line}
+    known = {arm: line for arm, line in points.items() if line}
+    columns = (Column(of.series.name), *(Column(arm, numeric=True) for arm in known))
+    rows = ((Cell(value_text(at), at), *(line.get(at, Cell()) for line in known.values())) for at in of.series.values)
     return panel_figure(
         panel,
         remarks,
@@ -233,34 +228,27 @@ def _over(
         y=y,
         legend=True,
         height=360,
-        table=Table(
-            key=panel.key,
-            columns=(Column(of.series.name), *(Column(arm, numeric=True) for arm in cells)),
-            rows=tuple(
-                Row((Cell(value_text(at), at), *(by_value.get(at, Cell()) for by_value in cells.values())))
-                for at in of.series.values
-            ),
-        ),
+        table=Table(key=panel.key, columns=columns, rows=tuple(map(Row, rows))),
     )
 
 
-def _lines(of: SeriesData, points: Mapping[str, Sequence[_Point]], factor: float, style: Style) -> list[Mark]:
+def _lines(of: SeriesData, points: _Points, factor: float, style: Style) -> list[Mark]:
     marks: list[Mark] = []
     for arm, line in points.items():
         look = style.arms[arm]
-        ends = [(one.cell.low or one.value, one.cell.high or one.value) for one in line]
+        ends = [(one.low or _value(one), one.high or _value(one)) for one in line.values()]
         if line:
             marks.append(
                 Scatter(
                     name=arm,
-                    x=[of.place(arm, one.at) for one in line],
-                    y=[one.value * factor for one in line],
+                    x=[of.place(arm, at) for at in line],
+                    y=[_value(one) * factor for one in line.values()],
                     colour=look.colour,
                     line=0.0 if of.series.in_words else 2 + 1.5 * look.beneath,
                     dash=look.dash,
                     symbols=[look.symbol],
                     size=9 + 2 * look.beneath,
-                    hover=[f"{value_text(one.at)}: {one.cell.text} {one.cell.detail}".strip() for one in line],
+                    hover=[f"{value_text(at)}: {one.text} {one.detail}".strip() for at, one in line.items()],
                     interval="y",
                     ends=[(low * factor, high * factor) for low, high in ends],
                     owner=Owner(arm=arm),
@@ -283,18 +271,11 @@ def _crosses(arm: str, where: Sequence[tuple[Scalar, int]], height: float, of: S
     )
 
 
-def _without_points(
-    remarks: Remarks,
-    of: SeriesData,
-    arms: Sequence[str],
-    points: Mapping[str, Sequence[_Point]],
-    key: str,
-    otherwise: str,
-) -> None:
+def _without_points(remarks: Remarks, of: SeriesData, points: _Points, key: str, otherwise: str) -> None:
     """Say of measured arms without a point why they have none."""
     measured = {arm for data in of.data for arm in data.measured_arms}
-    for arm in arms:
-        if not points[arm] and arm in measured:
+    for arm, line in points.items():
+        if not line and arm in measured:
             disturbed = any(data.contaminated(arm, key) for data in of.data)
             remarks.without([arm], "every run is contaminated" if disturbed else otherwise)
 

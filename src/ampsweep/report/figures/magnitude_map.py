@@ -1,9 +1,10 @@
 """The magnitudes of a run's tensors as a heat map: layers against exponents of two, with the ranges of the formats."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final
 
 from ampsweep.analysis.headroom import (
@@ -146,19 +147,14 @@ def magnitude_map(
 
 def _ends(counts: Sequence[ExponentCounts], shift: int) -> tuple[int, int]:
     """The exponents between which nearly all elements are, and all that float16 holds."""
-    together: dict[int, int] = {}
+    together: Counter[int] = Counter()
     for one in counts:
-        for exponent, count in one.counts.items():
-            together[exponent + shift] = together.get(exponent + shift, 0) + count
-    total = sum(together.values())
+        together.update({exponent + shift: count for exponent, count in one.counts.items()})
+    least = _LEAST_SHARE * together.total()
 
     def first_beyond(exponents: Sequence[int]) -> int:
-        passed = 0
-        for exponent in exponents:
-            passed += together[exponent]
-            if passed > _LEAST_SHARE * total:
-                return exponent
-        raise AssertionError(total)
+        passed = accumulate(together[exponent] for exponent in exponents)
+        return next(exponent for exponent, before in zip(exponents, passed, strict=True) if before > least)
 
     ordered = sorted(together)
     low = min(first_beyond(ordered), FLOAT16.min_exponent - 2)

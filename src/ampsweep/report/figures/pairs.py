@@ -2,18 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ampsweep.analysis.costs import COST_NAMES, CostKind
 from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
 from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
-from ampsweep.report.cells import estimate_cell
+from ampsweep.report.cells import axis_unit, estimate_cell, quantity
 from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
-from ampsweep.report.figures.drawing import Remarks, Style, axis_title, metric_name, panel_figure, rows_height
+from ampsweep.report.figures.drawing import (
+    Remarks,
+    Style,
+    arms_table,
+    axis_title,
+    dots,
+    metric_name,
+    panel_figure,
+    rows_height,
+)
 from ampsweep.report.panels import Effect, Panel
-from ampsweep.report.tables import Cell, Column, Row, Table
-from ampsweep.report.units import axis_unit, quantity
+from ampsweep.report.tables import Cell, Column, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import GIB, duration, milliseconds, num_bytes, number, ratio
 
@@ -100,20 +109,12 @@ def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
         _decisive(one.arm, parity, style) for one, parity in zip(found, parities, strict=True) if parity
     ]
     marks += [mark for one in found for mark in _arm(one, panel, unit.factor, style)]  # dots over intervals
-    has_parity = any(parities)
-    columns = [Column("arm"), Column("mean", numeric=True), Column("pairs", numeric=True)]
-    columns += [
-        Column("margin", numeric=True),
-        Column("gap (90% interval)", numeric=True),
-        Column("parity"),
-    ] * has_parity
-    rows = [
-        Row(
-            (Cell(one.arm), mean_cell(one.mean, panel), Cell(str(one.mean.n), one.mean.n), *_held(parity, has_parity)),
-            arm=one.arm,
-        )
+    held = [Column("margin", numeric=True), Column("gap (90% interval)", numeric=True), Column("parity")]
+    columns: list[Column | str] = ["mean", "pairs", *(held if any(parities) else [])]
+    rows = {
+        one.arm: [mean_cell(one.mean, panel), Cell(str(one.mean.n), one.mean.n), *_held(parity)][: len(columns)]
         for one, parity in zip(found, parities, strict=True)
-    ]
+    }
     return panel_figure(
         panel,
         remarks,
@@ -125,13 +126,12 @@ def pairs(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
             Margin(row=row, low=-one.margin, high=one.margin) for row, one in enumerate(parities) if one is not None
         ],
         height=rows_height(len(found)),
-        table=Table(key=panel.key, columns=tuple(columns), rows=tuple(rows)),
+        table=arms_table(panel, columns, rows),
     )
 
 
 def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
     look, mean = style.arms[of.arm], of.mean
-    drawn = style.extent.dots(of.by_seed)
     cell = mean_cell(mean, panel)
     middle = Scatter(
         name=of.arm,
@@ -146,22 +146,12 @@ def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
         ends=[] if mean.interval is None else [(mean.interval[0] * factor, mean.interval[1] * factor)],
         owner=Owner(arm=of.arm, over_seeds=True),
     )
-    dots = Scatter(
-        name=of.arm,
-        x=[effect * factor for _, effect in drawn],
-        y=[of.arm] * len(drawn),
-        colour=look.colour,
-        symbols=[look.symbol],
-        outlined=True,
-        hover=[f"seed {seed}: {effect_text(effect, panel)}" for seed, effect in drawn],
-        owner=Owner(arm=of.arm, seeds=tuple(seed for seed, _ in drawn)),
-    )
-    return [middle, dots]
+    return [middle, dots(of.arm, of.by_seed, factor, partial(effect_text, panel=panel), style)]
 
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """The parity of the metric, where the comparison judges it."""
-    verdict = next((one for one in data.workload.verdict.arms if one.arm == arm), None)
+    verdict = next((one for one in data.compared.verdict.arms if one.arm == arm), None)
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 
 
@@ -174,10 +164,10 @@ def _decisive(arm: str, of: Parity, style: Style) -> Scatter:
     )
 
 
-def _held(of: Parity | None, has_parity: bool) -> tuple[Cell, ...]:
+def _held(of: Parity | None) -> tuple[Cell, Cell, Cell]:
     """The margin, the 90% interval that decides parity, and the verdict."""
     if of is None:
-        return (Cell(),) * (3 * has_parity)
+        return Cell(), Cell(), Cell()
     gap = Estimate(value=of.gap, n=of.n, exact=of.low is not None and of.low == of.high)
     if of.low != of.high:
         gap = Estimate(value=of.gap, n=of.n, low=of.low, high=of.high)
@@ -202,10 +192,10 @@ _COST_UNITS: Final[dict[CostKind, str]] = {
 
 def front(panel: Panel, data: WorkloadData, style: Style) -> Figure | NoFigure:
     """An arm a marker: cost to the right, peak memory up, the final loss by its symbol, hollow where it is beaten."""
-    of = data.workload.verdict.front
+    of = data.compared.verdict.front
     if of is None:
         return NoFigure("fewer than two arms have a speed and a peak memory in their pairs with the baseline")
-    limit = data.workload.verdict.recommendation.goal.memory_bytes
+    limit = data.compared.verdict.recommendation.goal.memory_bytes
     unit = axis_unit([one.peak_bytes / GIB for one in of.arms], "GiB")
     points = {one.arm: (one.cost, one.peak_bytes / GIB * unit.factor) for one in of.arms}
     remarks = Remarks()
@@ -266,26 +256,25 @@ def _through(of: Front, points: dict[str, tuple[float, float]]) -> Scatter:
 
 def _front_table(panel: Panel, of: Front) -> Table:
     columns = (
-        *(
-            Column("arm"),
-            Column(COST_NAMES[of.cost], numeric=True),
-            Column("over the baseline's", "cost_ratio", numeric=True),
-        ),
-        *(Column("peak memory", "peak_bytes", numeric=True), Column("loss gap", "loss_gap", numeric=True)),
-        *(Column("loss"), Column("front")),
+        COST_NAMES[of.cost],
+        Column("over the baseline's", "cost_ratio", numeric=True),
+        Column("peak memory", "peak_bytes", numeric=True),
+        Column("loss gap", "loss_gap", numeric=True),
+        Column("loss"),
+        Column("front"),
     )
-    rows = [
-        Row(
-            (
-                *(Cell(one.arm), Cell(_cost(one.cost, of.cost), one.cost), estimate_cell(one.cost_ratio, "ratio")),
-                *(Cell(num_bytes(one.peak_bytes), one.peak_bytes), estimate_cell(one.loss_gap, "difference")),
-                *(Cell(one.loss), Cell(_place(one, of))),
-            ),
-            arm=one.arm,
-        )
+    rows = {
+        one.arm: [
+            Cell(_cost(one.cost, of.cost), one.cost),
+            estimate_cell(one.cost_ratio, "ratio"),
+            Cell(num_bytes(one.peak_bytes), one.peak_bytes),
+            estimate_cell(one.loss_gap, "difference"),
+            Cell(one.loss),
+            Cell(_place(one, of)),
+        ]
         for one in of.arms
-    ]
-    return Table(key=panel.key, columns=columns, rows=tuple(rows))
+    }
+    return arms_table(panel, columns, rows)
 
 
 def _place(one: FrontArm, of: Front) -> str:

@@ -1,11 +1,11 @@
 """A document as the content of a W&B run: its tables with their data, its figures, and its page as a file."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ampsweep.report.data_formats import as_rows
-from ampsweep.report.document import Block, Document, Section, tables
+from ampsweep.report.document import Document, blocks_of, tables
 from ampsweep.report.figure import Figure
 from ampsweep.report.plotly import plotly
 from ampsweep.report.tables import Table
@@ -23,14 +23,15 @@ def wandb_page(
     Args:
         html: the document as a page, which is sent as it is.
     """
-    of_figures = {figure.key for figure in _figures(document.sections)}
+    figures = [block for block in blocks_of(document.sections) if isinstance(block, Figure)]
+    of_figures = {figure.key for figure in figures}
     return ComparisonPage(
         id=id,
         name=name,
         config=config,
         summary=document.summary,
         tables={one.key: _table(one) for one in tables(document) if one.rows and one.key not in of_figures},
-        figures=_drawn(_figures(document.sections)),
+        figures=_drawn(figures),
         html=html,
         tags=tuple(tags),
     )
@@ -50,11 +51,3 @@ def _drawn(figures: Iterable[Figure]) -> dict[str, Mapping[str, Any]]:
         if number <= _MAX_OF_A_KEY:
             found[f"panels{'' if number == 1 else f' {number}'}/{figure.key}"] = plotly(figure)
     return found
-
-
-def _figures(blocks: Iterable[Block]) -> Iterator[Figure]:
-    for block in blocks:
-        if isinstance(block, Figure):
-            yield block
-        elif isinstance(block, Section):
-            yield from _figures(block.blocks)

@@ -28,7 +28,6 @@ from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document
 from ampsweep.report.html import html
 from ampsweep.report.markdown import blocks_as_markdown
-from ampsweep.report.palette import OTHER_COLOUR, arm_colour
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
 from ampsweep.tracking.wandb.api import WandbError, wandb_api
@@ -39,8 +38,8 @@ from ampsweep.tracking.wandb.run_settings import WandbPlace
 from ampsweep.tracking.wandb.selection import COMPARISON, SCHEME, Selection
 
 _SAVING_S: Final = 120.0
-_MODE: Final = "precision_mode"
-_RUNS: Final = "By precision mode"
+_ARM: Final = "arm"
+_RUNS: Final = "By arm"
 _COLUMNS: Final = ("summary:status", "summary:perf/step_ms", "summary:memory/peak_allocated_gib", "summary:val/loss")
 _DIFFERENCES: Final = ("arms", "sizes", "strategies", "largest_batches", "seams")
 """The tables of a comparison that set arms against each other."""
@@ -65,7 +64,7 @@ def save_views(compared: Compared, document: Document, address: str | None) -> l
             with wandb_api(selection):
                 publish(page, WandbPlace(selection.project, selection.entity, group), Path(scratch), COMMAND_PATIENCE)
                 with CoreLimit(_SAVING_S):
-                    return _saved(selection, page, blocks_as_markdown(document.sections[:1]), compared)
+                    return _saved(selection, page, document, compared)
         except WandbError as error:
             raise UserError(str(error)) from error
 
@@ -86,28 +85,25 @@ def _tracked(compared: Compared) -> Selection:
     return selection
 
 
-def _saved(selection: Selection, page: ComparisonPage, verdict: str, compared: Compared) -> list[str]:
+def _saved(selection: Selection, page: ComparisonPage, document: Document, compared: Compared) -> list[str]:
     """Save the report and the workspace, with the panels that have something to show."""
     runs = ", ".join(selection.groups) or selection.sweep or selection.project
     # W&B takes neither emojis nor signs such as a plus.
     title = re.sub(r"[^\w .,:()-]", "_", f"Precision of {runs}")[:100] + f" {datetime.now():%Y-%m-%d %H:%M:%S}"
-    modes = dict.fromkeys(record.identity.precision_mode for _, record in compared.records)
-    colours = {mode: arm_colour(mode) or OTHER_COLOUR for mode in modes}
+    colours = {arm: look.colour for arm, look in document.arms.items()}
     report = wr.Report(
         entity=selection.entity,
         project=selection.project,
         title=title,
         blocks=[
-            wr.MarkdownBlock(verdict),
+            wr.MarkdownBlock(blocks_as_markdown(document.sections[:1])),
             wr.MarkdownBlock("## Against the baseline"),
             _differences(selection, page),
             *_live_blocks(selection, _by_section(page, compared), colours),
-            wr.MarkdownBlock(f"Made by `ampsweep report` from {selection}. The panels by precision mode are live."),
+            wr.MarkdownBlock(f"Made by `ampsweep report` from {selection}. The panels by arm are live."),
         ],
     ).save()
-    about = wr.MarkdownPanel(
-        f"Live panels of {selection}, by precision mode; the verdict is in [a report]({report.url})."
-    )
+    about = wr.MarkdownPanel(f"Live panels of {selection}, by arm; the verdict is in [a report]({report.url}).")
     workspace = ws.Workspace(
         entity=selection.entity,
         project=selection.project,
@@ -118,7 +114,7 @@ def _saved(selection: Selection, page: ComparisonPage, verdict: str, compared: C
         ],
         runset_settings=ws.RunsetSettings(
             filters=_chosen(selection),
-            groupby=[expr.Config(_MODE)],
+            groupby=[expr.Config(_ARM)],
             group_colors=colours,
             pinned_columns=list(_COLUMNS),
         ),
@@ -146,7 +142,7 @@ def _differences(selection: Selection, page: ComparisonPage) -> Any:
 
 def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: dict[str, str]) -> Iterator[Any]:
     of_groups = {
-        wr.RunsetGroup(_RUNS, (wr.RunsetGroupKey(wr.Config(_MODE), mode),)): colour for mode, colour in colours.items()
+        wr.RunsetGroup(_RUNS, (wr.RunsetGroupKey(wr.Config(_ARM), arm),)): colour for arm, colour in colours.items()
     }
     for heading, panels in sections.items():
         runs = wr.Runset(
@@ -154,7 +150,7 @@ def _live_blocks(selection: Selection, sections: dict[str, list[Any]], colours: 
             project=selection.project,
             name=_RUNS,
             filters=_chosen(selection),
-            groupby=[f"config.{_MODE}"],
+            groupby=[f"config.{_ARM}"],
         )
         yield wr.MarkdownBlock(f"## {heading}")
         yield wr.PanelGrid(runsets=[runs], panels=panels, custom_run_colors=of_groups)
