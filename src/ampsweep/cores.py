@@ -1,4 +1,4 @@
-"""Cores of the processor as Linux counts them (logical ones): how they are written, and which share a physical core."""
+"""Cores of the processor as Linux counts them (logical ones), and which of them share a physical core."""
 
 from collections.abc import Collection
 from functools import cache
@@ -9,24 +9,13 @@ _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """The cores 0 to 3 and 8 of `0-3+8`, or of `0-3,8` as Linux writes it.
+    """The cores 0 to 3 and 8 of `0-3,8`, as Linux writes it.
 
     Raises:
         ValueError: a part of the text is no number or span.
     """
-    spans = (part.partition("-") for part in text.replace(",", "+").split("+"))
+    spans = (part.partition("-") for part in text.split(","))
     return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
-
-
-def written_cores(cores: Collection[int]) -> str:
-    """The text of `parse_cores` for these cores: `0-3+8`."""
-    spans: list[list[int]] = []
-    for core in sorted(cores):
-        if spans and core == spans[-1][-1] + 1:
-            spans[-1][1:] = [core]
-        else:
-            spans.append([core])
-    return "+".join("-".join(map(str, span)) for span in spans)
 
 
 @cache
@@ -44,8 +33,3 @@ def siblings(core: int) -> frozenset[int]:
 def with_siblings(cores: Collection[int]) -> frozenset[int]:
     """These cores and all that share a physical core with one of them."""
     return frozenset().union(*map(siblings, cores))
-
-
-def num_physical(cores: Collection[int]) -> int:
-    """Number of physical cores that these are threads of."""
-    return len({siblings(core) for core in cores})

@@ -1,7 +1,6 @@
 """Hydra's launchers for several processes: the same records and comparison, never two trainings at once on a device."""
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -15,14 +14,7 @@ pytestmark = pytest.mark.slow
 
 NOTES = Path("notes")
 OWN = ("model=custom", "model._target_=own_models.Noted", "data=digits", "tracking=disabled")
-READ_BY_A_WORKER = """
-_target_: ampsweep.data.map_dataset.MapDataset
-name: pictures
-batch_size: 16
-num_workers: 1
-train: {_target_: own_models.Pictures, folder: readers}
-val: {_target_: own_models.Pictures, folder: readers}
-"""
+
 NO_PREDICTION = "predict.with_runs=false"  # it calls the model, which would note a step of its own
 
 
@@ -47,44 +39,6 @@ def test_runs_of_two_joblib_workers_come_one_after_the_other(start, tmp_path):
     assert len(processes) == 20
     assert set(processes) == {run.record.attempts[0].pid for run in runs}
     assert len(set(processes[:10])) == len(set(processes[10:])) == 1, "both trained at once"
-
-
-@pytest.mark.skipif(sys.platform != "linux" or not {0, 1} <= os.sched_getaffinity(0), reason="needs the cores 0 and 1")
-def test_two_joblib_workers_train_at_once_on_cores_of_their_own(start, tmp_path):
-    met = tmp_path / "met"
-    readers = tmp_path / "readers"
-    for folder in (met, readers, tmp_path / "conf" / "data"):
-        folder.mkdir(parents=True)
-    (tmp_path / "conf" / "data" / "pictures.yaml").write_text(READ_BY_A_WORKER.replace("readers", str(readers)))
-    ended = start(
-        "-m",
-        *("model=custom", "model._target_=own_models.Met", f"+model.folder={met}", "+model.number=2", NO_PREDICTION),
-        *("--config-dir", str(tmp_path / "conf"), "data=pictures", "task=classification", "tracking=disabled"),
-        *("trainer.steps=40", "trainer.warmup_steps=2", "device=cpu:0/1", "seed=0", "precision=fp32,amp_bf16"),
-        *("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
-    ).finish()
-    assert ended.code == 0, ended.err
-    runs = {run.record.identity.device: run.record for run in all_runs()}
-    assert sorted(runs) == ["cpu:0", "cpu:1"], "each took one that was free"
-    assert {record.status for record in runs.values()} == {"completed"}
-    began, over = [], []
-    for device, record in runs.items():
-        process = str(record.attempts[0].pid)
-        cores, num_threads, began_s, over_s = json.loads((met / process).read_text())
-        assert (cores, num_threads) == ([int(device[-1])], 1), "all of its threads"
-        assert json.loads((readers / process).read_text()) == cores
-        began.append(began_s)
-        over.append(over_s)
-        assert record.identity.device_name.endswith(", 1 core")
-        assert (record.environment["num_cores"], record.environment["num_threads"]) == (1, 1)
-        figures = record.contamination.figures
-        # Of both cores the two runs alone would be busy for twice as long.
-        assert figures["own_cores"] + figures["foreign_cores"] < 1.15, "judged by its own core"
-        if figures["own_cores"] > 0.9:  # so that nobody else can have been there
-            assert record.contamination.verdict == "clean"
-    assert max(began) < min(over), "both computed at the same time"
-    assert len({record.pair_key for record in runs.values()}) == 1
-    assert "another device than fp32 in 1 of 1 pair: on cpu:" in " ".join(ended.out.split())
 
 
 @needs_gpus(2)

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,23 +13,16 @@ from ampsweep.launch.device_lock import lock_path
 from ampsweep.launch.signals import StopRequest
 from ampsweep.monitors.processors import cpu_name
 from ampsweep.training.build import device
-from ampsweep.training.build.device import RunDevice, resolve_device, run_devices, taken_device, taken_devices
+from ampsweep.training.build.device import RunDevice, run_devices, taken_device, taken_devices
 
 CPU = torch.device("cpu")
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
-BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
-
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs the affinity of Linux")
-on_two_cores = pytest.mark.skipif(
-    sys.platform != "linux" or not {0, 1} <= os.sched_getaffinity(0), reason="needs the cores 0 and 1"
-)
 
 
 @pytest.fixture(autouse=True)
 def _own_locks_and_environment(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for name in ("CUDA_VISIBLE_DEVICES", *BINDING):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.fixture
@@ -122,78 +113,6 @@ def test_one_partition_is_a_gpu_like_others(gpus, monkeypatch):
     gpus(f"{A100} MIG 3g.40gb")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a")
     assert run_devices("auto") == (RunDevice("cuda:0", torch.device("cuda", 0)),)
-
-
-@on_two_cores
-def test_a_process_is_kept_to_its_cores_and_let_go(monkeypatch):
-    threads = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    ready, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: (ready.set(), done.wait()))
-    thread.start()
-    ready.wait()
-    before = os.sched_getaffinity(0)
-    with taken_device("cpu:1") as place:
-        assert (str(place), place.device, place.cores) == ("cpu:1", CPU, frozenset({1}))
-        assert place.name == f"{cpu_name()}, 1 core"
-        own = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
-        assert len(own) >= 2
-        assert own == [{1}] * len(own), "threads that were there before, too"
-        asked = "import os; print(os.sched_getaffinity(0), end='')"
-        assert subprocess.check_output([sys.executable, "-c", asked], text=True) == "{1}"
-        assert threads == [1]
-    done.set()
-    thread.join()
-    assert os.sched_getaffinity(0) == before
-    assert threads == [1, 2]
-
-
-@on_two_cores
-def test_fewer_threads_than_cores_are_told(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    told = []
-    with taken_device("cpu:0-1", told.append) as place:
-        assert place.name == f"{cpu_name()}, 2 cores"
-    assert told == ["cpu:0-1: torch has 1 thread on 2 physical cores, as OMP_NUM_THREADS or MKL_NUM_THREADS says"]
-
-
-@on_two_cores
-def test_the_free_cores_of_a_choice_are_taken():
-    with taken_device("cpu:0/1") as first, device_lock("cuda:0"):
-        assert str(first) == "cpu:0"
-        os.sched_setaffinity(0, {0, 1})  # as another process would be
-        with taken_device("cpu:0/1") as second:
-            assert str(second) == "cpu:1"
-
-
-@on_linux
-def test_cores_that_a_run_cannot_have_are_refused(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(device, "siblings", lambda core: frozenset({core, core ^ 1}))
-    monkeypatch.setattr(device, "with_siblings", lambda cores: frozenset(cores) | {core ^ 1 for core in cores})
-    monkeypatch.setattr(device, "num_physical", lambda cores: len({core // 2 for core in cores}))
-    assert refusal("cpu:2-5") == "device=cpu:2-5: this process may run on the cores 0-3, not on 4-5"
-    assert refusal("cpu:0+2/1+3").startswith("device=cpu:0+2/1+3: 0 and 1 are threads of one physical core")
-    monkeypatch.setattr(device, "num_physical", len)
-    assert labels("cpu:2-3/0-1") == ["cpu:2-3", "cpu:0-1"]
-
-
-@on_linux
-@pytest.mark.parametrize("variable", BINDING)
-def test_openmp_must_not_choose_cores_itself(variable, monkeypatch):
-    monkeypatch.setenv(variable, "false")
-    assert labels("cpu:0") == ["cpu:0"]
-    monkeypatch.setenv(variable, "0-1")
-    told = f"device=cpu:0: {variable}=0-1 has OpenMP bind threads to cores of its own choice; unset it"
-    assert refusal("cpu:0") == told
-    assert labels("cpu") == ["cpu"]
-
-
-def test_elsewhere_than_on_linux_a_cpu_is_whole(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert refusal("cpu:0-3") == "device=cpu:0-3: only Linux keeps a process to some cores; use device=cpu"
-    assert resolve_device("cpu") == CPU
 
 
 def test_processes_of_one_training_take_a_gpu_each(gpus):

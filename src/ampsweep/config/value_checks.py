@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from ampsweep.config.device_names import device_faults
 from ampsweep.config.errors import UserError
 from ampsweep.config.modes import EIGHT_BIT_STATES, PRECISION_MODES, mode_of, step_dtypes
 from ampsweep.config.schema import (
@@ -74,7 +73,7 @@ def _faults(config: Config) -> Iterator[str]:
     for key, path in (("name", config.name), ("output_dir", config.output_dir)):
         if (safe := hide(path, beside=asdict(config))) != path:
             yield f"{key}={safe}: holds a secret, which would be read in the names of directories"
-    yield from device_faults(config.device)
+    yield from _device(config.device)
 
 
 def _not_allowed(group: str, part: Any) -> Iterator[str]:
@@ -84,6 +83,14 @@ def _not_allowed(group: str, part: Any) -> Iterator[str]:
         for item in value if isinstance(value, list) else [value]:
             if ALLOWED in one.metadata and item is not None:
                 yield from _choice(f"{group}.{one.name}", item, one.metadata[ALLOWED])
+
+
+def _device(name: str) -> Iterator[str]:
+    places = name.partition(":")[2].split("/")
+    if not re.fullmatch(r"auto|cpu|(?!cpu:)[a-z]+(:\d+(/\d+)*)?", name):
+        yield f"device={name}: allowed are auto, cpu, cuda, cuda:N and mps, and several to choose from (cuda:0/2)"
+    elif len(set(map(int, filter(None, places)))) < len(places) > 1:
+        yield f"device={name}: names a device twice"
 
 
 def _precision(precision: PrecisionConfig) -> Iterator[str]:

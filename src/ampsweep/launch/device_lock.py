@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from ampsweep.config.device_names import cores_of
 from ampsweep.config.errors import UserError
 from ampsweep.cores import siblings
 from ampsweep.launch.signals import StopRequest
@@ -128,7 +127,7 @@ class DeviceLock:
         return lock.release
 
     def _shared(self) -> Callable[[], None] | None:
-        """As FileLock takes the file on Linux, the one system with sets of cores, but shared."""
+        """As FileLock takes the file on Linux, the one system that keeps processes to cores, but shared."""
         assert sys.platform != "win32"
         from fcntl import LOCK_NB, LOCK_SH, LOCK_UN, flock
 
@@ -158,7 +157,7 @@ def locks_of(devices: Sequence[str]) -> list[DeviceLock]:
     found: dict[Path, DeviceLock] = {}
     for device in devices:
         path = lock_path(device, os.environ)
-        cores = cores_of(device) or (_allowed_cores() if device == "cpu" else None)
+        cores = _allowed_cores() if device == "cpu" else None
         if cores is None:
             found[path] = DeviceLock(device, path)
             continue
@@ -205,7 +204,7 @@ def _waiting_for(devices: Sequence[str], number: int) -> str:
 def _physical_name(device: str, environment: Mapping[str, str]) -> str:
     kind, _, index = device.partition(":")
     if kind == "cpu":
-        return kind  # one CPU, whichever of its cores
+        return kind
     index = index or "0"
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     is_partition = visible is not None and visible.strip().startswith("MIG-")

@@ -84,7 +84,8 @@ def run_rank(
         if request.is_recorded:
             record_stuck(request, fault.sentence, fault.status, fault.oom)
 
-    with own.occupied(place.local_world_size), joined(place, store, own.device, tell=send, end=end) as group:
+    own.occupy()
+    with joined(place, store, own.device, tell=send, end=end) as group:
         _fit_threads(own.device, place)
         send_own = send if request.is_recorded else lambda _: None
         try:

@@ -36,8 +36,8 @@ def estimate_seconds(configs: Sequence[Config], stop: StopRequest) -> list[float
 
 def _measure(config: Config) -> float | None:
     first = run_devices(config.device)[0]
-    with first.occupied():
-        return _measure_on(first.device, config)
+    first.occupy()
+    return _measure_on(first.device, config)
 
 
 def _measure_on(device: torch.device, config: Config) -> float | None:
