@@ -199,7 +199,7 @@ PANELS: Final[tuple[Panel, ...]] = (
     Panel(
         key="speedup-against-size",
         title="Speedup against size",
-        question="From which size on is it faster, and do multiples of 8 count?",
+        question="From which size on is it faster?",
         section="speed",
         kind="effects_against",
         metrics=("perf/step_ms",),
