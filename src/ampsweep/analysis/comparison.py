@@ -38,6 +38,11 @@ class WorkloadComparison:
     runs: tuple[RunEntry, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The arms in the order of tables."""
+        return tuple(one.arm for one in self.arms)
+
+    @property
     def conclusion(self) -> str:
         """The findings on all arms, and their limits, in one sentence."""
         baseline, arms = self.verdict.recommendation.baseline, self.verdict.arms

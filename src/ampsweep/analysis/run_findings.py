@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -321,7 +321,9 @@ class RunEntry:
     findings: tuple[RunFinding, ...]
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
-    ranks: RankTable | None = None
+    ranks: RankTable | None
+    run: Run = field(repr=False)
+    """The run itself, in its directory as it was given."""
 
     def relative_to(self, base: Path) -> "RunEntry":
         """Copy the entry with its directory relative to another (see `path_from`)."""
@@ -353,4 +355,5 @@ def run_entry(run: Run, not_paired: Unpaired | None = None) -> RunEntry:
         findings=tuple(findings_of_run(run, not_paired)),
         tracked_at=run.tracked_at,
         ranks=ranks_of_run(run),
+        run=run,
     )

@@ -135,6 +135,11 @@ class SeamComparison:
     runs: tuple[RunEntry, ...]
     """The resumed runs; the uninterrupted ones are in their workload."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arms of its runs, in the order of tables."""
+        return self.resumed_in
+
     def of(self, saved_in: str, resumed_in: str) -> Seam | None:
         """Find the runs of a pair of arms."""
         return next((one for one in self.seams if (one.saved_in, one.resumed_in) == (saved_in, resumed_in)), None)

@@ -166,6 +166,11 @@ class SearchComparison:
     runs: tuple[RunEntry, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The arms in the order of tables."""
+        return tuple(one.arm for one in self.arms)
+
+    @property
     def heading(self) -> str:
         """The workload, and the memory within which a batch was searched."""
         limit = self.memory_limit_bytes

@@ -52,7 +52,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     Args:
         directory: from where the runs' directories are named; None: as they were given.
     """
-    shown = arrange(compared.comparison, compared.records, compared.histories, directory, panels)
+    shown = arrange(compared.comparison, compared.histories, directory, panels)
     comparison = shown.comparison
     sections = [
         _verdicts(shown),

@@ -48,24 +48,24 @@ def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> 
 
 def runs_table(shown: Dashboard) -> Table:
     """A run a row, with its main figures, the settings in which it differs from others, and links to its files."""
-    listed_runs = [(place, *item) for place, data in enumerate(shown.compared) for item in data.listed]
-    differing = _differences([run for _, run, _ in listed_runs])
-    every = [(*item, settings) for item, settings in zip(listed_runs, differing, strict=True)]
+    entries = [(place, entry) for place, data in enumerate(shown.compared) for entry in data.listed]
+    differing = _differences([entry.run for _, entry in entries])
+    every = [(*item, settings) for item, settings in zip(entries, differing, strict=True)]
     kept = first_rows(every, lambda item: (item[0], item[1].arm))
     rows = tuple(
         Row(
             (
-                *(Cell(run.arm), Cell(str(run.seed), run.seed)),
+                *(Cell(entry.arm), Cell(str(entry.seed), entry.seed)),
                 Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
-                *(_figure(run, column.key) for column in _FIGURES),
+                *(_figure(entry.run, column.key) for column in _FIGURES),
                 *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
-                Cell(_compiled(run)),
+                Cell(_compiled(entry.run)),
             ),
-            arm=run.arm,
-            seed=run.seed,
+            arm=entry.arm,
+            seed=entry.seed,
             facts=shown.compared[place].compared.facts,
         )
-        for place, run, entry, settings in kept
+        for place, entry, settings in kept
     )
     more = len(every) - len(kept)
     return Table(
@@ -152,7 +152,7 @@ def dtypes_table(comparison: Comparison) -> Table:
 
 
 def _all_runs(shown: Dashboard) -> list[Run]:
-    return [run for data in shown.compared for run, _ in data.listed]
+    return [entry.run for data in shown.compared for entry in data.listed]
 
 
 def _differences(runs: Sequence[Run]) -> list[str]:
