@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,6 +166,12 @@ def test_formats_of_8_bits_have_a_scale_for_each_tensor():
     assert found["float8_e4m3fn"].verdict == "works_with_tensor_scales"
     assert found["float8_e5m2"].verdict == "works_with_tensor_scales"
     assert of(tensor("a", "activation", normal(1.0)))["float8_e4m3fn"].verdict == "works"
+
+
+def test_an_activation_that_overflowed_in_float8_needs_a_scale_of_its_own():
+    overflown = replace(tensor("a", "activation", normal(1.0), dtype="float8_e4m3fn"), num_nonfinite=3)
+    found = of(overflown)["float8_e4m3fn"]
+    assert (found.verdict, found.fullest_layer, found.fullest_pct) == ("works_with_tensor_scales", "a", math.inf)
 
 
 def test_no_scale_mends_the_range_within_one_tensor():

@@ -383,7 +383,9 @@ def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Ite
     """The layers that keep a training from working with the best scale there is, or each with its own."""
     for one in groups:
         has_own = of.name in _OF_8_BITS and one.max_abs > 0
-        own_scale = of.max / one.max_abs if has_own else scale if one.kind in SCALED else 1.0
+        own_scale = scale if one.kind in SCALED and not has_own else 1.0
+        if has_own and math.isfinite(one.max_abs):  # of one that overflowed only what did fit is known
+            own_scale = of.max / one.max_abs
         lost_pct = one.lost_pct(of, own_scale)
         kind: ObstacleKind
         if not has_own and one.max_abs * own_scale > of.max:

@@ -11,7 +11,6 @@ from ampsweep.analysis.run_findings import (
     Contaminated,
     NotCompleted,
     RunEntry,
-    findings_of_run,
     merged,
     run_entry,
     statuses_text,
@@ -210,11 +209,12 @@ def compare_search(
         baseline: the arm the others are compared with.
         rank: sort key of an arm beside the baseline.
     """
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for run in sorted(workload.runs, key=lambda run: rank(run.arm, baseline)):
-        runs[run.arm].append(run)
-    of_baseline = runs.get(baseline, [])
-    arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
+    entries = tuple(run_entry(run) for run in workload.runs)
+    of_arms: dict[str, list[RunEntry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: rank(entry.arm, baseline)):
+        of_arms[entry.arm].append(entry)
+    of_baseline = [entry.run for entry in of_arms.get(baseline, ())]
+    arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in of_arms.items())
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
     return SearchComparison(
@@ -222,11 +222,12 @@ def compare_search(
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
-        runs=tuple(run_entry(run) for run in workload.runs),
+        runs=entries,
     )
 
 
-def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
+def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
+    runs = [entry.run for entry in entries]
     answers, reference = _answers(runs), _answers(of_baseline)
     smallest = min(answers, key=lambda one: one.largest, default=None)
     times = None
@@ -257,7 +258,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
-        notes=tuple(_notes(runs, answers, predicted)),
+        notes=tuple(_notes(entries, answers, predicted)),
     )
 
 
@@ -289,11 +290,12 @@ def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
 
 
 def _notes(
-    runs: Sequence[Run], answers: Sequence[BatchSearch], predicted: Sequence[PredictedBatch]
+    entries: Sequence[RunEntry], answers: Sequence[BatchSearch], predicted: Sequence[PredictedBatch]
 ) -> Iterator[Finding]:
-    measured = [run for run in runs if run.measured]
-    lost = [run for run in runs if not run.measured and run.outcome != "oom" and run.record.error] if answers else []
-    found = [one for run in (*lost, *measured) for one in findings_of_run(run)]
+    compared = [entry for entry in entries if entry.run.measured]
+    measured = [entry.run for entry in compared]
+    lost = [one for one in entries if not one.run.measured and one.status != "oom" and one.error] if answers else []
+    found = [one for entry in (*lost, *compared) for one in entry.findings]
     yield from merged(one for one in found if isinstance(one, NotCompleted | Contaminated))
     timed = [run for run in measured if run.contamination is None]
     num_unchecked = sum(run.unknown_contamination is not None for run in timed)

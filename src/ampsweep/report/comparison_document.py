@@ -1,6 +1,6 @@
 """The comparison of runs as a document."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
 from ampsweep.report.dashboard import Dashboard, Panels, arrange
 from ampsweep.report.data_formats import as_json
-from ampsweep.report.document import Document, Item, Items, Prose, Section
+from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.extent import JSON_NAME
 from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
@@ -56,28 +56,28 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     comparison = shown.comparison
     sections = [
         _verdicts(shown),
-        _section("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
-        _section(
+        section_of("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
+        section_of(
             "Saved in one precision, resumed in another", "seams", [seam_section(one.compared) for one in shown.seams]
         ),
-        _section("Notes", "", _notes(comparison)),
-        _section("What went wrong", "problems", _tables(problems_table(comparison))),
-        _section("Against each other", "series", [_series(one, shown) for one in shown.series]),
-        _section("Panels", "panels", _panels(shown), on_screen=False),
-        _section(
+        section_of("Notes", "", _notes(comparison)),
+        section_of("What went wrong", "problems", _tables(problems_table(comparison))),
+        section_of("Against each other", "series", [_series(one, shown) for one in shown.series]),
+        section_of("Panels", "panels", _panels(shown), on_screen=False),
+        section_of(
             "Numerics",
             "numerics",
             chain.from_iterable(map(numerics_sections, (one.data for one in shown.drawn))),
             on_screen=False,
         ),
-        _section(
+        section_of(
             "Runs",
             "runs",
             _tables(arm_settings_table(shown), dtypes_table(comparison), runs_table(shown)),
             on_screen=False,
         ),
-        _section("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
-        _section("How each figure was taken", "method", _method(comparison), on_screen=False),
+        section_of("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
+        section_of("How each figure was taken", "method", _method(comparison), on_screen=False),
     ]
     if not comparison.compared:
         sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
@@ -102,12 +102,6 @@ def write_comparison(document: Document, directory: Path) -> None:
         write_atomically(directory / name, text(document))
 
 
-def _section(title: str, key: str, blocks: Iterable[Any], *, on_screen: bool = True) -> Section | None:
-    """A section of what there is; None without anything."""
-    found = tuple(blocks)
-    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
-
-
 def _tables(*tables: Table | None) -> list[Table]:
     return [one for one in tables if one is not None and one.rows]
 
@@ -128,16 +122,16 @@ def _verdicts(shown: Dashboard) -> Section | None:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
     if len(shown.drawn) > _MAX_ON_SCREEN:
         cards.append(Prose(f"A terminal shows the first {_MAX_ON_SCREEN} workloads; comparison.md has more.", "note"))
-    return _section("Verdict", "verdict", cards)
+    return section_of("Verdict", "verdict", cards)
 
 
 def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
     """The verdict on one workload: the answer, the arms, then the grounds."""
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
-    blocks += _items("", _findings(workload))
-    blocks += _items("What would decide it", [_said(one) for one in verdict.to_decide])
-    blocks += _items("Why", [_said(one.sentence, arm=one.arm) for one in verdict.reasons])
+    blocks += items_of(_findings(workload))
+    blocks += items_of([_said(one) for one in verdict.to_decide], "What would decide it")
+    blocks += items_of([_said(one.sentence, arm=one.arm) for one in verdict.reasons], "Why")
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
         lines = [_said(of.sentence, arm=arm) for arm, of in ranks]
         blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
@@ -230,7 +224,7 @@ def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
 
 
 def _notes(comparison: Comparison) -> list[Items]:
-    return _items("", [_said(note.sentence) for note in comparison.notes])
+    return items_of([_said(note.sentence) for note in comparison.notes])
 
 
 def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -239,16 +233,11 @@ def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
     return Item(text, label, arm) if not (label or arm) else Item(clause[:1] + text[1:], label, arm)
 
 
-def _items(title: str, items: Iterable[Item]) -> list[Items]:
-    found = tuple(items)
-    return [Items(found, title)] if found else []
-
-
 def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
     """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
     series = one.data.series
     blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
-    blocks += _items("", [_said(line) for line in series.lines])
+    blocks += items_of([_said(line) for line in series.lines])
     blocks += [figure for _, figure in one.shown]
     return Section(title=series.heading, blocks=(*blocks, *_absent(one.absent)), facts=series.facts)
 
@@ -277,7 +266,7 @@ def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
 
 def _method(comparison: Comparison) -> list[Items]:
     figures = [*methods(comparison.workloads), *method(comparison)]
-    return _items("", [Item(how, f"{figure}:") for figure, how in figures])
+    return items_of([Item(how, f"{figure}:") for figure, how in figures])
 
 
 def _summary(comparison: Comparison) -> dict[str, Scalar]:

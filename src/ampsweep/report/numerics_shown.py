@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.headroom import Headroom, headroom_of
+from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
 from ampsweep.report.cells import value_cell
-from ampsweep.report.document import Block, Item, Items, Prose, Section
+from ampsweep.report.document import Block, Item, Prose, Section, items_of
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
 from ampsweep.report.tables import Cell, Column, Row, Table
@@ -53,30 +53,27 @@ def _read(directory: Path) -> tuple[Block, ...]:
 
 
 def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
-    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients."""
+    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients.
+
+    Args:
+        faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
+            with the number of the doctor's finding.
+    """
     headroom = headroom_of(numerics, numerics.scale)
-    lines = tuple(Item(as_sentence(line)) for line in headroom_lines(headroom, faults))
+    told = (
+        one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in headroom.values()
+    )
     drawn = (
         magnitude_map(numerics, kind, headroom, title=title, question=question)
         for kind, (title, question) in TITLES.items()
     )
     maps = [figure for figure in drawn if isinstance(figure, Figure)]
     return (
-        *([Items(lines)] if lines else []),
+        *items_of(Item(as_sentence(one)) for one in told),
         *_nonfinite(numerics),
         *([Prose(MAP_NOTE, "note")] if maps else []),
         *maps,
     )
-
-
-def headroom_lines(found: Mapping[str, Headroom], faults: Mapping[str, int] = _NO_FAULTS) -> list[str]:
-    """A sentence for each format.
-
-    Args:
-        faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
-            with the number of the doctor's finding.
-    """
-    return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
 
 
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:
