@@ -112,21 +112,11 @@ class FileProblem(Finding):
 class Problem:
     """Runs of one arm and workload with the same problem. Of a file that belongs to no run neither is known."""
 
-    name: str
-    why: str
-    consequence: str
-    severity: Severity
+    finding: RunFinding | FileProblem
     arm: str | None = None
     seeds: tuple[int, ...] = ()
     compared: str | None = None
     """The title of the workload, search or seam that the runs belong to."""
-
-    @staticmethod
-    def of(
-        one: RunFinding | FileProblem, arm: str | None = None, seeds: tuple[int, ...] = (), compared: str | None = None
-    ) -> "Problem":
-        """The problem that a finding tells of."""
-        return Problem(one.name, one.why, one.consequence, one.severity, arm, seeds, compared)
 
 
 class GivenTwice(Finding):
@@ -241,12 +231,12 @@ class Comparison:
             arms = dict.fromkeys(entry.arm for entry in compared.runs)
             for arm, own in ((arm, [one for one in compared.runs if one.arm == arm]) for arm in arms):
                 of_runs = merged(finding for entry in own for finding in entry.findings if finding.consequence)
-                found += [Problem.of(finding, arm, finding.seeds, compared.title) for finding in of_runs]
+                found += [Problem(finding, arm, finding.seeds, compared.title) for finding in of_runs]
                 for entry in own:
                     files = of_files.pop(entry.directory, ())
-                    found += [Problem.of(one, arm, (entry.seed,), compared.title) for one in files]
-        found += [Problem.of(one) for of_directory in of_files.values() for one in of_directory]
-        return sorted(found, key=lambda one: _GRAVEST.index(one.severity))
+                    found += [Problem(one, arm, (entry.seed,), compared.title) for one in files]
+        found += [Problem(one) for of_directory in of_files.values() for one in of_directory]
+        return sorted(found, key=lambda one: _GRAVEST.index(one.finding.severity))
 
     def relative_to(self, directory: Path) -> "Comparison":
         """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
@@ -302,10 +292,7 @@ def compare(
 
     def of_workload(workload: Workload) -> WorkloadComparison:
         pairs = pairing.of(workload.runs)
-        runs_of = {
-            arm: [run for run in workload.runs if run.arm == arm]
-            for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
-        }
+        runs_of = workload.of_arms(baseline)
         of_baseline = runs_of.get(baseline, [])
         entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
 
@@ -332,9 +319,9 @@ def compare(
         margin_pct=margin_pct,
         goal=goal,
         workloads=tuple(map(of_workload, workloads)),
-        searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
+        searches=tuple(compare_search(one, baseline) for one in group_workloads(searches)),
         seams=tuple(
-            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct, rank=arm_rank)
+            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct)
             for one in group_workloads(resumed)
         ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
@@ -348,11 +335,6 @@ _Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison, SeamCompa
 
 def _seen_from(base: Path, one: _Compared) -> _Compared:
     return replace(one, runs=tuple(run.relative_to(base) for run in one.runs))
-
-
-def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
-    """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
-    return arm != baseline, *report_order(arm)
 
 
 def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:

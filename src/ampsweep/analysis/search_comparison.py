@@ -1,7 +1,7 @@
 """Comparison of the largest batch that trains in each arm, and of the throughput there."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -199,22 +199,20 @@ class SearchComparison:
         ]
 
 
-def compare_search(
-    workload: Workload, baseline: str, rank: Callable[[str, str], tuple[bool, int, str]]
-) -> SearchComparison:
+def compare_search(workload: Workload, baseline: str) -> SearchComparison:
     """Compare the searches of one workload.
 
     Args:
         workload: runs whose records have a batch search.
         baseline: the arm the others are compared with.
-        rank: sort key of an arm beside the baseline.
     """
-    entries = tuple(run_entry(run) for run in workload.runs)
-    of_arms: dict[str, list[RunEntry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda entry: rank(entry.arm, baseline)):
-        of_arms[entry.arm].append(entry)
-    of_baseline = [entry.run for entry in of_arms.get(baseline, ())]
-    arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in of_arms.items())
+    entries = {run.directory: run_entry(run) for run in workload.runs}
+    runs = workload.of_arms(baseline)
+    of_baseline = runs.get(baseline, [])
+    arms = tuple(
+        _summarise(arm, [entries[run.directory] for run in own], of_baseline, arm == baseline)
+        for arm, own in runs.items()
+    )
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
     return SearchComparison(
@@ -222,7 +220,7 @@ def compare_search(
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
-        runs=entries,
+        runs=tuple(entries.values()),
     )
 
 
