@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import WorkloadComparison
-from ampsweep.analysis.pairing import Pair
 from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import OF_SPEED, Run
 from ampsweep.analysis.seam_comparison import SeamComparison
@@ -83,7 +82,7 @@ class ArmRuns(Generic[Compared]):
 
 @dataclass(frozen=True)
 class WorkloadData(ArmRuns[WorkloadComparison]):
-    """One workload of a comparison, also with its pairs."""
+    """One workload of a comparison."""
 
     @property
     def arms(self) -> tuple[ArmComparison, ...]:
@@ -100,11 +99,6 @@ class WorkloadData(ArmRuns[WorkloadComparison]):
     def verdict_on(self, arm: str) -> Candidate | None:
         """The verdict on an arm; None of the baseline, and where that did not run."""
         return next((one for one in self.compared.verdict.arms if one.arm == arm), None)
-
-    def pairs_of(self, arm: str) -> list[Pair]:
-        """An arm's pairs with the baseline, by seed."""
-        judged = self.verdict_on(arm)
-        return [] if judged is None else sorted(judged.pairs, key=lambda pair: pair.arm_runs[0].seed)
 
 
 SearchData = ArmRuns[SearchComparison]
