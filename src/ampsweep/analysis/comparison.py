@@ -10,7 +10,7 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, path_from, run_entry
+from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
@@ -246,7 +246,7 @@ class Comparison:
             workloads=tuple(_seen_from(base, one) for one in self.workloads),
             searches=tuple(_seen_from(base, one) for one in self.searches),
             seams=tuple(_seen_from(base, one) for one in self.seams),
-            file_problems=tuple(replace(one, path=path_from(base, one.path)) for one in self.file_problems),
+            file_problems=tuple(replace(one, path=_path_from(base, one.path)) for one in self.file_problems),
         )
 
 
@@ -334,7 +334,16 @@ _Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison, SeamCompa
 
 
 def _seen_from(base: Path, one: _Compared) -> _Compared:
-    return replace(one, runs=tuple(run.relative_to(base) for run in one.runs))
+    return replace(one, runs=tuple(replace(run, directory=_path_from(base, run.directory)) for run in one.runs))
+
+
+def _path_from(base: Path, path: str) -> str:
+    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
+
+    Of a link the name counts, not what it points to.
+    """
+    absolute = Path(path).parent.resolve() / Path(path).name
+    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
 def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:

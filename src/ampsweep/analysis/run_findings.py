@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from ampsweep.analysis.float8_gain import Float8Summary, float8_summary
@@ -324,19 +323,6 @@ class RunEntry:
     ranks: RankTable | None
     run: Run = field(repr=False)
     """The run itself, in its directory as it was given."""
-
-    def relative_to(self, base: Path) -> "RunEntry":
-        """Copy the entry with its directory relative to another (see `path_from`)."""
-        return replace(self, directory=path_from(base, self.directory))
-
-
-def path_from(base: Path, path: str) -> str:
-    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
-
-    Of a link the name counts, not what it points to.
-    """
-    absolute = Path(path).parent.resolve() / Path(path).name
-    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
 def run_entry(run: Run, not_paired: Unpaired | None = None) -> RunEntry:
