@@ -32,7 +32,7 @@ def normal(scale, *, seed=0, num=4000):
 
 
 def of(*tensors, scale=None, outside=()):
-    return headroom_of(RunNumerics(magnitudes=list(tensors)), scale, outside=outside)
+    return headroom_of(RunNumerics(magnitudes=list(tensors), scale=scale, outside=list(outside)))
 
 
 FITTING = (tensor("a", "activation", normal(1.0)), tensor("a.weight", "weight", normal(0.02)))

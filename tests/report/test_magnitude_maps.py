@@ -12,7 +12,7 @@ from ampsweep.report.plotly import plotly
 
 
 def drawn(of, kind="activation"):
-    return magnitude_map(of, kind, headroom_of(of, of.scale), title="A map", question="Does it fit?")
+    return magnitude_map(of, kind, headroom_of(of), title="A map", question="Does it fit?")
 
 
 def cells(figure):

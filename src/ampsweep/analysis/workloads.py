@@ -1,8 +1,9 @@
 """Workloads: groups of runs that differ in precision and seed only. Figures are compared only within one."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from ampsweep.analysis.runs import Run, Scalar
@@ -79,7 +80,8 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
         ({key: (facts | derived)[key] for key in members[0].facts} | swept, members)
         for facts, alike in _merge_compatible(list(pools.values()), derived=False)
         for swept, of_setting in _split_by_settings(alike)
-        for derived, members in _joined(of_setting)
+        for derived, joined in _merge_compatible(of_setting, derived=True)
+        for members in [[*chain.from_iterable(joined)]]
     ]
     position = {run.directory: index for index, run in enumerate(runs)}
     groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
@@ -90,12 +92,6 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
         )
         for facts, members in groups
     ]
-
-
-def _joined(pools: Sequence[list[Run]]) -> Iterator[tuple[Facts, list[Run]]]:
-    """Pools of one setting by what follows from it."""
-    for derived, alike in _merge_compatible(pools, derived=True):
-        yield derived, [run for pool in alike for run in pool]
 
 
 def _telling(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:

@@ -15,7 +15,7 @@ from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence
 
-TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
+_TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "activation": ("Activations", "Does what modules return fit into the format?"),
     "activation_gradient": ("Gradients of activations", "Do gradients overflow or vanish on their way back?"),
     "gradient": ("Gradients of parameters", "Do parameters get their gradients?"),
@@ -59,13 +59,13 @@ def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULT
         faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
             with the number of the doctor's finding.
     """
-    headroom = headroom_of(numerics, numerics.scale)
+    headroom = headroom_of(numerics)
     told = (
         one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in headroom.values()
     )
     drawn = (
         magnitude_map(numerics, kind, headroom, title=title, question=question)
-        for kind, (title, question) in TITLES.items()
+        for kind, (title, question) in _TITLES.items()
     )
     maps = [figure for figure in drawn if isinstance(figure, Figure)]
     return (
