@@ -168,7 +168,7 @@ def test_formats_of_8_bits_have_a_scale_for_each_tensor():
     assert of(tensor("a", "activation", normal(1.0)))["float8_e4m3fn"].verdict == "works"
 
 
-def test_an_activation_that_overflowed_in_float8_needs_a_scale_of_its_own():
+def test_an_overflow_in_float8_asks_for_a_scale_of_its_own():
     overflown = replace(tensor("a", "activation", normal(1.0), dtype="float8_e4m3fn"), num_nonfinite=3)
     found = of(overflown)["float8_e4m3fn"]
     assert (found.verdict, found.fullest_layer, found.fullest_pct) == ("works_with_tensor_scales", "a", math.inf)

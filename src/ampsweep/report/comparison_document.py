@@ -5,9 +5,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.finding import Finding, as_data
@@ -195,10 +194,9 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.verdict.arms))
     rows = []
     for one in workloads[:_MAX_IN_OVERVIEW]:
-        figures = {arm.arm: arm for arm in one.arms}
         verdicts = {arm.arm: arm for arm in one.verdict.arms}
         cells = [Cell(one.title), Cell(one.verdict.recommendation.arm or "not decidable yet")]
-        cells += [_in_short(verdicts[arm], figures[arm]) if arm in verdicts else Cell() for arm in arms]
+        cells += [_in_short(verdicts[arm].judgements) if arm in verdicts else Cell() for arm in arms]
         rows.append(Row(tuple(cells), facts=one.facts))
     more = len(workloads) - len(rows)
     return Table(
@@ -210,8 +208,8 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     )
 
 
-def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
-    judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
+def _in_short(judged: Judgements) -> Cell:
+    speed, saved = judged.figures.speedup, judged.figures.memory_saved_pct
     known = []
     if speed is not None:
         known.append(f"{speed.ratio_parts[0]}x {judged.speed}")
@@ -220,7 +218,7 @@ def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
         known.append(f"{change if saved.value else 'the same'} memory")
     if judged.parity != "not measured":
         known.append(judged.parity)
-    return Cell(", ".join(known) or statuses_text(figures.statuses))
+    return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
 
 
 def _notes(comparison: Comparison) -> list[Items]:

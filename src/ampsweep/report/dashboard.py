@@ -84,10 +84,7 @@ def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
 
 
 def arrange(
-    comparison: Comparison,
-    histories: Histories,
-    directory: Path | None,
-    panels: Sequence[Panel] = PANELS,
+    comparison: Comparison, histories: Histories, directory: Path | None, panels: Sequence[Panel] = PANELS
 ) -> Dashboard:
     """Draw `panels` of a comparison.
 
@@ -105,12 +102,12 @@ def arrange(
     compared: list[ArmRuns[Anything]] = [*found, *searches, *seams]
     styles = arm_styles(arm for data in compared for arm in data.names)
     extent = extent_of(found, len(keys))
-    style = Style(styles, extent)
+    style, drawn = Style(styles, extent), found[: extent.num_workloads]
     return Dashboard(
         comparison=named,
         workloads=(
-            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in found[: extent.num_workloads]),
-            *(Panels(data) for data in found[len(found[: extent.num_workloads]) :]),
+            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in drawn),
+            *map(Panels, found[len(drawn) :]),
         ),
         searches=tuple(_drawn(data, SEARCH_PANELS, style, OF_SEARCH) for data in searches),
         seams=tuple(seams),
