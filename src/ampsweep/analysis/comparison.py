@@ -99,7 +99,6 @@ class FileProblem(Finding):
 
     @property
     def why(self) -> str:
-        """The sentence."""
         return self.sentence
 
     @property

@@ -235,7 +235,7 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
             times = smallest.largest / other.largest
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
     bound = None if smallest is None else _bound(smallest)
-    first = runs[0] if smallest is None else None
+    first = entries[0] if smallest is None else None
     return ArmSearch(
         arm=arm,
         is_baseline=is_baseline,
@@ -247,8 +247,8 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         bound=bound,
         limit=smallest.limit if smallest is not None and bound == "limit" else None,
         refusing=None if smallest is None else smallest.refusing,
-        outcome=None if first is None else first.outcome,
-        error=first_line(first.record.error) if first is not None and first.record.error else None,
+        outcome=None if first is None else first.status,
+        error=None if first is None else first.error,
         samples_per_sec=_median(runs, SAMPLES_PER_SEC),
         throughput_ratio=None if is_baseline else ratio_between(_throughputs(runs), _throughputs(of_baseline)),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
