@@ -14,6 +14,7 @@ from ampsweep.analysis.run_findings import (
     UnusableFigure,
 )
 from ampsweep.analysis.runs import TrainedOn
+from ampsweep.finding import as_data
 from ampsweep.record.parts import RankFigures
 
 MIB = 2**20
@@ -298,6 +299,15 @@ def test_directories_are_told_from_where_the_comparison_lies():
     comparison = compare([run("fp32", 0)], baseline="fp32", margin_pct=1.0)
     assert comparison.relative_to(Path("runs")).workloads[0].runs[0].directory == "fp32-gpt_tiny-8-s0"
     assert Path(comparison.relative_to(Path("elsewhere")).workloads[0].runs[0].directory).is_absolute()
+
+
+def test_runs_and_pairs_behind_a_comparison_are_no_data_of_it():
+    comparison = compare(sweep("fp32", [1.0]) + sweep("tf32", [1.0]), baseline="fp32", margin_pct=1.0)
+    (workload,) = comparison.workloads
+    assert [entry.run.arm for entry in workload.runs] == ["fp32", "tf32"]
+    (found,) = as_data(comparison)["workloads"]
+    assert "run" not in found["runs"][0]
+    assert "pairs" not in found["verdict"]["arms"][0]
 
 
 def test_no_runs_make_an_empty_comparison():

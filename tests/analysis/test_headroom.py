@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def normal(scale, *, seed=0, num=4000):
 
 
 def of(*tensors, scale=None, outside=()):
-    return headroom_of(RunNumerics(magnitudes=list(tensors)), scale, outside=outside)
+    return headroom_of(RunNumerics(magnitudes=list(tensors), scale=scale, outside=list(outside)))
 
 
 FITTING = (tensor("a", "activation", normal(1.0)), tensor("a.weight", "weight", normal(0.02)))
@@ -165,6 +166,12 @@ def test_formats_of_8_bits_have_a_scale_for_each_tensor():
     assert found["float8_e4m3fn"].verdict == "works_with_tensor_scales"
     assert found["float8_e5m2"].verdict == "works_with_tensor_scales"
     assert of(tensor("a", "activation", normal(1.0)))["float8_e4m3fn"].verdict == "works"
+
+
+def test_an_overflow_in_float8_asks_for_a_scale_of_its_own():
+    overflown = replace(tensor("a", "activation", normal(1.0), dtype="float8_e4m3fn"), num_nonfinite=3)
+    found = of(overflown)["float8_e4m3fn"]
+    assert (found.verdict, found.fullest_layer, found.fullest_pct) == ("works_with_tensor_scales", "a", math.inf)
 
 
 def test_no_scale_mends_the_range_within_one_tensor():

@@ -106,7 +106,7 @@ def judged(case: Case) -> tuple[Headroom, Training]:
     """The headroom of a case in float16, and its training in float32."""
     full, numerics = train(case, Precision("fp32", "cpu"), collect=True)
     assert numerics is not None, case.name
-    return headroom_of(numerics, outside=outside_of(case))["float16"], full
+    return headroom_of(replace(numerics, outside=list(outside_of(case))))["float16"], full
 
 
 def in_float16(case: Case, full: Training, scales: Sequence[float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ampsweep.report.plotly import plotly
 
 
 def drawn(of, kind="activation"):
-    return magnitude_map(of, kind, headroom_of(of, of.scale), title="A map", question="Does it fit?")
+    return magnitude_map(of, kind, headroom_of(of), title="A map", question="Does it fit?")
 
 
 def cells(figure):
@@ -118,4 +118,4 @@ def test_damaged_numerics_are_told(write, tmp_path):
     entries = write([on_gpu("fp32", 0)])
     (entries[0][0] / NUMERICS_NAME).write_text("{")
     page = read_page(html(document_of(entries, tmp_path)))
-    assert "is no JSON" in page.one("section", id="numerics").text
+    assert "is cut off" in page.one("section", id="numerics").text

@@ -17,7 +17,7 @@ from ampsweep.analysis.pairing import (
 )
 from ampsweep.analysis.rank_table import RankTable, ranks_of_arm
 from ampsweep.analysis.run_findings import RunFinding, findings_of_arm
-from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
+from ampsweep.analysis.runs import PEAK_MEMORY, SKIPPED_STEPS, STEP_MS, VAL_ACCURACY, VAL_LOSS, Run
 from ampsweep.analysis.statistics import (
     MIN_PAIRS,
     Estimate,
@@ -34,7 +34,6 @@ from ampsweep.finding import Finding
 from ampsweep.metrics import AUTOCAST_PENALTY
 from ampsweep.text import GIB
 
-SKIPPED_STEPS: Final = "amp/skipped_steps"
 _WITHIN_RUN: Final = (STEP_MS, "perf/step_ms_iqr", "perf/step_ms_p95")
 
 

@@ -10,7 +10,7 @@ from ampsweep.analysis.arms import ArmComparison, summarise_arm
 from ampsweep.analysis.costs import Goal
 from ampsweep.analysis.pairing import pair_runs
 from ampsweep.analysis.recorded import not_vouched_for
-from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, path_from, run_entry
+from ampsweep.analysis.run_findings import NotPaired, RunEntry, RunFinding, merged, run_entry
 from ampsweep.analysis.runs import Run, Scalar
 from ampsweep.analysis.seam_comparison import AllSeries, SeamComparison, compare_seams
 from ampsweep.analysis.search_comparison import SearchComparison, compare_search
@@ -36,6 +36,11 @@ class WorkloadComparison:
     cautions: tuple[Finding, ...]
     """Signs, in the baseline's runs, that figures do not carry over or tell little of arithmetic."""
     runs: tuple[RunEntry, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arms in the order of tables."""
+        return tuple(one.arm for one in self.arms)
 
     @property
     def conclusion(self) -> str:
@@ -94,7 +99,6 @@ class FileProblem(Finding):
 
     @property
     def why(self) -> str:
-        """The sentence."""
         return self.sentence
 
     @property
@@ -107,21 +111,11 @@ class FileProblem(Finding):
 class Problem:
     """Runs of one arm and workload with the same problem. Of a file that belongs to no run neither is known."""
 
-    name: str
-    why: str
-    consequence: str
-    severity: Severity
+    finding: RunFinding | FileProblem
     arm: str | None = None
     seeds: tuple[int, ...] = ()
     compared: str | None = None
     """The title of the workload, search or seam that the runs belong to."""
-
-    @staticmethod
-    def of(
-        one: RunFinding | FileProblem, arm: str | None = None, seeds: tuple[int, ...] = (), compared: str | None = None
-    ) -> "Problem":
-        """The problem that a finding tells of."""
-        return Problem(one.name, one.why, one.consequence, one.severity, arm, seeds, compared)
 
 
 class GivenTwice(Finding):
@@ -236,12 +230,12 @@ class Comparison:
             arms = dict.fromkeys(entry.arm for entry in compared.runs)
             for arm, own in ((arm, [one for one in compared.runs if one.arm == arm]) for arm in arms):
                 of_runs = merged(finding for entry in own for finding in entry.findings if finding.consequence)
-                found += [Problem.of(finding, arm, finding.seeds, compared.title) for finding in of_runs]
+                found += [Problem(finding, arm, finding.seeds, compared.title) for finding in of_runs]
                 for entry in own:
                     files = of_files.pop(entry.directory, ())
-                    found += [Problem.of(one, arm, (entry.seed,), compared.title) for one in files]
-        found += [Problem.of(one) for of_directory in of_files.values() for one in of_directory]
-        return sorted(found, key=lambda one: _GRAVEST.index(one.severity))
+                    found += [Problem(one, arm, (entry.seed,), compared.title) for one in files]
+        found += [Problem(one) for of_directory in of_files.values() for one in of_directory]
+        return sorted(found, key=lambda one: _GRAVEST.index(one.finding.severity))
 
     def relative_to(self, directory: Path) -> "Comparison":
         """Copy the comparison with run directories relative to `directory`, so that the tree can be moved."""
@@ -251,7 +245,7 @@ class Comparison:
             workloads=tuple(_seen_from(base, one) for one in self.workloads),
             searches=tuple(_seen_from(base, one) for one in self.searches),
             seams=tuple(_seen_from(base, one) for one in self.seams),
-            file_problems=tuple(replace(one, path=path_from(base, one.path)) for one in self.file_problems),
+            file_problems=tuple(replace(one, path=_path_from(base, one.path)) for one in self.file_problems),
         )
 
 
@@ -297,10 +291,7 @@ def compare(
 
     def of_workload(workload: Workload) -> WorkloadComparison:
         pairs = pairing.of(workload.runs)
-        runs_of = {
-            arm: [run for run in workload.runs if run.arm == arm]
-            for arm in sorted({run.arm for run in workload.runs}, key=lambda arm: arm_rank(arm, baseline))
-        }
+        runs_of = workload.of_arms(baseline)
         of_baseline = runs_of.get(baseline, [])
         entries = {run.directory: run_entry(run, unpaired.get(run.directory)) for run in workload.runs}
 
@@ -327,9 +318,9 @@ def compare(
         margin_pct=margin_pct,
         goal=goal,
         workloads=tuple(map(of_workload, workloads)),
-        searches=tuple(compare_search(one, baseline, arm_rank) for one in group_workloads(searches)),
+        searches=tuple(compare_search(one, baseline) for one in group_workloads(searches)),
         seams=tuple(
-            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct, rank=arm_rank)
+            compare_seams(one, runs, series or {}, baseline=baseline, margin_pct=margin_pct)
             for one in group_workloads(resumed)
         ),
         notes=tuple(_notes(len(records) - len(unique), len(unique) - len(measured), measured, margin_pct)),
@@ -342,12 +333,16 @@ _Compared = TypeVar("_Compared", WorkloadComparison, SearchComparison, SeamCompa
 
 
 def _seen_from(base: Path, one: _Compared) -> _Compared:
-    return replace(one, runs=tuple(run.relative_to(base) for run in one.runs))
+    return replace(one, runs=tuple(replace(run, directory=_path_from(base, run.directory)) for run in one.runs))
 
 
-def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
-    """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
-    return arm != baseline, *report_order(arm)
+def _path_from(base: Path, path: str) -> str:
+    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
+
+    Of a link the name counts, not what it points to.
+    """
+    absolute = Path(path).parent.resolve() / Path(path).name
+    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
 
 
 def _notes(num_duplicates: int, num_predicted: int, runs: Sequence[Run], margin_pct: float) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ gradients of activations.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -303,27 +303,23 @@ class _Group:
         return 100 * self.counts.sum_share_below(_zero_below(of) / scale)
 
 
-def headroom_of(
-    numerics: RunNumerics, scale: float | None = None, *, outside: Collection[str] | None = None
-) -> dict[str, Headroom]:
+def headroom_of(numerics: RunNumerics) -> dict[str, Headroom]:
     """Judge each low-precision format by the magnitudes of a run, in float32 or any other dtype.
 
-    Args:
-        numerics: of the run; values that its own dtype has lost or made infinite are unknown to it.
-        scale: the scale from which float16 is judged; None: that with which a scaler begins.
-        outside: modules and parameters whose values no operator in low precision makes or takes, such as a residual
-            stream that is added up in float32 and only normalized. None: as the numerics tell; without them all count.
+    float16 is judged from the scale of the run, or without one from that with which a scaler begins. Values that the
+    run's own dtype has lost or made infinite are unknown, and those that no operator in low precision makes or takes,
+    such as a residual stream that is added up in float32 and only normalized, do not count.
 
     Returns:
         By the name of the format; one of which nothing was looked at is left out.
     """
     found = {}
-    outside = numerics.outside if outside is None else outside
+    scale = INITIAL_SCALE if numerics.scale is None else numerics.scale
     counts = [ExponentCounts.of([one]) for one in numerics.magnitudes]
     for name, kinds in _CAST_KINDS.items():
-        groups = [one for one in _groups(numerics, name, kinds, outside) if one.counts.total]
+        groups = [one for one in _groups(numerics, name, kinds) if one.counts.total]
         if groups:
-            own_scale = 1.0 if name != FLOAT16.name else INITIAL_SCALE if scale is None else scale
+            own_scale = scale if name == FLOAT16.name else 1.0
             ranges = _ranges(numerics, counts, FORMATS[name], own_scale)
             found[name] = _judged(FORMATS[name], groups, own_scale, ranges)
     return found
@@ -383,7 +379,9 @@ def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Ite
     """The layers that keep a training from working with the best scale there is, or each with its own."""
     for one in groups:
         has_own = of.name in _OF_8_BITS and one.max_abs > 0
-        own_scale = of.max / one.max_abs if has_own else scale if one.kind in SCALED else 1.0
+        own_scale = scale if one.kind in SCALED and not has_own else 1.0
+        if has_own and math.isfinite(one.max_abs):  # of one that overflowed only what did fit is known
+            own_scale = of.max / one.max_abs
         lost_pct = one.lost_pct(of, own_scale)
         kind: ObstacleKind
         if not has_own and one.max_abs * own_scale > of.max:
@@ -395,10 +393,10 @@ def _obstacles(of: NumericFormat, groups: Sequence[_Group], scale: float) -> Ite
         yield Obstacle(kind=kind, layer=one.layer, tensor=one.kind, max_abs=one.max_abs, lost_pct=lost_pct)
 
 
-def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind], outside: Collection[str]) -> Iterator[_Group]:
+def _groups(numerics: RunNumerics, of: str, kinds: Sequence[TensorKind]) -> Iterator[_Group]:
     together: dict[tuple[str, TensorKind], list[Magnitudes]] = defaultdict(list)
     for one in numerics.magnitudes:
-        if one.kind not in kinds or one.layer in outside:
+        if one.kind not in kinds or one.layer in numerics.outside:
             continue
         if one.kind in ("weight", "gradient"):
             together[one.layer.rpartition(".")[0], one.kind].append(one)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ampsweep.analysis.arms import SKIPPED_STEPS
-from ampsweep.analysis.runs import Run
+from ampsweep.analysis.runs import SKIPPED_STEPS, Run
 from ampsweep.analysis.statistics import known_median
 from ampsweep.analysis.waterfall import Waterfall
 from ampsweep.config.modes import mode_of

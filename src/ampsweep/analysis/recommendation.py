@@ -168,6 +168,7 @@ def recommend(
     chosen: _Option | None = None
     undecided: Undecided | None = None
     ranked = _ranking(candidates, goal)
+    missing = {one.arm: what for one in candidates if (what := one.open(ranked)) is not None}
     if baseline_refusal is not None and not isinstance(baseline_refusal, OverMemory):
         undecided = BaselineRefused(baseline=baseline.arm, refusal=baseline_refusal)
     elif not candidates:
@@ -178,12 +179,11 @@ def recommend(
         undecided = NoEnergy(baseline=baseline.arm)
     else:
         in_question = [one for one in candidates if one.refusal is None]
-        eligible = [one for one in in_question if one.open(ranked) is None]
+        eligible = [one for one in in_question if one.arm not in missing]
         options = [option for one in eligible if (option := _option(one, ranked)) is not None]
         if baseline_refusal is None:
             options.insert(0, _baseline_option(baseline, candidates, ranked))
         chosen = _choose(options) if options else None
-        missing = {one.arm: what for one in in_question if (what := one.open(ranked)) is not None}
         rivals = [one for one in in_question if one.arm in missing and _might_be_chosen(one, chosen, ranked)]
         if rivals:
             leader = None if chosen is None else chosen.arm
@@ -202,7 +202,7 @@ def recommend(
         baseline=baseline.arm,
         arm=arm,
         undecided=undecided,
-        standings=(reference, *(_standing(one, arm, small_step, ranked) for one in candidates)),
+        standings=(reference, *(_standing(one, arm, small_step, missing.get(one.arm)) for one in candidates)),
         ranking=ranked if undecided is None or isinstance(undecided, Rivals) else None,
         goal=goal,
     )
@@ -273,10 +273,13 @@ def _might_be_chosen(one: Candidate, chosen: _Option | None, ranked: Ranking) ->
     return _choose([chosen, option]) is option
 
 
-def _standing(one: Candidate, recommended: str | None, small_step: SmallStep | None, ranked: Ranking) -> ArmStanding:
+def _standing(
+    one: Candidate, recommended: str | None, small_step: SmallStep | None, missing: Missing | None
+) -> ArmStanding:
     if one.refusal is not None:
         return ArmStanding(arm=one.arm, standing="refused", reason=one.refusal.sentence, refusal=one.refusal)
-    missing = one.open(ranked) or (None if small_step is None else SmallWorkload(arm=one.arm))
+    if missing is None and small_step is not None:
+        missing = SmallWorkload(arm=one.arm)
     if missing is not None:
         return ArmStanding(arm=one.arm, standing="undecided", reason=missing.sentence, missing=missing)
     told = one.judgements.summary + one.n

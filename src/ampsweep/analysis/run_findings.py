@@ -2,8 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 from ampsweep.analysis.float8_gain import Float8Summary, float8_summary
@@ -321,20 +320,9 @@ class RunEntry:
     findings: tuple[RunFinding, ...]
     tracked_at: str | None
     """The W&B page of the run, or W&B's local directory of one logged offline."""
-    ranks: RankTable | None = None
-
-    def relative_to(self, base: Path) -> "RunEntry":
-        """Copy the entry with its directory relative to another (see `path_from`)."""
-        return replace(self, directory=path_from(base, self.directory))
-
-
-def path_from(base: Path, path: str) -> str:
-    """`path` as seen from `base`, which is resolved, where it lies below it; elsewhere absolute.
-
-    Of a link the name counts, not what it points to.
-    """
-    absolute = Path(path).parent.resolve() / Path(path).name
-    return absolute.relative_to(base).as_posix() if absolute.is_relative_to(base) else absolute.as_posix()
+    ranks: RankTable | None
+    run: Run = field(repr=False)
+    """The run itself, in its directory as it was given."""
 
 
 def run_entry(run: Run, not_paired: Unpaired | None = None) -> RunEntry:
@@ -353,4 +341,5 @@ def run_entry(run: Run, not_paired: Unpaired | None = None) -> RunEntry:
         findings=tuple(findings_of_run(run, not_paired)),
         tracked_at=run.tracked_at,
         ranks=ranks_of_run(run),
+        run=run,
     )

@@ -20,6 +20,7 @@ PEAK_MEMORY: Final = "memory/peak_allocated_gib"
 ENERGY_OF_SAMPLE: Final = "device/energy_per_sample_j"
 VAL_LOSS: Final = "val/loss"
 VAL_ACCURACY: Final = "val/accuracy"
+SKIPPED_STEPS: Final = "amp/skipped_steps"
 
 SMALLEST_FIGURE: Final = 1e-30
 LARGEST_FIGURE: Final = 1e30

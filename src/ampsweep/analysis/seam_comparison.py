@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -11,14 +11,13 @@ import numpy as np
 
 from ampsweep.analysis.equivalence import Position, two_one_sided_tests
 from ampsweep.analysis.run_findings import RunEntry, RunFinding, merged, run_entry, statuses_text
-from ampsweep.analysis.runs import VAL_LOSS, Run, Scalar
+from ampsweep.analysis.runs import SKIPPED_STEPS, VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import MIN_PAIRS, Spread, spread
 from ampsweep.analysis.time_to_loss import TRAIN_LOSS, MetricSeries
-from ampsweep.analysis.workloads import Workload
+from ampsweep.analysis.workloads import Workload, arm_rank
 from ampsweep.text import first_line, loss, percent, plural, signed
 
 SEAM_VAL_LOSS: Final = "seam/val_loss"
-SKIPPED_STEPS: Final = "amp/skipped_steps"
 SEAM_KEYS: Final = (TRAIN_LOSS, VAL_LOSS, SEAM_VAL_LOSS, SKIPPED_STEPS)
 """Metrics of the history that are looked at around a seam."""
 
@@ -26,7 +25,6 @@ NUM_NEAR_STEPS: Final = 10
 """Steps after the seam in which a scaler that starts afresh has found its scale."""
 
 _NO_CHANGE: Final = "No change of precision"
-_TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 
 _Number = TypeVar("_Number", int, float)
 AllSeries = Mapping[Path, Mapping[str, MetricSeries]]
@@ -134,6 +132,11 @@ class SeamComparison:
     """Row by row, in the order of `saved_in` and `resumed_in`; pairs that nobody asked for are left out."""
     runs: tuple[RunEntry, ...]
     """The resumed runs; the uninterrupted ones are in their workload."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arms of its runs, in the order of tables."""
+        return self.resumed_in
 
     def of(self, saved_in: str, resumed_in: str) -> Seam | None:
         """Find the runs of a pair of arms."""
@@ -316,7 +319,6 @@ def compare_seams(
     *,
     baseline: str,
     margin_pct: float,
-    rank: Callable[[str, str], tuple[bool, int, str]],
 ) -> SeamComparison:
     """Compare the resumed runs of one workload with the uninterrupted ones.
 
@@ -326,7 +328,6 @@ def compare_seams(
         series: of all of these runs the metrics `SEAM_KEYS`.
         baseline: the arm that comes first.
         margin_pct: gap of the final loss, in percent of the uninterrupted run's, that counts as none.
-        rank: sort key of an arm beside the baseline.
     """
     step = workload.runs[0].record.identity.seam_step
     assert step is not None, "these runs have a seam"
@@ -340,13 +341,13 @@ def compare_seams(
         if partner is not None and not run.contradictions:
             pairs[arms].append(_Pair(run, partner, step, series))
     saved_in, resumed_in = (
-        tuple(sorted(set(arms), key=lambda arm: rank(arm, baseline))) for arms in zip(*runs, strict=True)
+        tuple(sorted(set(arms), key=lambda arm: arm_rank(arm, baseline))) for arms in zip(*runs, strict=True)
     )
     every = [pair for own in pairs.values() for pair in own]
     losses = {pair.whole.directory: loss for pair in every if (loss := pair.loss) is not None}
     mean = spread(list(losses.values()))
     return SeamComparison(
-        title=workload.title_of(_TITLE_FACTS),
+        title=workload.title,
         facts=workload.facts,
         step=step,
         steps=next((run.record.identity.steps for run in workload.runs if run.record.identity.steps), None),

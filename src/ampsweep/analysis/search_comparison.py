@@ -1,7 +1,7 @@
 """Comparison of the largest batch that trains in each arm, and of the throughput there."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -11,7 +11,6 @@ from ampsweep.analysis.run_findings import (
     Contaminated,
     NotCompleted,
     RunEntry,
-    findings_of_run,
     merged,
     run_entry,
     statuses_text,
@@ -166,6 +165,11 @@ class SearchComparison:
     runs: tuple[RunEntry, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The arms in the order of tables."""
+        return tuple(one.arm for one in self.arms)
+
+    @property
     def heading(self) -> str:
         """The workload, and the memory within which a batch was searched."""
         limit = self.memory_limit_bytes
@@ -195,21 +199,20 @@ class SearchComparison:
         ]
 
 
-def compare_search(
-    workload: Workload, baseline: str, rank: Callable[[str, str], tuple[bool, int, str]]
-) -> SearchComparison:
+def compare_search(workload: Workload, baseline: str) -> SearchComparison:
     """Compare the searches of one workload.
 
     Args:
         workload: runs whose records have a batch search.
         baseline: the arm the others are compared with.
-        rank: sort key of an arm beside the baseline.
     """
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for run in sorted(workload.runs, key=lambda run: rank(run.arm, baseline)):
-        runs[run.arm].append(run)
+    entries = {run.directory: run_entry(run) for run in workload.runs}
+    runs = workload.of_arms(baseline)
     of_baseline = runs.get(baseline, [])
-    arms = tuple(_summarise(arm, own, of_baseline, arm == baseline) for arm, own in runs.items())
+    arms = tuple(
+        _summarise(arm, [entries[run.directory] for run in own], of_baseline, arm == baseline)
+        for arm, own in runs.items()
+    )
     limit_gib = workload.runs[0].record.config.get("trainer", {}).get("memory_limit_gib")
     limit = None if limit_gib is None or limit_gib > LARGEST_FIGURE else round(limit_gib * GIB)
     return SearchComparison(
@@ -217,11 +220,12 @@ def compare_search(
         facts=workload.facts,
         memory_limit_bytes=limit,
         arms=arms,
-        runs=tuple(run_entry(run) for run in workload.runs),
+        runs=tuple(entries.values()),
     )
 
 
-def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
+def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run], is_baseline: bool) -> ArmSearch:
+    runs = [entry.run for entry in entries]
     answers, reference = _answers(runs), _answers(of_baseline)
     smallest = min(answers, key=lambda one: one.largest, default=None)
     times = None
@@ -231,7 +235,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
             times = smallest.largest / other.largest
     predicted = [search.predicted for run in runs if (search := run.record.batch_search) and search.predicted]
     bound = None if smallest is None else _bound(smallest)
-    first = runs[0] if smallest is None else None
+    first = entries[0] if smallest is None else None
     return ArmSearch(
         arm=arm,
         is_baseline=is_baseline,
@@ -243,8 +247,8 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         bound=bound,
         limit=smallest.limit if smallest is not None and bound == "limit" else None,
         refusing=None if smallest is None else smallest.refusing,
-        outcome=None if first is None else first.outcome,
-        error=first_line(first.record.error) if first is not None and first.record.error else None,
+        outcome=None if first is None else first.status,
+        error=None if first is None else first.error,
         samples_per_sec=_median(runs, SAMPLES_PER_SEC),
         throughput_ratio=None if is_baseline else ratio_between(_throughputs(runs), _throughputs(of_baseline)),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
@@ -252,7 +256,7 @@ def _summarise(arm: str, runs: Sequence[Run], of_baseline: Sequence[Run], is_bas
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
         why_unpredicted=next((one.refused for one in predicted if one.refused is not None), None),
         probes=_probes(runs),
-        notes=tuple(_notes(runs, answers, predicted)),
+        notes=tuple(_notes(entries, answers, predicted)),
     )
 
 
@@ -284,11 +288,12 @@ def _probes(runs: Sequence[Run]) -> tuple[Probe, ...]:
 
 
 def _notes(
-    runs: Sequence[Run], answers: Sequence[BatchSearch], predicted: Sequence[PredictedBatch]
+    entries: Sequence[RunEntry], answers: Sequence[BatchSearch], predicted: Sequence[PredictedBatch]
 ) -> Iterator[Finding]:
-    measured = [run for run in runs if run.measured]
-    lost = [run for run in runs if not run.measured and run.outcome != "oom" and run.record.error] if answers else []
-    found = [one for run in (*lost, *measured) for one in findings_of_run(run)]
+    compared = [entry for entry in entries if entry.run.measured]
+    measured = [entry.run for entry in compared]
+    lost = [one for one in entries if not one.run.measured and one.status != "oom" and one.error] if answers else []
+    found = [one for entry in (*lost, *compared) for one in entry.findings]
     yield from merged(one for one in found if isinstance(one, NotCompleted | Contaminated))
     timed = [run for run in measured if run.contamination is None]
     num_unchecked = sum(run.unknown_contamination is not None for run in timed)

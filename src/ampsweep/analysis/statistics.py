@@ -34,6 +34,11 @@ class Estimate:
         low, high = (None, None) if self.interval is None else (-self.interval[1], -self.interval[0])
         return replace(self, value=-self.value, low=low, high=high)
 
+    def over(self, unit: float) -> "Estimate":
+        """The same in a unit that is so many (above 0) of this one."""
+        low, high = (None, None) if self.interval is None else (self.interval[0] / unit, self.interval[1] / unit)
+        return replace(self, value=self.value / unit, low=low, high=high)
+
     def resolves(self, null: float) -> bool:
         """True if the data distinguish the value from `null`: the interval excludes it, or an exact value differs."""
         if self.exact:

@@ -12,7 +12,7 @@ from typing import Final
 from ampsweep.analysis.pairing import mean_figure
 from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS, Run, Scalar
 from ampsweep.analysis.statistics import Estimate, in_brackets, mean_difference, mean_ratio, saved_pct
-from ampsweep.analysis.workloads import DERIVED, Facts, Workload, follows
+from ampsweep.analysis.workloads import DERIVED, Facts, Workload, follows, varied_keys
 from ampsweep.config.modes import report_order
 from ampsweep.finding import Finding
 from ampsweep.text import GIB, num_bytes, percent
@@ -152,17 +152,15 @@ def _order(value: Scalar) -> tuple[int, float, str]:
 
 
 def _along(key: str, values: Sequence[Scalar], found: Sequence[Facts]) -> tuple[str, ...]:
-    of_name = {name: [one.get(name) for one in found] for name in dict.fromkeys(name for one in found for name in one)}
     return tuple(
         name
-        for name, of in of_name.items()
-        if len(set(of)) > 1 and of != list(values) and not name.startswith(f"{key}.")
+        for name in varied_keys(found)
+        if [one.get(name) for one in found] != list(values) and not name.startswith(f"{key}.")
     )
 
 
 def _told_apart(series: Sequence[Series]) -> list[Series]:
-    keys = dict.fromkeys(key for one in series for key in one.facts)
-    varied = [key for key in keys if len({one.facts.get(key) for one in series}) > 1]
+    varied = varied_keys([one.facts for one in series])
     return [replace(one, varied={key: one.facts.get(key) for key in varied}) for one in series]
 
 

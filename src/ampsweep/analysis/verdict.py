@@ -39,7 +39,7 @@ class Verdict:
             return f"Not decidable yet: {undecided.sentence}; {undecided.next_steps[0]}."
         if self._chosen is not None:
             return f"Train in {self._chosen.arm}: against {baseline}, {self._brief(self._chosen)}{self._chosen.n}."
-        others = [f"{arm.arm} has {self._brief(arm)}{arm.n}" for arm in self._judged]
+        others = [f"{arm.arm} has {self._brief(arm)}{arm.n}" for arm in self.arms if arm.is_judged]
         why = "; ".join(others) or "every other arm is refused, or short of three completed pairs"
         return f"Stay with {baseline}: {why}."
 
@@ -52,12 +52,6 @@ class Verdict:
     @property
     def _chosen(self) -> Candidate | None:
         return next((arm for arm in self.arms if arm.arm == self.recommendation.arm), None)
-
-    @property
-    def _judged(self) -> list[Candidate]:
-        """Arms that are not refused and have their pairs."""
-        refused = {one.arm for one in self.recommendation.standings if one.refusal is not None}
-        return [arm for arm in self.arms if arm.arm not in refused and arm.too_few_pairs is None]
 
     def _brief(self, arm: Candidate) -> str:
         """Speed, memory and parity, after the way to the loss where that decides."""

@@ -1,11 +1,13 @@
 """Workloads: groups of runs that differ in precision and seed only. Figures are compared only within one."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from ampsweep.analysis.runs import Run, Scalar
+from ampsweep.config.modes import report_order
 
 _TITLE_FACTS: Final = ("model", "data", "batch_size", "seq_len", "device_name")
 _OF_RANKS: Final = ("parallel", "world_size", "global_batch_size")
@@ -45,10 +47,20 @@ class Workload:
         """The facts that distinguish it from the others; if it is the only one, or knows none, those that name it."""
         return self.title_of(_TITLE_FACTS)
 
+    def of_arms(self, baseline: str) -> dict[str, list[Run]]:
+        """The runs of each arm: the baseline's, then those of the modes in their order, then of the rest by name."""
+        arms = sorted({run.arm for run in self.runs}, key=lambda arm: arm_rank(arm, baseline))
+        return {arm: [run for run in self.runs if run.arm == arm] for arm in arms}
+
     def title_of(self, naming: Sequence[str]) -> str:
         """The title, with the keys of the facts that name a workload where none distinguishes it."""
         of_ranks = () if self.facts.get("parallel") in (None, "single") else _OF_RANKS
         return _in_words(self.varied) or _in_words({key: self.facts.get(key) for key in (*naming, *of_ranks)})
+
+
+def arm_rank(arm: str, baseline: str) -> tuple[bool, int, str]:
+    """Sort key of arms: the baseline, then the modes in their order, then the rest by name."""
+    return arm != baseline, *report_order(arm)
 
 
 def _in_words(facts: Facts) -> str:
@@ -68,23 +80,18 @@ def group_workloads(runs: Sequence[Run]) -> list[Workload]:
         ({key: (facts | derived)[key] for key in members[0].facts} | swept, members)
         for facts, alike in _merge_compatible(list(pools.values()), derived=False)
         for swept, of_setting in _split_by_settings(alike)
-        for derived, members in _joined(of_setting)
+        for derived, joined in _merge_compatible(of_setting, derived=True)
+        for members in [[*chain.from_iterable(joined)]]
     ]
     position = {run.directory: index for index, run in enumerate(runs)}
     groups.sort(key=lambda group: [_sort_key(value) for value in group[0].values()])
-    varied = _telling(_varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
+    varied = _telling(varied_keys([facts for facts, _ in groups]), [facts for facts, _ in groups])
     return [
         Workload(
             facts, {key: facts.get(key) for key in varied}, tuple(sorted(members, key=lambda r: position[r.directory]))
         )
         for facts, members in groups
     ]
-
-
-def _joined(pools: Sequence[list[Run]]) -> Iterator[tuple[Facts, list[Run]]]:
-    """Pools of one setting by what follows from it."""
-    for derived, alike in _merge_compatible(pools, derived=True):
-        yield derived, [run for pool in alike for run in pool]
 
 
 def _telling(varied: Sequence[str], groups: Sequence[Facts]) -> list[str]:
@@ -132,7 +139,7 @@ def _split_by_settings(pools: Sequence[list[Run]]) -> list[tuple[Facts, list[lis
     by_seed: dict[int, list[Mapping[str, Scalar]]] = defaultdict(list)
     for pool in pools:
         by_seed[pool[0].seed].append(pool[0].settings)
-    swept = sorted({key for settings in by_seed.values() for key in _varied_keys(settings)}, key=_naming_order)
+    swept = sorted({key for settings in by_seed.values() for key in varied_keys(settings)}, key=_naming_order)
     naming = _without_followers(swept, [pool[0].settings for pool in pools])
     split: dict[tuple[Scalar, ...], list[list[Run]]] = defaultdict(list)
     for pool in pools:
@@ -160,6 +167,7 @@ def follows(key: str, other: str, settings: Iterable[Mapping[str, Scalar]]) -> b
     return all(found.setdefault(one.get(other), one.get(key)) == one.get(key) for one in settings)
 
 
-def _varied_keys(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
+def varied_keys(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """The keys that have several values, or none in some of `settings`."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({one.get(key) for one in settings}) > 1]

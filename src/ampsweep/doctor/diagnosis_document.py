@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections.abc import Iterable
 from typing import Any, Final
 
 from ampsweep.analysis.headroom import layer_text
@@ -10,7 +9,7 @@ from ampsweep.config.schema import Complaint
 from ampsweep.doctor.diagnosis import Diagnosis, DoctorFinding, fact_text, without_unit
 from ampsweep.doctor.loss.causes import OfOperator
 from ampsweep.record.numerics import RunNumerics
-from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section
+from ampsweep.report.document import Block, Code, Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.figure import Axis, Figure, Scatter
 from ampsweep.report.numerics_shown import numerics_blocks
 from ampsweep.report.palette import MODE_COLOURS, OTHER_COLOUR, arm_colour, arm_styles
@@ -46,13 +45,13 @@ def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
     unexamined = (Item(as_sentence(f"{_NAMES[one.complaint]} was not examined: {one.reason}")) for one in of.unexamined)
     shown = () if numerics is None else numerics_blocks(numerics, _faults(of))
     headroom = [one for one in shown if isinstance(one, Items)]
-    maps = _section("Magnitudes", "", [one for one in shown if one not in headroom], on_screen=False)
+    maps = section_of("Magnitudes", "", [one for one in shown if one not in headroom], on_screen=False)
     sections = [
         Section(title="Findings", key="findings", blocks=(*findings, Prose(as_sentence(_summary(of)), "headline"))),
-        _section("Not examined", "unexamined", _items(unexamined)),
-        _section("Headroom in low precision", "numerics", [*headroom, *([maps] if maps else [])]),
-        _section("Figures", "curves", [one for one in (_losses(of), _error_growth(of)) if one], on_screen=False),
-        _section("What was measured", "facts", _facts(of), on_screen=False),
+        section_of("Not examined", "unexamined", items_of(unexamined)),
+        section_of("Headroom in low precision", "numerics", [*headroom, *([maps] if maps else [])]),
+        section_of("Figures", "curves", [one for one in (_losses(of), _error_growth(of)) if one], on_screen=False),
+        section_of("What was measured", "facts", _facts(of), on_screen=False),
     ]
     return Document(
         title=f"Diagnosis: {of.arm}, {of.model} on {of.data}, {of.device_name}",
@@ -63,22 +62,12 @@ def diagnosis_document(of: Diagnosis, numerics: RunNumerics | None) -> Document:
     )
 
 
-def _section(title: str, key: str, blocks: Iterable[Block], *, on_screen: bool = True) -> Section | None:
-    found = tuple(blocks)
-    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
-
-
-def _items(items: Iterable[Item]) -> list[Items]:
-    found = tuple(items)
-    return [Items(found)] if found else []
-
-
 def _finding(number: int, of: DoctorFinding) -> Section:
     modules = listed((one or "the model" for one in of.modules), _MOST_MODULES)
     places = (("module" if len(of.modules) == 1 else "modules", modules), ("operator", of.operator), ("at", of.place))
     seen = [Item(place, kind) for kind, place in places if place]
     seen += [Item(as_sentence(line), "seen") for line in of.evidence]
-    blocks: list[Block] = [*_items(seen)]
+    blocks: list[Block] = [*items_of(seen)]
     if of.advice:
         blocks.append(Prose(as_sentence(of.advice)))
     overrides = " ".join(shlex.quote(one) for one in of.change.overrides)

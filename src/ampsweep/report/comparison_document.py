@@ -1,13 +1,12 @@
 """The comparison of runs as a document."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.candidates import Candidate
 from ampsweep.analysis.comparison import Comparison, WorkloadComparison
+from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
 from ampsweep.finding import Finding, as_data
@@ -16,7 +15,7 @@ from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
 from ampsweep.report.dashboard import Dashboard, Panels, arrange
 from ampsweep.report.data_formats import as_json
-from ampsweep.report.document import Document, Item, Items, Prose, Section
+from ampsweep.report.document import Document, Item, Items, Prose, Section, items_of, section_of
 from ampsweep.report.extent import JSON_NAME
 from ampsweep.report.figures.lines import SeriesData
 from ampsweep.report.html import html
@@ -52,32 +51,32 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
     Args:
         directory: from where the runs' directories are named; None: as they were given.
     """
-    shown = arrange(compared.comparison, compared.records, compared.histories, directory, panels)
+    shown = arrange(compared.comparison, compared.histories, directory, panels)
     comparison = shown.comparison
     sections = [
         _verdicts(shown),
-        _section("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
-        _section(
+        section_of("Largest batch that trains", "largest-batch", map(search_section, shown.searches)),
+        section_of(
             "Saved in one precision, resumed in another", "seams", [seam_section(one.compared) for one in shown.seams]
         ),
-        _section("Notes", "", _notes(comparison)),
-        _section("What went wrong", "problems", _tables(problems_table(comparison))),
-        _section("Against each other", "series", [_series(one, shown) for one in shown.series]),
-        _section("Panels", "panels", _panels(shown), on_screen=False),
-        _section(
+        section_of("Notes", "", _notes(comparison)),
+        section_of("What went wrong", "problems", _tables(problems_table(comparison))),
+        section_of("Against each other", "series", [_series(one, shown) for one in shown.series]),
+        section_of("Panels", "panels", _panels(shown), on_screen=False),
+        section_of(
             "Numerics",
             "numerics",
             chain.from_iterable(map(numerics_sections, (one.data for one in shown.drawn))),
             on_screen=False,
         ),
-        _section(
+        section_of(
             "Runs",
             "runs",
             _tables(arm_settings_table(shown), dtypes_table(comparison), runs_table(shown)),
             on_screen=False,
         ),
-        _section("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
-        _section("How each figure was taken", "method", _method(comparison), on_screen=False),
+        section_of("Environment", "environment", _tables(*environment_tables(shown)), on_screen=False),
+        section_of("How each figure was taken", "method", _method(comparison), on_screen=False),
     ]
     if not comparison.compared:
         sections.insert(0, Section(blocks=(Prose("No runs to compare.", "headline"),)))
@@ -102,12 +101,6 @@ def write_comparison(document: Document, directory: Path) -> None:
         write_atomically(directory / name, text(document))
 
 
-def _section(title: str, key: str, blocks: Iterable[Any], *, on_screen: bool = True) -> Section | None:
-    """A section of what there is; None without anything."""
-    found = tuple(blocks)
-    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
-
-
 def _tables(*tables: Table | None) -> list[Table]:
     return [one for one in tables if one is not None and one.rows]
 
@@ -128,16 +121,16 @@ def _verdicts(shown: Dashboard) -> Section | None:
         cards.append(Prose(f"{plural(num_left, 'more workload')} in {JSON_NAME}.", "note"))
     if len(shown.drawn) > _MAX_ON_SCREEN:
         cards.append(Prose(f"A terminal shows the first {_MAX_ON_SCREEN} workloads; comparison.md has more.", "note"))
-    return _section("Verdict", "verdict", cards)
+    return section_of("Verdict", "verdict", cards)
 
 
 def _card(workload: WorkloadComparison, *, on_screen: bool) -> Section:
     """The verdict on one workload: the answer, the arms, then the grounds."""
     verdict = workload.verdict
     blocks: list[Any] = [*_answer(workload), arms_table(workload)]
-    blocks += _items("", _findings(workload))
-    blocks += _items("What would decide it", [_said(one) for one in verdict.to_decide])
-    blocks += _items("Why", [_said(one.sentence, arm=one.arm) for one in verdict.reasons])
+    blocks += items_of(_findings(workload))
+    blocks += items_of([_said(one) for one in verdict.to_decide], "What would decide it")
+    blocks += items_of([_said(one.sentence, arm=one.arm) for one in verdict.reasons], "Why")
     if ranks := [(arm.arm, arm.ranks) for arm in workload.arms if arm.ranks is not None]:
         lines = [_said(of.sentence, arm=arm) for arm, of in ranks]
         blocks.append(Section(title="Ranks", blocks=(Items(tuple(lines)), ranks_table(ranks))))
@@ -201,10 +194,9 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     arms = list(dict.fromkeys(arm.arm for one in workloads for arm in one.verdict.arms))
     rows = []
     for one in workloads[:_MAX_IN_OVERVIEW]:
-        figures = {arm.arm: arm for arm in one.arms}
         verdicts = {arm.arm: arm for arm in one.verdict.arms}
         cells = [Cell(one.title), Cell(one.verdict.recommendation.arm or "not decidable yet")]
-        cells += [_in_short(verdicts[arm], figures[arm]) if arm in verdicts else Cell() for arm in arms]
+        cells += [_in_short(verdicts[arm].judgements) if arm in verdicts else Cell() for arm in arms]
         rows.append(Row(tuple(cells), facts=one.facts))
     more = len(workloads) - len(rows)
     return Table(
@@ -216,8 +208,8 @@ def _overview(workloads: Sequence[WorkloadComparison]) -> Table:
     )
 
 
-def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
-    judged, speed, saved = arm.judgements, figures.speedup, figures.memory_saved_pct
+def _in_short(judged: Judgements) -> Cell:
+    speed, saved = judged.figures.speedup, judged.figures.memory_saved_pct
     known = []
     if speed is not None:
         known.append(f"{speed.ratio_parts[0]}x {judged.speed}")
@@ -226,11 +218,11 @@ def _in_short(arm: Candidate, figures: ArmComparison) -> Cell:
         known.append(f"{change if saved.value else 'the same'} memory")
     if judged.parity != "not measured":
         known.append(judged.parity)
-    return Cell(", ".join(known) or statuses_text(figures.statuses))
+    return Cell(", ".join(known) or statuses_text(judged.figures.statuses))
 
 
 def _notes(comparison: Comparison) -> list[Items]:
-    return _items("", [_said(note.sentence) for note in comparison.notes])
+    return items_of([_said(note.sentence) for note in comparison.notes])
 
 
 def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
@@ -239,16 +231,11 @@ def _said(clause: str, label: str = "", arm: str | None = None) -> Item:
     return Item(text, label, arm) if not (label or arm) else Item(clause[:1] + text[1:], label, arm)
 
 
-def _items(title: str, items: Iterable[Item]) -> list[Items]:
-    found = tuple(items)
-    return [Items(found, title)] if found else []
-
-
 def _series(one: Panels[SeriesData], shown: Dashboard) -> Section:
     """A series of workloads that differ in one swept value: what changes along, and the panels over it."""
     series = one.data.series
     blocks: list[Any] = [] if not series.in_words else [strategies_table(series, shown.comparison)]
-    blocks += _items("", [_said(line) for line in series.lines])
+    blocks += items_of([_said(line) for line in series.lines])
     blocks += [figure for _, figure in one.shown]
     return Section(title=series.heading, blocks=(*blocks, *_absent(one.absent)), facts=series.facts)
 
@@ -277,7 +264,7 @@ def _absent(panels: Sequence[tuple[Any, str]]) -> list[Section]:
 
 def _method(comparison: Comparison) -> list[Items]:
     figures = [*methods(comparison.workloads), *method(comparison)]
-    return _items("", [Item(how, f"{figure}:") for figure, how in figures])
+    return items_of([Item(how, f"{figure}:") for figure, how in figures])
 
 
 def _summary(comparison: Comparison) -> dict[str, Scalar]:

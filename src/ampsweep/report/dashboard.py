@@ -7,7 +7,6 @@ from typing import Final, Generic, TypeVar
 
 from ampsweep.analysis.comparison import Comparison
 from ampsweep.analysis.swept import Series
-from ampsweep.record import RunRecord
 from ampsweep.report.extent import Extent, extent_of
 from ampsweep.report.figure import Figure, NoFigure
 from ampsweep.report.figures.bars import by_arm, chain, changes, stack
@@ -17,7 +16,7 @@ from ampsweep.report.figures.pairs import front, pairs
 from ampsweep.report.histories import Histories
 from ampsweep.report.palette import ArmStyle, arm_styles
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, Kind, Panel
-from ampsweep.report.workload_data import Anything, ArmRuns, SeamData, SearchData, WorkloadData, compared_data
+from ampsweep.report.workload_data import Anything, ArmRuns, SeamData, SearchData, WorkloadData
 
 Data = TypeVar("Data")
 Draw = Callable[[Panel, Data, Style], Figure | NoFigure]
@@ -85,32 +84,30 @@ def curve_keys(panels: Sequence[Panel] = PANELS) -> list[str]:
 
 
 def arrange(
-    comparison: Comparison,
-    records: Sequence[tuple[Path, RunRecord]],
-    histories: Histories,
-    directory: Path | None,
-    panels: Sequence[Panel] = PANELS,
+    comparison: Comparison, histories: Histories, directory: Path | None, panels: Sequence[Panel] = PANELS
 ) -> Dashboard:
     """Draw `panels` of a comparison.
 
     Args:
-        comparison: as `compare` returned it for `records`.
-        records: run directories with their records.
-        histories: of these runs, at least the metrics `curve_keys(panels)`.
+        comparison: as `compare` returned it.
+        histories: of its runs, at least the metrics `curve_keys(panels)`.
         directory: where the document will lie, from which it names the runs' directories; None: they keep their names.
         panels: in the order in which they are shown within their sections.
     """
     keys = curve_keys(panels)
-    found, searches, seams = compared_data(comparison, records, histories, directory)
+    named = comparison if directory is None else comparison.relative_to(directory)
+    found = [WorkloadData(one, histories) for one in named.workloads]
+    searches = [SearchData(one, histories) for one in named.searches]
+    seams = [SeamData(one, histories) for one in named.seams]
     compared: list[ArmRuns[Anything]] = [*found, *searches, *seams]
     styles = arm_styles(arm for data in compared for arm in data.names)
     extent = extent_of(found, len(keys))
-    style = Style(styles, extent)
+    style, drawn = Style(styles, extent), found[: extent.num_workloads]
     return Dashboard(
-        comparison=comparison if directory is None else comparison.relative_to(directory),
+        comparison=named,
         workloads=(
-            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in found[: extent.num_workloads]),
-            *(Panels(data) for data in found[len(found[: extent.num_workloads]) :]),
+            *(_drawn(data, _asked(panels, [data]), style, OF_WORKLOAD) for data in drawn),
+            *map(Panels, found[len(drawn) :]),
         ),
         searches=tuple(_drawn(data, SEARCH_PANELS, style, OF_SEARCH) for data in searches),
         seams=tuple(seams),

@@ -80,6 +80,18 @@ class Section:
 Block = Prose | Items | Table | Figure | Code | Section
 
 
+def section_of(title: str, key: str, blocks: Iterable[Block], *, on_screen: bool = True) -> Section | None:
+    """A section of what there is; None without anything."""
+    found = tuple(blocks)
+    return Section(title=title, key=key, blocks=found, on_screen=on_screen) if found else None
+
+
+def items_of(items: Iterable[Item], title: str = "") -> list[Items]:
+    """A list of what there is; none without anything."""
+    found = tuple(items)
+    return [Items(found, title)] if found else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """A whole report."""

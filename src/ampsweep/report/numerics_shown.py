@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ampsweep.analysis.headroom import Headroom, headroom_of
+from ampsweep.analysis.headroom import headroom_of
 from ampsweep.record.files import RecordError
 from ampsweep.record.numerics import NUMERICS_NAME, RunNumerics, TensorKind
 from ampsweep.report.cells import value_cell
-from ampsweep.report.document import Block, Item, Items, Prose, Section
+from ampsweep.report.document import Block, Item, Prose, Section, items_of
 from ampsweep.report.figure import Figure
 from ampsweep.report.figures.magnitude_map import magnitude_map
 from ampsweep.report.tables import Cell, Column, Row, Table
 from ampsweep.report.workload_data import WorkloadData
 from ampsweep.text import as_sentence
 
-TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
+_TITLES: Final[dict[TensorKind, tuple[str, str]]] = {
     "activation": ("Activations", "Does what modules return fit into the format?"),
     "activation_gradient": ("Gradients of activations", "Do gradients overflow or vanish on their way back?"),
     "gradient": ("Gradients of parameters", "Do parameters get their gradients?"),
@@ -53,30 +53,27 @@ def _read(directory: Path) -> tuple[Block, ...]:
 
 
 def numerics_blocks(numerics: RunNumerics, faults: Mapping[str, int] = _NO_FAULTS) -> tuple[Block, ...]:
-    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients."""
-    headroom = headroom_of(numerics, numerics.scale)
-    lines = tuple(Item(as_sentence(line)) for line in headroom_lines(headroom, faults))
-    drawn = (
-        magnitude_map(numerics, kind, headroom, title=title, question=question)
-        for kind, (title, question) in TITLES.items()
-    )
-    maps = [figure for figure in drawn if isinstance(figure, Figure)]
-    return (
-        *([Items(lines)] if lines else []),
-        *_nonfinite(numerics),
-        *([Prose(MAP_NOTE, "note")] if maps else []),
-        *maps,
-    )
-
-
-def headroom_lines(found: Mapping[str, Headroom], faults: Mapping[str, int] = _NO_FAULTS) -> list[str]:
-    """A sentence for each format.
+    """The numerics of one run, or of a training with its faults: headroom, heat maps, non-finite gradients.
 
     Args:
         faults: formats in which an operator makes inf or NaN, so that they do not work though layers return what fits,
             with the number of the doctor's finding.
     """
-    return [one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in found.values()]
+    headroom = headroom_of(numerics)
+    told = (
+        one.unless_mended(faults[one.format]) if one.format in faults else one.sentence for one in headroom.values()
+    )
+    drawn = (
+        magnitude_map(numerics, kind, headroom, title=title, question=question)
+        for kind, (title, question) in _TITLES.items()
+    )
+    maps = [figure for figure in drawn if isinstance(figure, Figure)]
+    return (
+        *items_of(Item(as_sentence(one)) for one in told),
+        *_nonfinite(numerics),
+        *([Prose(MAP_NOTE, "note")] if maps else []),
+        *maps,
+    )
 
 
 def _nonfinite(numerics: RunNumerics) -> Iterator[Table]:

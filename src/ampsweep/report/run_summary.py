@@ -107,7 +107,7 @@ def _headroom(directory: Path) -> list[str]:
         return []
     except RecordError as error:
         return [str(error)]
-    return headroom_lines(headroom_of(numerics, numerics.scale))
+    return headroom_lines(headroom_of(numerics))
 
 
 def _parallel(run: Run, num_ranks: int) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from ampsweep.analysis.comparison import Comparison, Problem
 from ampsweep.analysis.recorded import compiled, compiled_remarks
 from ampsweep.analysis.runs import Run, Scalar, leaves
+from ampsweep.analysis.workloads import varied_keys
 from ampsweep.metrics import METRICS
 from ampsweep.report.cells import quantity
 from ampsweep.report.dashboard import Dashboard
@@ -42,30 +43,31 @@ def problems_table(comparison: Comparison) -> Table:
 
 
 def _problem(one: Problem, arms: Sequence[str], facts: Mapping[str, Scalar]) -> Row:
-    texts = (one.name, ", ".join(arms), one.why, one.consequence, listed(map(str, one.seeds)), one.compared)
+    of = one.finding
+    texts = (of.name, ", ".join(arms), of.why, of.consequence, listed(map(str, one.seeds)), one.compared)
     return Row(tuple(Cell(text or ABSENT) for text in texts), arm=arms[0] if len(arms) == 1 else None, facts=facts)
 
 
 def runs_table(shown: Dashboard) -> Table:
     """A run a row, with its main figures, the settings in which it differs from others, and links to its files."""
-    listed_runs = [(place, *item) for place, data in enumerate(shown.compared) for item in data.listed]
-    differing = _differences([run for _, run, _ in listed_runs])
-    every = [(*item, settings) for item, settings in zip(listed_runs, differing, strict=True)]
+    entries = [(place, entry) for place, data in enumerate(shown.compared) for entry in data.listed]
+    differing = _differences([entry.run for _, entry in entries])
+    every = [(*item, settings) for item, settings in zip(entries, differing, strict=True)]
     kept = first_rows(every, lambda item: (item[0], item[1].arm))
     rows = tuple(
         Row(
             (
-                *(Cell(run.arm), Cell(str(run.seed), run.seed)),
+                *(Cell(entry.arm), Cell(str(entry.seed), entry.seed)),
                 Cell(entry.status if entry.contaminated is None else f"{entry.status}, contaminated"),
-                *(_figure(run, column.key) for column in _FIGURES),
+                *(_figure(entry.run, column.key) for column in _FIGURES),
                 *(Cell(settings or ABSENT), _directory(entry.directory), _tracked(entry.tracked_at)),
-                Cell(_compiled(run)),
+                Cell(_compiled(entry.run)),
             ),
-            arm=run.arm,
-            seed=run.seed,
+            arm=entry.arm,
+            seed=entry.seed,
             facts=shown.compared[place].compared.facts,
         )
-        for place, run, entry, settings in kept
+        for place, entry, settings in kept
     )
     more = len(every) - len(kept)
     return Table(
@@ -111,7 +113,7 @@ def arm_settings_table(shown: Dashboard) -> Table:
     for run in runs:
         first.setdefault(run.arm, run)
     precision = {arm: dict(leaves(run.record.config.get("precision", {}))) for arm, run in first.items()}
-    varied = [key for key in _varied(list(precision.values())) if key != "mode"]
+    varied = [key for key in varied_keys(list(precision.values())) if key != "mode"]
     headers = ["arm", *varied, "matrix arithmetic of the traced step"]
     rows = [[arm, *(scalar_text(precision[arm].get(key)) for key in varied), _arithmetic(runs, arm)] for arm in first]
     return text_table("settings", headers, rows, title="What the arms are")
@@ -120,7 +122,7 @@ def arm_settings_table(shown: Dashboard) -> Table:
 def environment_tables(shown: Dashboard) -> tuple[Table, Table]:
     """Facts about machine and software: those that differ, with the runs of each value, and those of all runs."""
     environments = [(run, dict(leaves(run.record.environment))) for run in _all_runs(shown) if run.record.environment]
-    varied = set(_varied([facts for _, facts in environments]))
+    varied = set(varied_keys([facts for _, facts in environments]))
     keys = dict.fromkeys(key for _, facts in environments for key in facts)
     common = [(key, scalar_text(environments[0][1].get(key))) for key in keys if key not in varied]
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -152,19 +154,14 @@ def dtypes_table(comparison: Comparison) -> Table:
 
 
 def _all_runs(shown: Dashboard) -> list[Run]:
-    return [run for data in shown.compared for run, _ in data.listed]
+    return [entry.run for data in shown.compared for entry in data.listed]
 
 
 def _differences(runs: Sequence[Run]) -> list[str]:
     """For each run the settings in which the runs differ, arm and seed apart: `data.batch_size=16 optimizer.lr=0.1`."""
     settings = [run.settings for run in runs]
-    varied = _varied(settings)
+    varied = varied_keys(settings)
     return [" ".join(f"{key}={scalar_text(one[key])}" for key in varied if key in one) for one in settings]
-
-
-def _varied(settings: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({scalar_text(one.get(key)) for one in settings}) > 1]
 
 
 def _arithmetic(runs: Iterable[Run], arm: str) -> str:

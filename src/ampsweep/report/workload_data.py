@@ -5,17 +5,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from ampsweep.analysis.arms import ArmComparison
-from ampsweep.analysis.comparison import Comparison, WorkloadComparison
-from ampsweep.analysis.pairing import Pair, pair_runs
+from ampsweep.analysis.candidates import Candidate
+from ampsweep.analysis.comparison import WorkloadComparison
 from ampsweep.analysis.run_findings import RunEntry
 from ampsweep.analysis.runs import OF_SPEED, Run
 from ampsweep.analysis.seam_comparison import SeamComparison
 from ampsweep.analysis.search_comparison import SearchComparison
-from ampsweep.record import RunRecord
 from ampsweep.report.curves import Curve
 from ampsweep.report.histories import Histories
 
@@ -28,18 +26,23 @@ class ArmRuns(Generic[Compared]):
     """Something that was compared, with the runs it was made from by arm."""
 
     compared: Compared
-    names: tuple[str, ...]
-    """The arms in the order of tables."""
-    runs: tuple[Run, ...]
-    """In the order of the entries of `compared`."""
     histories: Histories
 
     @property
-    def listed(self) -> list[tuple[Run, RunEntry]]:
-        """The runs with their entries, arm by arm in the order of tables, each by seed."""
+    def names(self) -> tuple[str, ...]:
+        """The arms in the order of tables."""
+        return self.compared.names
+
+    @property
+    def runs(self) -> list[Run]:
+        """In the order of the entries of `compared`."""
+        return [entry.run for entry in self.compared.runs]
+
+    @property
+    def listed(self) -> list[RunEntry]:
+        """The entries of the runs, arm by arm in the order of tables, each by seed."""
         position = {arm: index for index, arm in enumerate(self.names)}
-        both = zip(self.runs, self.compared.runs, strict=True)
-        return sorted(both, key=lambda item: (position[item[0].arm], item[0].seed))
+        return sorted(self.compared.runs, key=lambda entry: (position[entry.arm], entry.seed))
 
     @property
     def measured_arms(self) -> list[str]:
@@ -79,9 +82,7 @@ class ArmRuns(Generic[Compared]):
 
 @dataclass(frozen=True)
 class WorkloadData(ArmRuns[WorkloadComparison]):
-    """One workload of a comparison, also with its pairs."""
-
-    pairs: tuple[Pair, ...]
+    """One workload of a comparison."""
 
     @property
     def arms(self) -> tuple[ArmComparison, ...]:
@@ -95,39 +96,12 @@ class WorkloadData(ArmRuns[WorkloadComparison]):
     def curve_of(self, run: Run, key: str) -> Curve | None:
         return self.histories.curves.get(run.directory, {}).get(key)
 
-    def pairs_of(self, arm: str) -> list[Pair]:
-        return sorted((pair for pair in self.pairs if pair.arm == arm), key=lambda pair: pair.arm_runs[0].seed)
+    def verdict_on(self, arm: str) -> Candidate | None:
+        """The verdict on an arm; None of the baseline, and where that did not run."""
+        return next((one for one in self.compared.verdict.arms if one.arm == arm), None)
 
 
 SearchData = ArmRuns[SearchComparison]
 """One search for the largest batches, with the trainings with its answers."""
 SeamData = ArmRuns[SeamComparison]
 """The runs that went on from others' checkpoints at one seam."""
-
-
-def compared_data(
-    comparison: Comparison, records: Sequence[tuple[Path, RunRecord]], histories: Histories, directory: Path | None
-) -> tuple[list[WorkloadData], list[SearchData], list[SeamData]]:
-    """The workloads, searches and seams of `comparison` with the `records` it was made from and their `histories`.
-
-    Their run directories are named as seen from `directory`.
-    """
-    by_directory = {place.as_posix(): Run(place, record) for place, record in reversed(records)}
-    named = comparison if directory is None else comparison.relative_to(directory)
-
-    def runs_of(one: Anything) -> tuple[Run, ...]:
-        return tuple(by_directory[entry.directory] for entry in one.runs)
-
-    workloads = []
-    for one, as_named in zip(comparison.workloads, named.workloads, strict=True):
-        runs, names = runs_of(one), tuple(arm.arm for arm in one.arms)
-        workloads.append(WorkloadData(as_named, names, runs, histories, pair_runs(runs, comparison.baseline).pairs))
-    searches = [
-        SearchData(as_named, tuple(arm.arm for arm in one.arms), runs_of(one), histories)
-        for one, as_named in zip(comparison.searches, named.searches, strict=True)
-    ]
-    seams = [
-        SeamData(as_named, tuple(one.resumed_in), runs_of(one), histories)
-        for one, as_named in zip(comparison.seams, named.seams, strict=True)
-    ]
-    return workloads, searches, seams

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from ampsweep.analysis.arms import ArmComparison
 from ampsweep.analysis.costs import COST_NAMES, CostKind
 from ampsweep.analysis.front import Front, FrontArm, Relation
 from ampsweep.analysis.judgements import Parity
-from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio
+from ampsweep.analysis.runs import PEAK_MEMORY, STEP_MS, VAL_LOSS
+from ampsweep.analysis.statistics import Estimate, mean_difference, mean_ratio, saved_pct
 from ampsweep.report.cells import axis_unit, estimate_cell, quantity
 from ampsweep.report.figure import Axis, Figure, Margin, Mark, NoFigure, Owner, Rule, Scatter
 from ampsweep.report.figures.drawing import (
@@ -31,9 +33,16 @@ NULL: Final[dict[Effect, float]] = {"ratio": 1.0, "saved": 0.0, "saved_pct": 0.0
 _EFFECTS: Final[dict[Effect, Callable[[float, float], float]]] = {
     "ratio": lambda baseline, arm: baseline / arm,
     "saved": lambda baseline, arm: baseline - arm,
-    "saved_pct": lambda baseline, arm: 100 * (baseline - arm) / baseline,
+    "saved_pct": saved_pct,
     "gap": lambda baseline, arm: arm - baseline,
 }
+_OF_COMPARISON: Final[dict[tuple[str, Effect], Callable[[ArmComparison], Estimate | None]]] = {
+    (STEP_MS, "ratio"): lambda arm: arm.speedup,
+    (PEAK_MEMORY, "saved"): lambda arm: None if arm.memory_saved_bytes is None else arm.memory_saved_bytes.over(GIB),
+    (PEAK_MEMORY, "saved_pct"): lambda arm: arm.memory_saved_pct,
+    (VAL_LOSS, "gap"): lambda arm: arm.loss_gap,
+}
+"""The means that every other figure of the comparison shows, too."""
 _TITLES: Final[dict[Effect, str]] = {
     "ratio": ", baseline over arm",
     "saved": ", baseline minus arm",
@@ -54,12 +63,19 @@ class Effects:
 def effects(panel: Panel, data: WorkloadData, arm: str) -> Effects | None:
     """The effects on the panel's metric; None of an arm without a pair that measured it."""
     (key,) = panel.metrics
-    found = [(pair.arm_runs[0].seed, both) for pair in data.pairs_of(arm) if (both := pair.figures(key))]
+    if (judged := data.verdict_on(arm)) is None:
+        return None
+    pairs = sorted(judged.pairs, key=lambda pair: pair.arm_runs[0].seed)
+    found = [(pair.arm_runs[0].seed, both) for pair in pairs if (both := pair.figures(key))]
     if panel.effect in ("ratio", "saved_pct"):  # neither is of nothing
         found = [(seed, both) for seed, both in found if both[0] > 0 and (panel.effect == "saved_pct" or both[1] > 0)]
     by_seed = [(seed, _EFFECTS[panel.effect](*both)) for seed, both in found]
-    is_ratio = panel.effect == "ratio"
-    mean = mean_ratio([both for _, both in found]) if is_ratio else mean_difference([one for _, one in by_seed])
+    if (of_comparison := _OF_COMPARISON.get((key, panel.effect))) is not None:
+        mean = of_comparison(judged.judgements.figures)
+    elif panel.effect == "ratio":
+        mean = mean_ratio([both for _, both in found])
+    else:
+        mean = mean_difference([one for _, one in by_seed])
     return None if mean is None else Effects(arm, by_seed, mean)
 
 
@@ -151,7 +167,7 @@ def _arm(of: Effects, panel: Panel, factor: float, style: Style) -> list[Mark]:
 
 def _parity(panel: Panel, data: WorkloadData, arm: str) -> Parity | None:
     """The parity of the metric, where the comparison judges it."""
-    verdict = next((one for one in data.compared.verdict.arms if one.arm == arm), None)
+    verdict = data.verdict_on(arm)
     return next((one for one in verdict.parities if one.metric == panel.metrics[0]), None) if verdict else None
 
 
