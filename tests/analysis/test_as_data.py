@@ -40,12 +40,12 @@ def test_problems_are_told_the_gravest_first():
     hot = [contaminated("amp_bf16", seed, f"others kept {seed}.5 cores busy") for seed in range(2)]
     entries = [*sweep("fp32", [100.0] * 3), *hot, failed("amp_bf16", 2, "oom", "no memory")]
     found = compare(entries, baseline="fp32", margin_pct=1.0).problems
-    assert [(one.name, one.severity, one.arm, one.seeds, one.why) for one in found] == [
+    assert [(one.finding.name, one.finding.severity, one.arm, one.seeds, one.finding.why) for one in found] == [
         ("oom", "fault", "amp_bf16", (2,), "no memory"),
         ("not paired", "warning", "fp32", (2,), "no other arm has a completed run with its pair key"),
         ("contaminated", "warning", "amp_bf16", (0, 1), "others kept 0.5 to 1.5 cores busy"),
     ]
-    assert found[2].consequence == "its speed does not count"
+    assert found[2].finding.consequence == "its speed does not count"
 
 
 class Spilled(Finding):
