@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from ampsweep.analysis.pairing import mean_figure
@@ -83,7 +84,7 @@ class Series:
     steps: tuple[AgainstFirst, ...]
     """Each arm at each word against the first one; none where the values are numbers."""
 
-    @property
+    @cached_property
     def in_words(self) -> bool:
         """True if what varies is no number."""
         return not all(map(_is_number, self.values))

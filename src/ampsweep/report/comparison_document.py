@@ -1,6 +1,7 @@
 """The comparison of runs as a document."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ from ampsweep.analysis.comparison import Comparison, WorkloadComparison
 from ampsweep.analysis.judgements import Judgements
 from ampsweep.analysis.method import method
 from ampsweep.analysis.run_findings import RunFinding, statuses_text
-from ampsweep.finding import Finding, as_data
+from ampsweep.finding import Finding
 from ampsweep.record import write_atomically
 from ampsweep.report.arm_table import arms_table, methods
 from ampsweep.report.compare import Compared
@@ -87,7 +88,7 @@ def comparison_document(compared: Compared, directory: Path | None, panels: Sequ
         arms=shown.styles,
         seeds=tuple(seed for seed in shown.seeds if shown.extent.has(seed)),
         summary=_summary(comparison),
-        data={"schema": SCHEMA, **as_data(comparison)},
+        data={"schema": SCHEMA} | {one.name: getattr(comparison, one.name) for one in fields(comparison) if one.repr},
     )
 
 

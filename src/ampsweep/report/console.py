@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -102,7 +103,7 @@ def _print_table(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -
 
 def _parts(table: Table, console: Console, arms: Mapping[str, ArmStyle]) -> Iterator[Table]:
     """The table in as few parts as fit; texts are wrapped rather than moved to another part."""
-    widths = [_width(_drawn(table.of([place]), arms), console) for place in range(len(table.columns))]
+    widths = [_column_width(table, place, arms) for place in range(len(table.columns))]
     places, taken = [0], widths[0]
     for place, column in enumerate(table.columns[1:], start=1):
         needed = _BETWEEN + (widths[place] if column.numeric else min(widths[place], _LEAST_TEXT))
@@ -236,6 +237,12 @@ def _toned(text: str, tone: str) -> Text:
 
 def _colour(arm: str | None, arms: Mapping[str, ArmStyle]) -> str:
     return arms[arm].colour if arm is not None and arm in arms else ""
+
+
+def _column_width(table: Table, place: int, arms: Mapping[str, ArmStyle]) -> int:
+    column = table.columns[place]
+    texts = (_cell(row.cells[place], column, row, arms, "\n").plain for row in table.rows)
+    return max(cell_len(line) for text in (_in_lines(column.title), *texts) for line in text.split("\n"))
 
 
 def _width(drawn: RichTable, console: Console) -> int:
