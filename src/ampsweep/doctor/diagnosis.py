@@ -2,6 +2,7 @@
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -38,15 +39,15 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedChange:
+class TriedChange(ABC):
     """A base of what a change did when it was tried."""
 
     mends: bool
 
     @property
+    @abstractmethod
     def sentence(self) -> str:
         """A clause on what it did."""
-        raise NotImplementedError
 
 
 class DoctorFinding(Finding):
