@@ -47,6 +47,15 @@ def test_the_throughput_of_three_seeds_has_an_interval():
     assert arms["amp_bf16"].num_runs == 3
 
 
+def test_the_throughputs_of_repeats_are_averaged_as_in_pairs():
+    entries = [searched("fp32", 4, out_of_memory(5), samples_per_sec=100.0)]
+    for name, speed in (("first", 100.0), ("again", 300.0)):
+        directory, record = searched("amp_bf16", 4, out_of_memory(5), samples_per_sec=speed)
+        entries.append((directory.with_name(name), record))
+    _, arms = found(entries)
+    assert (arms["amp_bf16"].throughput_ratio.value, arms["amp_bf16"].throughput_ratio.n) == (2.0, 1)
+
+
 def test_what_was_predicted_stands_beside_what_was_found():
     guess = PredictedBatch(batch_size=5, unvouched=["mine.op"])
     _, arms = found(

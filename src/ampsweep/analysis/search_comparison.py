@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ampsweep.analysis.judgements import unchecked_text
+from ampsweep.analysis.pairing import figures_of_runs
 from ampsweep.analysis.recorded import not_vouched_for
 from ampsweep.analysis.run_findings import (
     Contaminated,
@@ -250,7 +251,9 @@ def _summarise(arm: str, entries: Sequence[RunEntry], of_baseline: Sequence[Run]
         outcome=None if first is None else first.status,
         error=None if first is None else first.error,
         samples_per_sec=_median(runs, SAMPLES_PER_SEC),
-        throughput_ratio=None if is_baseline else ratio_between(_throughputs(runs), _throughputs(of_baseline)),
+        throughput_ratio=None
+        if is_baseline
+        else ratio_between(figures_of_runs(runs, SAMPLES_PER_SEC), figures_of_runs(of_baseline, SAMPLES_PER_SEC)),
         peak_memory_bytes=None if (peak := _median(runs, PEAK_MEMORY)) is None else peak * GIB,
         predicted_memory_bytes=known_median(run.predicted_bytes for run in runs),
         prediction_error_pct=known_median(run.prediction_error_pct for run in runs),
@@ -270,11 +273,6 @@ def _bound(search: BatchSearch) -> Bound:
     if search.refusing is None:
         return "limit"
     return "memory" if search.refusing.outcome == "oom" else "refused"
-
-
-def _throughputs(runs: Sequence[Run]) -> dict[str, float]:
-    """Samples a second by pair key; of repeats the last counts."""
-    return {run.pair_key: value for run in runs if (value := run.compared_figure(SAMPLES_PER_SEC)) is not None}
 
 
 def _median(runs: Sequence[Run], key: str) -> float | None:
