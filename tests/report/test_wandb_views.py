@@ -98,6 +98,14 @@ def test_a_workspace_has_live_panels_that_say_what_they_plot(server, publish):
     assert set(colours.values()) == {"#999999", "#56b4e9"}, "those of the arms in every report"
 
 
+def test_arms_of_one_mode_have_colours_of_their_own(server, publish):
+    scales = (65536, 1024, 256)
+    publish([*pairs(3), *(on_gpu(f"amp_fp16+init_scale={scale}", seed) for scale in scales for seed in range(3))])
+    _, workspace = saved(server, "project-view")
+    colours = workspace["section"]["customRunColors"]
+    assert len(colours) == len(set(colours.values())) == 5
+
+
 def test_a_report_has_the_verdict_and_the_differences(server, publish):
     address = publish(pairs(3))["report"]
     view, report = saved(server, "runs")

@@ -1,7 +1,7 @@
 """One colour a precision mode, the same in every report."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +46,7 @@ them; none of it is a mode's colour."""
 _MAX_BENEATH: Final = 3
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 _SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "cross")
+_DARKER: Final = 0.7
 _PATTERNS: Final = ("", "/", "x", ".", "-")
 
 
@@ -79,3 +80,13 @@ def arm_styles(arms: Iterable[str]) -> dict[str, ArmStyle]:
             beneath=max(_MAX_BENEATH - rank, 0),
         )
     return styles
+
+
+def colours_without_dashes(styles: Mapping[str, ArmStyle]) -> dict[str, str]:
+    """A colour for each arm where it has to do alone: of arms that share one, each is darker than the one before."""
+    return {arm: _darkened(style.colour, _DARKER ** _DASHES.index(style.dash)) for arm, style in styles.items()}
+
+
+def _darkened(colour: str, share: float) -> str:
+    """A colour such as `#8073ac` with this share of its light."""
+    return "#" + "".join(f"{round(part * share):02x}" for part in bytes.fromhex(colour[1:]))

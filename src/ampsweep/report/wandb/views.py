@@ -28,6 +28,7 @@ from ampsweep.report.comparison_document import HTML_NAME
 from ampsweep.report.document import Document
 from ampsweep.report.html import html
 from ampsweep.report.markdown import blocks_as_markdown
+from ampsweep.report.palette import colours_without_dashes
 from ampsweep.report.panels import PANELS, SEARCH_PANELS, SECTIONS, Kind, Panel
 from ampsweep.report.wandb.send_comparison import page_of
 from ampsweep.tracking.wandb.api import WandbError, wandb_api
@@ -90,7 +91,7 @@ def _saved(selection: Selection, page: ComparisonPage, document: Document, compa
     runs = ", ".join(selection.groups) or selection.sweep or selection.project
     # W&B takes neither emojis nor signs such as a plus.
     title = re.sub(r"[^\w .,:()-]", "_", f"Precision of {runs}")[:100] + f" {datetime.now():%Y-%m-%d %H:%M:%S}"
-    colours = {arm: look.colour for arm, look in document.arms.items()}
+    colours = colours_without_dashes(document.arms)
     report = wr.Report(
         entity=selection.entity,
         project=selection.project,
