@@ -129,7 +129,7 @@ _FIGURES: Final = (
         "pairs with the baseline: runs of one seed that differ in nothing but precision; fewer than 3 give no interval",
     ),
     _Figure(
-        Column("step time", "step_ms", numeric=True, rank=2),
+        Column("step time", "step_ms", numeric=True, rank=2, optional=True),
         lambda arm, _: value_cell(arm.step_ms, milliseconds, _there(arm, "step_ms", milliseconds)),
         "each run's median time of a step after warm-up, geometric mean over the pairs of the speedup; evaluation and "
         "checkpoints are outside. The baseline's row is of all its runs in pairs, here as for peak memory and losses; "
