@@ -106,12 +106,28 @@ def resumed_run(config: Config, say: Callable[[str], None]) -> tuple[Path | None
         if directory is not None:
             say(f"Slurm has requeued this job: resuming {directory}")
         return directory, directory
-    if config.resume != "auto":
-        return None, Path(config.resume).expanduser()
+    if config.begins_elsewhere:
+        return None, checkpoint_path(config)
     directory = unfinished_run(config, say)
     none = "resume=auto: no unfinished run of this config; starting afresh"
     say(none if directory is None else f"resuming {directory}")
     return directory, directory
+
+
+def checkpoint_path(config: Config) -> Path | None:
+    """Find the checkpoint, or the directory of a run, that `resume=PATH` names; None where it names none.
+
+    Raises:
+        UserError: it is a pattern that several paths fit.
+    """
+    if config.resume in (None, "auto"):
+        return None
+    path = Path(config.resume).expanduser()
+    root = Path(path.anchor)
+    found = [] if path.exists() else sorted(root.glob(str(path.relative_to(root))))
+    if len(found) > 1:
+        raise UserError(f"resume={config.resume}: {len(found)} paths fit it, such as {found[0]} and {found[1]}")
+    return found[0] if found else path
 
 
 def requeued_multirun(config: Config) -> Path | None:
