@@ -98,6 +98,24 @@ def test_an_interrupted_resumed_run_goes_on_with_its_own(train):
     assert [*after.column("train/loss")] == [6, 7, 8]
 
 
+def test_an_interrupted_resumed_run_is_found_by_auto(train):
+    single = (*DIGITS, "trainer.steps=8", "trainer.log_every=1")
+    assert train(*single, "trainer.checkpoint_every=5").code == 0
+    (whole,) = all_runs()
+    command = (*single, "precision=amp_bf16", "trainer.checkpoint_every=6")
+    assert train(*command, f"resume={whole.directory}").code == 0
+    (resumed,) = [run for run in all_runs() if run.record.origin is not None]
+    resumed.record.status = "interrupted"
+    resumed.record.write(resumed.directory)
+    assert train(*command, "resume=auto").code == 0
+    record = next(run.record for run in all_runs() if run.directory == resumed.directory)
+    assert (record.status, record.arm, record.origin.saved_by) == (
+        "completed",
+        "amp_bf16 after fp32",
+        whole.record.run_id,
+    )
+
+
 def test_a_checkpoint_of_another_model_refuses_the_sweep(train):
     assert train(*MATRIX, "precision=fp32", "seed=0").code == 0
     ended = train(*MATRIX, *TWO, of_each("fp32").replace("${seed}", "0"), "model.hidden_size=32")
